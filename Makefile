@@ -1,0 +1,46 @@
+# Every target makes its own virtual environment first, so a bare machine with Python 3.11+ needs nothing else.
+PYTHON ?= $(shell command -v python3.14 || command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+SEEDS ?= 200
+START ?= 0
+PLANT ?=
+PAYMENTS ?=
+MODEL_ARGUMENTS ?=
+
+.PHONY: check test demo simulate model bench format clean
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,all]'
+	touch $(STAMP)
+
+check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simulation seeds: under 2 minutes
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -m 'not slow' -n 2
+
+test: check ## all that a newcomer should see pass: under 20 minutes on 2 cores
+	$(BIN)/python -m pytest -m slow
+
+demo: $(STAMP) ## a bank on the log; PAYMENTS=file for real payments
+	$(BIN)/polonaise demo bank $(if $(PAYMENTS),--payments '$(PAYMENTS)')
+
+simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first PLANT=a planted bug to find
+	$(BIN)/python -m polonaise.simulator --seeds $(SEEDS) --start $(START) $(if $(PLANT),--plant $(PLANT))
+
+model: $(STAMP) ## session start explored exhaustively over the production decision functions
+	$(BIN)/python -m tests.model $(MODEL_ARGUMENTS)
+
+bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
+	$(BIN)/python benchmarks/append.py
+
+format: $(STAMP)
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Polonaise: a distributed write-ahead log for Python."""

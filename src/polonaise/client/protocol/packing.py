@@ -1,0 +1,83 @@
+"""What goes into one append frame: the appends of one turn of the loop, cut where a frame is full."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import TypeAlias
+from zlib import crc32
+
+from polonaise.client.protocol.outstanding import Pending
+from polonaise.terms import TransactionId
+from polonaise.wire.appends import AppendColumns, Operation
+
+LockHashes: TypeAlias = Sequence[tuple[int, int]]
+"""(hash, mode) of each lock."""
+Operations: TypeAlias = Sequence[tuple[int, bytes, bytes]]
+"""(kind, key, value): expectations and changes as in `wire.appends`."""
+
+Outgoing: TypeAlias = tuple[Pending, int, TransactionId, int, bytes, LockHashes, Operations, bool]
+"""(append, sequence, client high-water mark, header, data, locks, operations, whether a group ends here).
+
+A plain tuple: there is one for each transaction.
+"""
+
+
+def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[tuple[AppendColumns, int]]:
+    """Cut into frames of at most `count_max` transactions and `bytes_max` bytes of bodies, with the last sequence.
+
+    A group is never cut, so one that is larger gets a frame of its own. What was withdrawn is left out.
+    """
+    live = [out for out in waiting if out[0].failure is None]
+    start = 0
+    for stop in _cuts(live, count_max, bytes_max):
+        yield _columns(live[start:stop]), live[stop - 1][1]
+        start = stop
+
+
+def _cuts(live: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[int]:
+    """The places behind which a frame ends."""
+    if not live:
+        return
+    ends = list(accumulate(len(out[4]) for out in live))
+    if len(live) <= count_max and ends[-1] <= bytes_max:
+        yield len(live)
+        return
+    start = group_start = 0
+    for place, out in enumerate(live):
+        if not out[7]:
+            continue
+        before = ends[start - 1] if start else 0
+        too_much = place + 1 - start > count_max or ends[place] - before > bytes_max
+        if too_much and group_start > start:
+            yield group_start
+            start = group_start
+        group_start = place + 1
+    yield len(live)
+
+
+def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
+    _, sequences, marks, headers, bodies, locks, operations, group_ends = zip(*chunk, strict=True)
+    columns = AppendColumns()
+    columns.sequences = array("q", sequences)
+    columns.client_high_water_marks = array("q", marks)
+    columns.headers = array("i", headers)
+    columns.data_crcs = array("I", map(crc32, bodies))
+    columns.data_ends = array("I", accumulate(map(len, bodies)))
+    columns.data_bytes = columns.data_ends[-1]
+    columns.data = [b"".join(bodies)]
+    columns.group_ends = bytearray(group_ends)
+    if any(locks):
+        for held in locks:
+            for lock, mode in held:
+                columns.lock_hashes.append(lock)
+                columns.lock_modes.append(mode)
+            columns.lock_ends.append(len(columns.lock_hashes))
+    if any(operations):
+        columns.operations = [
+            Operation(place, kind, key, value)
+            for place, asked in enumerate(operations)
+            for kind, key, value in asked
+        ]
+    return columns

@@ -1,0 +1,123 @@
+"""The receipt of an append: await it for its fate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from polonaise.client.protocol import outcomes
+from polonaise.client.protocol.outstanding import Pending
+from polonaise.client.waiting import until
+from polonaise.errors import PolonaiseError
+from polonaise.terms import FailureReason, PartitionId, RequestId, TransactionId
+
+if TYPE_CHECKING:
+    from polonaise.client.partition import PartitionAppends
+
+
+class Receipt(Pending):
+    """One append, or a group that commits as one, on its way or settled.
+
+    `await receipt` returns the receipt itself once the append is committed and raises what it failed with; it may be
+    awaited by any number of tasks, at any time, again and again, and giving up waiting changes nothing about the
+    append. `id` is the (first) transaction id, -1 until committed; `sequence` its number among this client's appends
+    to the partition; `count` how many transactions it is.
+    """
+
+    __slots__ = ("_appends",)
+
+    def __init__(self, appends: PartitionAppends, count: int, size: int) -> None:
+        self._appends = appends
+        self.count = count
+        self.size = size
+        self.sequence = 0
+        self.id = -1
+        self.failure = None
+        self.watchers = None
+
+    @property
+    def partition(self) -> PartitionId:
+        return self._appends.partition
+
+    @property
+    def ids(self) -> range:
+        """The ids of all transactions of a committed group; empty until then."""
+        return range(self.id, self.id + self.count) if self.id >= 0 else range(0)
+
+    @property
+    def last_id(self) -> TransactionId:
+        """The id of the last transaction of a committed group; -1 until then."""
+        return self.id + self.count - 1 if self.id >= 0 else -1
+
+    @property
+    def request_id(self) -> RequestId:
+        """Names this append in the log for ever. The generation is the one it was sent under, 0 before that."""
+        return RequestId(self._appends.client_id, self._appends.generation, self.partition, self.sequence)
+
+    @property
+    def done(self) -> bool:
+        """Whether the fate is known."""
+        return self.settled
+
+    @property
+    def committed(self) -> bool:
+        return self.id >= 0
+
+    @property
+    def error(self) -> PolonaiseError | None:
+        """Why it failed; None while pending and once committed."""
+        if self.failure is None:
+            return None
+        if self._appends.stopped is not None and not isinstance(self.failure.reason, FailureReason):
+            error = outcomes.error_of(self.failure, self.partition, self.sequence, self)
+            error.add_note(f"the partition stopped: {self._appends.stopped}")
+            return error
+        return outcomes.error_of(self.failure, self.partition, self.sequence, self)
+
+    def __await__(self) -> Generator[None, None, Receipt]:
+        if self.id < 0:
+            if self.failure is None:
+                yield from self._future().__await__()
+            if self.failure is not None:
+                error = self.error
+                assert error is not None
+                raise error
+        return self
+
+    async def wait(self, deadline_s: float | None) -> None:
+        """Until settled, either way. Raises `TimeoutError` when the loop's time passes the deadline."""
+        if not self.settled:
+            await until(self._future(), deadline_s)
+
+    async def applied(self, timeout: float | None = None) -> None:
+        """Wait until it is committed and this client's own view has applied it.
+
+        Raises what the append failed with, and `TimeoutError` after `timeout` seconds.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = None if timeout is None else loop.time() + timeout
+        await self.wait(deadline_s)
+        await self
+        await self._appends.mark.wait(self.last_id, deadline_s)
+
+    def _future(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.watchers is None:
+            self.watchers = [future]
+        else:
+            self.watchers.append(future)
+        return future
+
+    def __repr__(self) -> str:
+        fate = f"committed as {self.id}" if self.id >= 0 else self.failure.reason.name if self.failure else "pending"
+        return f"<Receipt of append {self.sequence} to partition {self.partition}: {fate}>"
+
+
+def tell(settled: list[Pending]) -> None:
+    """Wake everybody who waits for one of these fates."""
+    for receipt in settled:
+        watchers, receipt.watchers = receipt.watchers, None
+        for future in watchers or ():
+            if not future.done():
+                future.set_result(None)

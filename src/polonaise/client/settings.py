@@ -1,0 +1,50 @@
+"""Settings of a client, with the reasons for the defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from polonaise.client.protocol.draft import Limits
+from polonaise.link.connection import LinkSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Bounds in bytes, counts and seconds. Every queue has one; every wait has one or ends with the client."""
+
+    name: str = "client"
+    """Shown in the servers' messages and consoles."""
+    link: LinkSettings = field(default_factory=LinkSettings)
+    limits: Limits = field(default_factory=Limits)
+    outstanding_count_max: int = 16_384
+    """Appends of one partition whose fate is not known yet; beyond, `run` waits and `append` refuses."""
+    outstanding_bytes_max: int = 32 * 1024 * 1024
+    """Bytes of their bodies."""
+    submissions_max: int = 16_384
+    """Contexts that `submit` has taken and not finished, over all partitions."""
+    frame_count_max: int = 4_096
+    frame_bytes_max: int = 1024 * 1024
+    """Bodies in one append frame: large enough to be cheap, small enough not to hold up what comes behind."""
+    credit_bytes: int = 4 * 1024 * 1024
+    """Feed of one partition that was received and not applied yet. A slow view stops its own feed, nobody else's."""
+    idle_flush_s: float = 1.0
+    """Appends that hear nothing for this long are asked after with a flush."""
+    connect_s_max: float = 5.0
+    request_s_max: float = 10.0
+    """Deadline of one try of a request; the caller's own deadline covers all tries."""
+    question_s_max: float = 30.0
+    """Deadline of a question to the log when the caller gives none."""
+    mount_s_max: float = 10.0
+    """A mount that brings neither feed nor answer for this long is tried again."""
+    retry_s_min: float = 0.02
+    retry_s_max: float = 2.0
+    coordinator_s_max: float = 30.0
+    """Deadline of one wait for a newer assignment."""
+    read_bytes: int = 2 * 1024 * 1024
+    """Bytes per answer of a reader; one more answer is asked for while it is consumed."""
+    follow_s_max: float = 10.0
+    """How long a server lets a reader at the end of the log wait for more."""
+    fetch_bytes: int = 1024 * 1024
+    """Bodies asked for at once, where they do not come with the feed."""
+    fetches_max: int = 4
+    """Such requests at once, per partition."""

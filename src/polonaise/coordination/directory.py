@@ -1,0 +1,245 @@
+"""A directory of values that several processes read at any time and change one at a time.
+
+What `coordination.file` keeps its promises with: files that are replaced whole and say what they are, locks that the
+kernel frees at a process's death, and changes that are not cut short by a cancelled caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, TypeVar
+from zlib import crc32
+
+from polonaise.errors import (
+    CoordinatorDamaged,
+    CoordinatorUnavailable,
+    DirectoryInUse,
+    NotFound,
+    PolonaiseError,
+    UnsupportedFormat,
+)
+from polonaise.host import DirectoryLock, Host
+
+FORMAT: Final = 1
+UNFINISHED: Final = ".new"
+"""How the name of a value ends that is being written."""
+CHANGE_LOCK: Final = "change.lock"
+MEMBERS_LOCK: Final = "members.lock"
+
+_MAGIC: Final = "polonaise-coordinator"
+_PAUSE_MIN_S: Final = 0.001
+_PAUSE_MAX_S: Final = 0.05
+
+T = TypeVar("T")
+
+
+class Sealed(NamedTuple):
+    """A value as its file holds it."""
+
+    cluster_key: bytes
+    version: int
+    payload: bytes
+
+
+def seal(name: str, cluster_key: bytes, version: int, payload: bytes) -> bytes:
+    """The contents of the file of this value: one line that says what it is, then the payload."""
+    front = f"{_MAGIC} {FORMAT} {cluster_key.hex()} {name} {version} {len(payload)} ".encode()
+    return front + f"{crc32(payload, crc32(front)):08x}\n".encode() + payload
+
+
+def unseal(name: str, raw: bytes, path: str) -> Sealed:
+    """What a file holds. Raises `CoordinatorDamaged` unless it is, whole, what `seal` wrote under this name.
+
+    Magic, format number and the CRC at the line's end stay where they are in every later format, so that a newer
+    directory (`UnsupportedFormat`) and a damaged one are told apart.
+    """
+    head, newline, payload = raw.partition(b"\n")
+    front, summed = head[:-8], head[-8:]
+    if not newline or summed != f"{crc32(payload, crc32(front)):08x}".encode():
+        raise damaged(path, f"its checksum does not fit ({len(raw)} bytes)")
+    words = front.decode("ascii", "replace").split(" ")
+    if words[0] != _MAGIC or len(words) < 2:
+        raise damaged(path, "it is not a coordinator's file")
+    if words[1] != str(FORMAT):
+        raise UnsupportedFormat(
+            f"{path} is of coordinator format {words[1]}; this version of Polonaise reads format {FORMAT}: "
+            "run the version that wrote it, or a newer one"
+        )
+    try:
+        _, _, key, named, version, _, _ = words
+        found = Sealed(bytes.fromhex(key), int(version), payload)
+    except ValueError as error:
+        raise damaged(path, f"its first line does not read: {error}") from error
+    if seal(named, *found) != raw:
+        raise damaged(path, "its first line is not in the form in which it is written")
+    if named != name:
+        raise damaged(path, f"it holds the value {named!r}, and lies where {name!r} belongs")
+    return found
+
+
+def damaged(path: str, what: str) -> CoordinatorDamaged:
+    """The refusal that names the file, and says what to do."""
+    return CoordinatorDamaged(
+        f"{path}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator "
+        "directory as it was last; an older copy, or a new one, would let two owners write in one session"
+    )
+
+
+class _Request:
+    """One caller's wish to do something alone; `abandoned` when the caller was cancelled."""
+
+    __slots__ = ("abandoned",)
+
+    def __init__(self) -> None:
+        self.abandoned = False
+
+
+class ValueDirectory:
+    """The files and the locks. `alone` gives the right to change; everything else does what it says, unchecked."""
+
+    def __init__(self, host: Host, path: str, lock_wait_s: float) -> None:
+        self.host = host
+        self.disk = host.disk
+        self._path = path
+        self._lock_wait_s = lock_wait_s
+        self._swept = False
+        self._turns = {CHANGE_LOCK: asyncio.Lock(), MEMBERS_LOCK: asyncio.Lock()}
+        self._running: list[asyncio.Task[None]] = []
+        self._abandoned: list[asyncio.Future[Any]] = []
+
+    def __str__(self) -> str:
+        return self._path
+
+    def path(self, name: str) -> str:
+        return posixpath.join(self._path, name)
+
+    async def make(self) -> None:
+        """Make the directory and those above it, as durable as what will be in it."""
+        made: list[str] = []
+        path = self._path
+        while path and not await self.disk.exists(path):
+            made.append(path)
+            path = posixpath.dirname(path)
+        await self.disk.make_directory(self._path)
+        for path in made:
+            await self.disk.sync_directory(posixpath.dirname(path) or ".")
+
+    async def names(self) -> list[str]:
+        try:
+            return await self.disk.list(self._path)
+        except NotFound:
+            return []
+
+    async def load(self, name: str) -> bytes | None:
+        """The contents of a file, or None without it."""
+        try:
+            file = await self.disk.open(self.path(name))
+        except NotFound:
+            return None
+        try:
+            return await file.read(0, await file.size())
+        finally:
+            await file.close()
+
+    async def put(self, name: str, contents: bytes) -> None:
+        """Put a file in place, whole: durable after `sync`. Only with the change lock held.
+
+        Always through a new file: after a failed sync the old one's pages may count as clean without being on disk.
+        """
+        unfinished = self.path(name + UNFINISHED)
+        if await self.disk.exists(unfinished):
+            await self.disk.remove(unfinished)
+        file = await self.disk.open(unfinished, create=True)
+        try:
+            await file.write(0, [contents], sync=True)
+        finally:
+            await file.close()
+        await self.disk.rename(unfinished, self.path(name))
+
+    async def sync(self) -> None:
+        """Every name in the directory stays as it is now, whatever happens."""
+        await self.disk.sync_directory(self._path)
+
+    async def alone(self, lock: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do `work` while no other process does anything under this lock.
+
+        In a task of its own, because work that has begun goes to its end even when the caller is cancelled: a thread
+        may still be writing when the await is gone, and must not do so after the lock is somebody else's. Work that
+        has not begun by then is not done at all.
+        """
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        request = _Request()
+        task = self.host.spawn(self._run(lock, work, request, outcome), f"coordinator {lock}")
+        self._running.append(task)
+        task.add_done_callback(self._running.remove)
+        try:
+            return await asyncio.shield(outcome)
+        except asyncio.CancelledError:
+            request.abandoned = True
+            if not outcome.done():
+                self._abandoned.append(outcome)
+                outcome.add_done_callback(self._abandoned.remove)
+            raise
+
+    async def _run(
+        self, lock: str, work: Callable[[], Coroutine[Any, Any, T]], request: _Request, outcome: asyncio.Future[T]
+    ) -> None:
+        try:
+            async with self._turns[lock]:
+                held = await self._take(lock, request)
+                if held is None:
+                    outcome.cancel()
+                    return
+                try:
+                    if lock == CHANGE_LOCK and not self._swept:
+                        await self._sweep()
+                    result = await work()
+                except PolonaiseError:
+                    held.release()
+                    raise
+                held.release()
+                outcome.set_result(result)
+        except PolonaiseError as error:
+            outcome.set_exception(error)
+
+    async def _take(self, lock: str, request: _Request) -> DirectoryLock | None:
+        """The lock, or None when the caller has gone away meanwhile."""
+        path = self.path(lock)
+        clock = self.host.clock
+        give_up_s = clock.monotonic_s() + self._lock_wait_s
+        pause_s = _PAUSE_MIN_S
+        while not request.abandoned:
+            try:
+                held = await self.disk.lock(path)
+            except DirectoryInUse as error:
+                if clock.monotonic_s() >= give_up_s:
+                    raise CoordinatorUnavailable(
+                        f"another process has held {path} for {self._lock_wait_s:g} s, and nothing was changed: "
+                        "look for a stopped process that has it open (`lsof`), and continue or end it"
+                    ) from error
+                await asyncio.sleep(pause_s * self.host.random.uniform(0.5, 1.5))
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+                continue
+            if not request.abandoned:
+                return held
+            held.release()
+        return None
+
+    async def _sweep(self) -> None:
+        """Remove what crashed changes left. With the change lock held, so that nobody's work is swept."""
+        for name in await self.names():
+            if name.endswith(UNFINISHED):
+                await self.disk.remove(self.path(name))
+        self._swept = True
+
+    async def settle_abandoned(self) -> None:
+        """Wait for changes whose callers were cancelled: "read again" must not be answered before they are decided."""
+        while self._abandoned:
+            await asyncio.wait([self._abandoned[0]])
+
+    async def settle(self) -> None:
+        """Wait for all that is under way."""
+        while self._running:
+            await asyncio.wait([self._running[0]])

@@ -1,0 +1,178 @@
+"""What the cluster must never forget, as values; each is changed by compare-and-set only."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from polonaise.errors import CoordinatorDamaged
+from polonaise.terms import (
+    NO_SESSION,
+    UNRESOLVED,
+    Generation,
+    PartitionId,
+    ServerId,
+    SessionId,
+    StorageId,
+    TransactionId,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Engagement:
+    """The last session that a replica was engaged in, and where that session ended for it."""
+
+    session: SessionId
+    closing: TransactionId = UNRESOLVED
+    """Ids above this one are not clean on that replica; UNRESOLVED while the session's end is undecided."""
+
+    @property
+    def unresolved(self) -> bool:
+        return self.closing == UNRESOLVED
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionValue:
+    """The one value per partition: who may write, in which session, to which replicas."""
+
+    generation: Generation
+    session: SessionId
+    members: tuple[StorageId, ...]
+    next: tuple[StorageId, ...] | None = None
+    """A pending membership, differing from `members` by one; it becomes `members` at the next engagement."""
+    engagements: Mapping[StorageId, Engagement] = field(default_factory=dict)
+    """Members that were never engaged are missing here."""
+
+    @classmethod
+    def initial(cls, members: tuple[StorageId, ...]) -> PartitionValue:
+        return cls(generation=0, session=NO_SESSION, members=members)
+
+    def encode(self) -> bytes:
+        engagements = {name: [e.session, e.closing] for name, e in sorted(self.engagements.items())}
+        return _encode(
+            generation=self.generation,
+            session=self.session,
+            members=list(self.members),
+            next=None if self.next is None else list(self.next),
+            engagements=engagements,
+        )
+
+    @classmethod
+    def decode(cls, raw: bytes) -> PartitionValue:
+        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
+        try:
+            fields = json.loads(raw)
+            following = fields["next"]
+            value = cls(
+                generation=int(fields["generation"]),
+                session=int(fields["session"]),
+                members=_names(fields["members"]),
+                next=None if following is None else _names(following),
+                engagements={name: Engagement(int(s), int(c)) for name, (s, c) in fields["engagements"].items()},
+            )
+            return _as_written(value, raw)
+        except _UNREADABLE as error:
+            raise CoordinatorDamaged(f"a partition's value does not read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The one server that may serve a partition, and under which generation."""
+
+    server: ServerId
+    address: str
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Which server owns which partition. A partition without an owner is missing."""
+
+    owners: Mapping[PartitionId, Owner] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        return _encode(owners={str(p): [o.server, o.address, o.generation] for p, o in sorted(self.owners.items())})
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Assignment:
+        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
+        try:
+            owners = json.loads(raw)["owners"]
+            value = cls({int(p): Owner(int(s), str(a), int(g)) for p, (s, a, g) in owners.items()})
+            return _as_written(value, raw)
+        except _UNREADABLE as error:
+            raise CoordinatorDamaged(f"the assignment does not read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """What a cluster is: its key and its size. Written once."""
+
+    key: bytes
+    """16 bytes that every node of this cluster, and every file it writes, carries."""
+    partitions: int
+    storage: tuple[StorageId, ...]
+    """The storage nodes that hold a replica of each partition."""
+
+    def encode(self) -> bytes:
+        return _encode(key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage))
+
+    @classmethod
+    def decode(cls, raw: bytes) -> ClusterDescription:
+        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
+        try:
+            fields = json.loads(raw)
+            value = cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), _names(fields["storage"]))
+            return _as_written(value, raw)
+        except _UNREADABLE as error:
+            raise CoordinatorDamaged(f"the cluster description does not read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A member of the cluster that is alive."""
+
+    server: ServerId
+    address: str
+
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[V]):
+    """A value with the version that a compare-and-set must name; versions only rise."""
+
+    version: int
+    value: V
+
+
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading arbitrary JSON as one of these values can raise."""
+
+
+class _Written(Protocol):
+    def encode(self) -> bytes: ...
+
+
+W = TypeVar("W", bound=_Written)
+
+
+def _as_written(value: W, raw: bytes) -> W:
+    """The value, if these are the bytes it is written as: what was read loosely would be written back changed."""
+    if value.encode() != raw:
+        raise ValueError("not in the form in which it is written")
+    return value
+
+
+def _names(listed: Any) -> tuple[str, ...]:
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise TypeError("not a list of names")
+    return tuple(listed)
+
+
+def _encode(**fields: Any) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,395 @@
+"""Every error that a caller can meet: a stable code, whether to try again, and what to do.
+
+An *answer* (a lock conflict, a refused append) is a value and not here. A *fault* is a `PolonaiseError`. Our own
+mistake is an `invariant`, checked in production too: a node stops before it lies. Exceptions of the machine and of
+libraries are translated into these once, at the door through which they come in.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, ClassVar
+
+
+class Retry(enum.Enum):
+    """What trying again would do."""
+
+    NEVER = "never"
+    """The same call fails again: the caller, its configuration or its data is wrong."""
+    AGAIN = "again"
+    """Passing: the same call may succeed after a pause."""
+    ELSEWHERE = "elsewhere"
+    """Another node has to be asked: read the assignment anew."""
+    REBUILT = "rebuilt"
+    """Only after the transaction has been built anew from fresh state."""
+
+
+class PolonaiseError(Exception):
+    """A fault. `code` is stable and goes over the wire; the message says what happened and what to do."""
+
+    code: ClassVar[str] = "internal"
+    retry: ClassVar[Retry] = Retry.NEVER
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {super().__str__()}"
+
+    @property
+    def text(self) -> str:
+        """The message without the code."""
+        return super().__str__()
+
+
+class InvariantViolated(PolonaiseError):
+    """Our own mistake. The node that finds it stops."""
+
+    code = "invariant_violated"
+
+
+def invariant(holds: object, what: str) -> None:
+    """Stop unless `holds`: for what must be true if our own code is right, never for what a peer sent."""
+    if not holds:
+        raise InvariantViolated(what)
+
+
+# ------------------------------------------------------------------ what came over the wire
+
+
+class ProtocolError(PolonaiseError):
+    """Bytes that are not a message: the connection they came on is closed, nothing else is harmed."""
+
+    code = "protocol_error"
+
+
+class FrameTooLarge(ProtocolError):
+    code = "frame_too_large"
+
+
+class FrameDamaged(ProtocolError):
+    """A frame whose checksum does not fit: a broken link, or not a Polonaise peer."""
+
+    code = "frame_damaged"
+
+
+class UnsupportedVersion(ProtocolError):
+    """No protocol version in common."""
+
+    code = "unsupported_version"
+
+
+class WrongClusterKey(PolonaiseError):
+    """The peer, or the directory, belongs to another cluster."""
+
+    code = "wrong_cluster_key"
+
+
+class WrongRole(ProtocolError):
+    """A client on a storage port, or the other way round."""
+
+    code = "wrong_role"
+
+
+# ------------------------------------------------------------------ batches and files
+
+
+class BatchDamaged(PolonaiseError):
+    """Bytes that claim to be a batch and are not: never served, never stored."""
+
+    code = "batch_damaged"
+
+
+class DataDamaged(PolonaiseError):
+    """A transaction's data does not fit its CRC-32."""
+
+    code = "data_damaged"
+
+
+class DiskFull(PolonaiseError):
+    code = "disk_full"
+    retry = Retry.AGAIN
+
+
+class DiskFailed(PolonaiseError):
+    """A read, write or sync failed. After a failed sync, what was not synced before counts as lost."""
+
+    code = "disk_failed"
+
+
+class NotFound(PolonaiseError):
+    """No such file or directory."""
+
+    code = "not_found"
+
+
+class ControlFileDamaged(PolonaiseError):
+    """Both copies of a partition's promises are unreadable, or the header is: it is not opened, and not emptied."""
+
+    code = "control_file_damaged"
+
+
+class ControlFileMissing(PolonaiseError):
+    """Partition directories without a control file: opening them as empty would forget every promise."""
+
+    code = "control_file_missing"
+
+
+class UnsupportedFormat(PolonaiseError):
+    """Written by a version of Polonaise whose files this one cannot read."""
+
+    code = "unsupported_format"
+
+
+class DirectoryInUse(PolonaiseError):
+    """Another process has this directory open."""
+
+    code = "directory_in_use"
+    retry = Retry.AGAIN
+
+
+class SegmentDamaged(PolonaiseError):
+    """A range of a partition's files does not read as it was written."""
+
+    code = "segment_damaged"
+    retry = Retry.ELSEWHERE
+
+
+# ------------------------------------------------------------------ replicas and owners
+
+
+class Fenced(PolonaiseError):
+    """A newer session exists; this one writes no more."""
+
+    code = "fenced"
+    retry = Retry.ELSEWHERE
+
+
+class NotJoined(PolonaiseError):
+    """The replica has not joined this session: it takes no appends of it."""
+
+    code = "not_joined"
+
+
+class OutOfOrder(PolonaiseError):
+    """Batches that do not follow what the replica holds."""
+
+    code = "out_of_order"
+
+
+class UnknownPartition(PolonaiseError):
+    code = "unknown_partition"
+
+
+class PartitionUnavailable(PolonaiseError):
+    """The partition's files on this node can't be used; the message says why."""
+
+    code = "partition_unavailable"
+
+
+class NotOwner(PolonaiseError):
+    """This server does not own the partition."""
+
+    code = "not_owner"
+    retry = Retry.ELSEWHERE
+
+
+class PartitionNotReady(PolonaiseError):
+    """The owner has no session yet; the message says what it waits for."""
+
+    code = "partition_not_ready"
+    retry = Retry.AGAIN
+
+
+class WrongGeneration(PolonaiseError):
+    """The request speaks of another ownership of the partition than the present one."""
+
+    code = "wrong_generation"
+    retry = Retry.ELSEWHERE
+
+
+class LogForked(PolonaiseError):
+    """Two replicas hold different bytes for the same ids. Never repaired by guess: the partition stops."""
+
+    code = "log_forked"
+
+
+class ConsistencyLost(PolonaiseError):
+    """What was promised cannot be proved any more. Appends are refused until an operator decides."""
+
+    code = "consistency_lost"
+
+
+class InsufficientReplicas(PolonaiseError):
+    """Fewer replicas are engaged than asked for; nothing was written."""
+
+    code = "insufficient_replicas"
+    retry = Retry.AGAIN
+
+
+class BeyondLog(PolonaiseError):
+    """An id above the committed high-water mark."""
+
+    code = "beyond_log"
+    retry = Retry.AGAIN
+
+
+# ------------------------------------------------------------------ clients
+
+
+class ClientAhead(PolonaiseError):
+    """The application has applied transactions that the log does not have.
+
+    Its database is of another log, or the log was restored from a backup: compare before anything else.
+    """
+
+    code = "client_ahead"
+
+
+class BodyTooLarge(PolonaiseError):
+    code = "body_too_large"
+
+
+class TooManyLocks(PolonaiseError):
+    code = "too_many_locks"
+
+
+class RegistersFull(PolonaiseError):
+    code = "registers_full"
+
+
+class AppendExpired(PolonaiseError):
+    """The deadline passed, and the append is certainly not in the log and never will be."""
+
+    code = "append_expired"
+    retry = Retry.AGAIN
+
+
+class AppendUnknown(PolonaiseError):
+    """The deadline passed while the append was on its way: it may still commit. `receipt` can be awaited later."""
+
+    code = "append_unknown"
+
+    def __init__(self, message: str, receipt: Any = None) -> None:
+        super().__init__(message)
+        self.receipt = receipt
+
+
+class Abandoned(PolonaiseError):
+    """A transaction context decided to append nothing; the message is its reason."""
+
+    code = "abandoned"
+
+
+class LockConflict(PolonaiseError):
+    """A lower-level append was built on stale state; `conflict` is the id to have applied before trying again."""
+
+    code = "lock_conflict"
+    retry = Retry.REBUILT
+
+    def __init__(self, message: str, conflict: int = -1) -> None:
+        super().__init__(message)
+        self.conflict = conflict
+
+
+class ExpectationFailed(PolonaiseError):
+    """A register or the position was not as the append demanded."""
+
+    code = "expectation_failed"
+    retry = Retry.REBUILT
+
+
+class AppendFailed(PolonaiseError):
+    """The append is not in the log and never will be; nothing is wrong with it."""
+
+    code = "append_failed"
+    retry = Retry.AGAIN
+
+
+class ProducerFenced(PolonaiseError):
+    """Another process opened the same producer later."""
+
+    code = "producer_fenced"
+
+
+class ProducerSequence(PolonaiseError):
+    """A producer's number that is neither the next one nor one of the last."""
+
+    code = "producer_sequence"
+
+
+class ApplyFailed(PolonaiseError):
+    """The view refused a transaction; its partition waits at that id."""
+
+    code = "apply_failed"
+
+
+class Closed(PolonaiseError):
+    """The client, log or connection was closed by this side."""
+
+    code = "closed"
+
+
+# ------------------------------------------------------------------ network, coordinator, process
+
+
+class ConnectionLost(PolonaiseError):
+    code = "connection_lost"
+    retry = Retry.AGAIN
+
+
+class DeadlineExceeded(PolonaiseError):
+    """No answer in time. What was asked for may have been done."""
+
+    code = "deadline_exceeded"
+    retry = Retry.AGAIN
+
+
+class AddressInUse(PolonaiseError):
+    code = "address_in_use"
+
+
+class Overloaded(PolonaiseError):
+    """A bounded queue is full."""
+
+    code = "overloaded"
+    retry = Retry.AGAIN
+
+
+class CoordinatorUnavailable(PolonaiseError):
+    """The coordinator did not answer. A change that was asked for may have been made: read again."""
+
+    code = "coordinator_unavailable"
+    retry = Retry.AGAIN
+
+
+class CoordinatorDamaged(PolonaiseError):
+    """What the coordinator holds does not read as it was written."""
+
+    code = "coordinator_damaged"
+
+
+class NotInitialized(PolonaiseError):
+    """No cluster at this coordinator."""
+
+    code = "not_initialized"
+
+
+class AlreadyInitialized(PolonaiseError):
+    code = "already_initialized"
+
+
+class BadOption(PolonaiseError):
+    """An option, address or setting that cannot be meant."""
+
+    code = "bad_option"
+
+
+_BY_CODE: dict[str, type[PolonaiseError]] = {
+    kind.code: kind for kind in list(globals().values()) if isinstance(kind, type) and issubclass(kind, PolonaiseError)
+}
+
+
+def error_of(code: str, message: str) -> PolonaiseError:
+    """The fault that a peer named; an unknown code (a newer peer's) is kept in the message."""
+    kind = _BY_CODE.get(code)
+    if kind is None:
+        return PolonaiseError(f"{code}: {message}")
+    return kind(message)

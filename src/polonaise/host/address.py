@@ -1,0 +1,49 @@
+"""Addresses as text: `host:port` and `unix:/path`, read the same way by every host."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from polonaise.errors import BadOption
+
+_UNIX = "unix:"
+
+
+class HostPort(NamedTuple):
+    """A TCP endpoint; an IPv6 host is written in brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class UnixPath(NamedTuple):
+    """A socket in the file system of this machine."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return _UNIX + self.path
+
+
+Address: TypeAlias = HostPort | UnixPath
+
+
+def parse_address(text: str) -> Address:
+    """Read an address; `BadOption` says what is wrong with it."""
+    if text.startswith(_UNIX):
+        path = text.removeprefix(_UNIX)
+        if not path or "\0" in path:
+            raise BadOption(f"{text!r} names no socket: write unix:/path/to/socket")
+        return UnixPath(path)
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise BadOption(f"{text!r} is ambiguous: write an IPv6 host in brackets, [::1]:9000")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise BadOption(f"{text!r} is no address: write host:port (port 0 to 65535) or unix:/path")
+    return HostPort(host, int(port))

@@ -1,0 +1,381 @@
+"""A framed connection between two nodes, the same on both sides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final, cast
+
+from polonaise.errors import (
+    Closed,
+    ConnectionLost,
+    DeadlineExceeded,
+    Overloaded,
+    PolonaiseError,
+    ProtocolError,
+    UnsupportedVersion,
+    WrongClusterKey,
+    WrongRole,
+    error_of,
+)
+from polonaise.host import Host
+from polonaise.wire import codec
+from polonaise.wire.codec import Message
+from polonaise.wire.frame import FRAME_BYTES_MAX, Frame, Frames
+from polonaise.wire.messages import (
+    PROTOCOL_VERSION,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+)
+
+ANY_CLUSTER: Final = bytes(16)
+"""The key of a side that does not know its cluster yet: it accepts any, and takes the peer's."""
+
+_ROLE_NAMES: Final = {1: "client", 2: "server", 3: "storage node"}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """Bounds and deadlines of a connection, in seconds and bytes."""
+
+    heartbeat_s: float = 1.0
+    """A ping goes out when nothing else was sent for this long."""
+    silence_s_max: float = 5.0
+    """A peer that says nothing for this long is dead."""
+    hello_s_max: float = 5.0
+    frame_s_max: float = 30.0
+    """The longest that one frame may take to arrive once it has begun."""
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    unsent_bytes_high: int = 4 * 1024 * 1024
+    """Above this, writers are asked to wait."""
+    unsent_bytes_max: int = 256 * 1024 * 1024
+    """A peer that lets this much pile up is cut off."""
+
+
+OnMessage = Callable[["Connection", Message, int, int], None]
+"""(connection, message, request number, partition), for everything that is not an answer to a request of ours.
+
+A `PolonaiseError` it raises is sent back as `Refused`; a `ProtocolError` closes the connection too.
+"""
+OnClosed = Callable[["Connection", PolonaiseError], None]
+
+
+class Connection(asyncio.Protocol):
+    """One connection. Say hello, check the peer's, then messages both ways.
+
+    Promises: nothing is delivered before the peer's hello was checked; answers reach the request they belong to or the
+    request fails; after `on_closed` nothing is delivered any more. What is sent may be lost: only an answer proves.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        hello: Hello,
+        peer_roles: Collection[int],
+        on_message: OnMessage,
+        on_closed: OnClosed | None = None,
+        on_greeted: Callable[[Connection], None] | None = None,
+        settings: LinkSettings | None = None,
+    ) -> None:
+        self._host = host
+        self._hello = hello
+        self._peer_roles = peer_roles
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._on_greeted = on_greeted
+        self._settings = settings or LinkSettings()
+        self._frames = Frames()
+        self._transport: asyncio.Transport | None = None
+        self._requests: dict[int, asyncio.Future[Message]] = {}
+        self._last_request = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._reading_paused: set[str] = set()
+        self._beat: asyncio.TimerHandle | None = None
+        self._heard_s = 0.0
+        self._sent_s = 0.0
+        self._frame_began_s: float | None = None
+        self._greeted = asyncio.get_running_loop().create_future()
+        self._greeted.add_done_callback(_retrieve)
+        self.peer: Hello | None = None
+        """The other side's hello, once it has been checked."""
+        self.closed: PolonaiseError | None = None
+        """Why the connection is closed; None while it is open."""
+
+    # ------------------------------------------------------------------ saying
+
+    @property
+    def peer_name(self) -> str:
+        return self.peer.name if self.peer else "an ungreeted peer"
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def writable(self) -> bool:
+        return self._writable.is_set()
+
+    async def wait_writable(self) -> None:
+        """Until the peer has taken enough of what was sent. Raises when the connection closes meanwhile."""
+        await self._writable.wait()
+        if self.closed:
+            raise self.closed
+
+    def send(self, message: Message, *, request: int = 0, partition: int = -1) -> None:
+        """Send without waiting; silently nothing on a closed connection (the closing is told through `on_closed`)."""
+        if self.closed or self._transport is None:
+            return
+        self._transport.writelines(message.frame(request=request, partition=partition))
+        self._sent_s = self._host.clock.monotonic_s()
+        if self._transport.get_write_buffer_size() > self._settings.unsent_bytes_max:
+            self.abort(Overloaded(f"{self.peer_name} does not read what it is sent"))
+
+    def refuse(self, error: PolonaiseError, *, request: int = 0, partition: int = -1, detail: int = 0) -> None:
+        self.send(Refused(detail=detail, code=error.code, text=error.text), request=request, partition=partition)
+
+    def _next_request(self) -> int:
+        """A fresh request number. The lower half of the numbers belongs to conversations that count by themselves."""
+        self._last_request = (self._last_request + 1) & 0x7FFF_FFFF
+        return 0x8000_0000 | self._last_request
+
+    async def request(self, message: Message, *, partition: int = -1, deadline_s: float) -> Message:
+        """Send and wait for the answer. Raises what the peer refused with, `DeadlineExceeded` or `ConnectionLost`."""
+        if self.closed:
+            raise self.closed
+        number = self._next_request()
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._requests[number] = answer
+        try:
+            self.send(message, request=number, partition=partition)
+            async with asyncio.timeout(deadline_s):
+                return await answer
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{self.peer_name} did not answer {type(message).__name__} within {deadline_s:g} s"
+            ) from None
+        finally:
+            self._requests.pop(number, None)
+
+    # ------------------------------------------------------------------ flow of what comes in
+
+    def pause(self, reason: str) -> None:
+        """Stop reading until every reason to pause is gone; the peer's writes then block."""
+        if not self._reading_paused and self._transport and not self.closed:
+            self._transport.pause_reading()
+        self._reading_paused.add(reason)
+
+    def resume(self, reason: str) -> None:
+        if reason not in self._reading_paused:
+            return
+        self._reading_paused.discard(reason)
+        if not self._reading_paused and self._transport and not self.closed:
+            self._heard_s = self._host.clock.monotonic_s()
+            self._transport.resume_reading()
+
+    # ------------------------------------------------------------------ life
+
+    async def greeted(self) -> Hello:
+        """Wait for the peer's checked hello."""
+        return cast(Hello, await asyncio.shield(self._greeted))
+
+    def close(self) -> None:
+        """Close after what was sent has gone out."""
+        if self._transport and not self.closed:
+            self._transport.close()
+        self._end(Closed("closed by this side"))
+
+    def abort(self, error: PolonaiseError) -> None:
+        """Close at once because of `error`."""
+        if self._transport and not self.closed:
+            self._transport.abort()
+        self._end(error)
+
+    def _end(self, error: PolonaiseError) -> None:
+        if self.closed:
+            return
+        self.closed = error
+        self._writable.set()
+        if self._beat:
+            self._beat.cancel()
+        if not self._greeted.done():
+            self._greeted.set_exception(error)
+        waiting, self._requests = self._requests, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(error)
+                _retrieve(answer)
+        if self._on_closed:
+            self._on_closed(self, error)
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self.closed:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=self._settings.unsent_bytes_high)
+        self._heard_s = self._sent_s = self._frame_began_s = self._host.clock.monotonic_s()
+        self.send(self._hello)
+        self._schedule_beat()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else "")))
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        now = self._heard_s = self._host.clock.monotonic_s()
+        try:
+            frames = self._frames.feed(data)
+            for received in frames:
+                if self.closed:
+                    return
+                self._receive(received)
+        except ProtocolError as error:
+            self.refuse(error)
+            self._close_for(error)
+            return
+        if self.peer is not None:
+            if not self._frames.unfinished:
+                self._frame_began_s = None
+            elif frames or self._frame_began_s is None:
+                self._frame_began_s = now
+
+    def _close_for(self, error: PolonaiseError) -> None:
+        """Close for a fault of the peer, letting the refusal that was just sent go out."""
+        if self._transport:
+            self._transport.close()
+        self._end(error)
+
+    def _receive(self, received: Frame) -> None:
+        message = codec.decode(received)
+        if self.peer is None:
+            self._greet(message)
+            return
+        kind = type(message)
+        if kind is Ping:
+            self.send(Pong())
+            return
+        if kind is Pong:
+            return
+        if received.request and (answer := self._requests.get(received.request)) is not None:
+            self._answer(answer, message)
+            return
+        if isinstance(message, Refused) and not received.request and received.partition < 0:
+            self._close_for(error_of(message.code, message.text))
+            return
+        try:
+            self._on_message(self, message, received.request, received.partition)
+        except ProtocolError:
+            raise
+        except PolonaiseError as error:
+            self.refuse(error, request=received.request, partition=received.partition)
+
+    def _answer(self, answer: asyncio.Future[Message], message: Message) -> None:
+        if answer.done():
+            return
+        if isinstance(message, Refused):
+            error = error_of(message.code, message.text)
+            error.add_note(f"refused by {self.peer_name}, detail {message.detail}")
+            answer.set_exception(error)
+        else:
+            answer.set_result(message)
+
+    def _greet(self, message: Message) -> None:
+        if not isinstance(message, Hello):
+            raise ProtocolError(f"{type(message).__name__} before hello")
+        mine = self._hello
+        if message.version_min > mine.version_max or message.version_max < mine.version_min:
+            raise UnsupportedVersion(
+                f"the peer speaks protocol {message.version_min} to {message.version_max}, "
+                f"this side {mine.version_min} to {mine.version_max}: upgrade the older one"
+            )
+        if message.role not in self._peer_roles:
+            raise WrongRole(
+                f"a {_ROLE_NAMES.get(message.role, 'stranger')} on a connection for a "
+                f"{' or '.join(_ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
+            )
+        if ANY_CLUSTER not in (message.cluster_key, mine.cluster_key) and message.cluster_key != mine.cluster_key:
+            error = WrongClusterKey("the peer belongs to another cluster: check the address, or the directory")
+            self.refuse(error)
+            self._close_for(error)
+            return
+        self.peer = message
+        self._frames.bytes_max = self._settings.frame_bytes_max
+        self._frame_began_s = None
+        if not self._greeted.done():
+            self._greeted.set_result(message)
+        if self._on_greeted:
+            self._on_greeted(self)
+
+    # ------------------------------------------------------------------ heartbeats
+
+    def _schedule_beat(self) -> None:
+        self._beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._check)
+
+    def _check(self) -> None:
+        """Once per heartbeat: is the peer alive, does it make progress, does it hear from us?"""
+        if self.closed:
+            return
+        settings, now = self._settings, self._host.clock.monotonic_s()
+        if self.peer is None:
+            if now - self._heard_s > settings.hello_s_max or now - (self._frame_began_s or now) > settings.hello_s_max:
+                self.abort(ConnectionLost("the peer did not say hello"))
+                return
+        elif self._frame_began_s is not None and now - self._frame_began_s > settings.frame_s_max:
+            self.abort(ConnectionLost(f"{self.peer_name} did not finish a frame in {settings.frame_s_max:g} s"))
+            return
+        elif not self._reading_paused and now - self._heard_s > settings.silence_s_max:
+            self.abort(ConnectionLost(f"{self.peer_name} was silent for {settings.silence_s_max:g} s"))
+            return
+        if self.peer is not None and now - min(self._sent_s, self._heard_s) >= settings.heartbeat_s * 0.9:
+            self.send(Ping())
+        self._schedule_beat()
+
+
+def _retrieve(future: asyncio.Future[Message]) -> None:
+    """Mark an exception as seen: whoever waits gets it, and nobody may be waiting any more."""
+    if not future.cancelled():
+        future.exception()
+
+
+async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
+    """A greeted connection to `address`. Raises `ConnectionLost`, or what either side refused with."""
+    made: list[Connection] = []
+
+    def factory() -> Connection:
+        made.append(make())
+        return made[-1]
+
+    try:
+        async with asyncio.timeout(deadline_s):
+            await host.network.connect(address, factory)
+            await made[-1].greeted()
+            return made[-1]
+    except TimeoutError:
+        raise ConnectionLost(f"{address} did not answer within {deadline_s:g} s") from None
+    finally:
+        if made and made[-1].peer is None and not made[-1].closed:
+            made[-1].abort(ConnectionLost(f"{address} did not say hello"))
+
+
+def hello(role: int, name: str, *, cluster_key: bytes = ANY_CLUSTER, node: int = 0) -> Hello:
+    """The hello of this version of Polonaise."""
+    return Hello(
+        version_min=PROTOCOL_VERSION,
+        version_max=PROTOCOL_VERSION,
+        role=role,
+        node=node,
+        cluster_key=cluster_key,
+        name=name,
+    )

@@ -1,0 +1,427 @@
+"""The batch: the unit of appending, replication, recovery, truncation and feeding.
+
+A batch is columnar, little-endian and self-contained; the same bytes are the replication message, the contents of a
+segment, and the feed. Layout (`docs/formats.md` has it with offsets)::
+
+    header, 64 bytes
+      0 magic "PLNB"          4 crc32 of bytes 8..length     8 length of the whole batch   12 version u16 · flags u16
+     16 partition u32        20 count u32                   24 first transaction id i64   32 session id i64
+     40 commit time µs i64   48 generation u32              52 bytes of data u32
+     56 bytes of registers section u32                      60 crc32 of the previous batch of the partition, 0 for none
+    columns, each `count` long and padded to 8 bytes
+      client id i32 · generation i32 · sequence i64 · header i32 · data crc32 u32 · end of data u32 (cumulative)
+    data       every transaction's bytes, one after the other, padded to 8
+    registers  changes of registers made by this batch, padded to 8 (flag 1)
+    evidence   what each transaction was judged by (flag 2):
+      client high-water mark i64[count] · end of locks u32[count] (cumulative) · lock hash u64[…] · lock mode u8[…]
+
+Nothing here copies data: a `Batch` is a view of the bytes it was parsed from.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Final
+from zlib import crc32
+
+from polonaise.errors import BatchDamaged, DataDamaged
+from polonaise.terms import ClientId, Generation, PartitionId, SessionId, Transaction, TransactionId
+
+MAGIC: Final = b"PLNB"
+VERSION: Final = 1
+FLAG_REGISTERS: Final = 1
+FLAG_EVIDENCE: Final = 2
+FLAG_WITHOUT_DATA: Final = 4
+"""Not in storage: a feed of the columns alone. Its CRC is that of the whole batch and can't be checked."""
+
+HEADER: Final = struct.Struct("<4sIIHHIIqqqIIII")
+HEADER_BYTES: Final = HEADER.size
+_COLUMN_WIDTHS: Final = (4, 4, 8, 4, 4, 4)
+
+Bytes = bytes | bytearray | memoryview
+
+
+def padded(length: int) -> int:
+    """`length` rounded up to the next multiple of 8."""
+    return (length + 7) & ~7
+
+
+def _columns_bytes(count: int) -> int:
+    return 8 * count + 5 * padded(4 * count)
+
+
+class Batch:
+    """A view of one batch's bytes.
+
+    Made by `parse`, which has checked the structure and (unless told otherwise) the CRC; so every column can be read
+    without further checks.
+    """
+
+    __slots__ = (
+        "commit_time_us",
+        "count",
+        "crc",
+        "data_bytes",
+        "first",
+        "flags",
+        "generation",
+        "length",
+        "partition",
+        "previous_crc",
+        "registers_bytes",
+        "session",
+        "view",
+    )
+
+    view: memoryview
+    length: int
+    crc: int
+    flags: int
+    partition: PartitionId
+    count: int
+    first: TransactionId
+    session: SessionId
+    commit_time_us: int
+    generation: Generation
+    data_bytes: int
+    registers_bytes: int
+    previous_crc: int
+
+    def __init__(self, view: memoryview) -> None:
+        """Use `parse`: this only reads the header, which must be whole."""
+        (
+            _,
+            self.crc,
+            self.length,
+            _,
+            self.flags,
+            self.partition,
+            self.count,
+            self.first,
+            self.session,
+            self.commit_time_us,
+            self.generation,
+            self.data_bytes,
+            self.registers_bytes,
+            self.previous_crc,
+        ) = HEADER.unpack_from(view)
+        self.view = view
+
+    @classmethod
+    def parse(cls, buffer: Bytes, offset: int = 0, *, verify: bool = True) -> Batch:
+        """The batch that starts at `offset`.
+
+        Raises `BatchDamaged` for anything that is not a whole, consistent batch with the right CRC. `verify=False`
+        leaves the CRC to somebody else (structure is still checked): for bytes on their way through.
+        """
+        view = memoryview(buffer)[offset:]
+        if len(view) < HEADER_BYTES:
+            raise BatchDamaged(f"{len(view)} bytes are too short for a batch")
+        if bytes(view[:4]) != MAGIC:
+            raise BatchDamaged("no batch starts here: wrong magic")
+        length, version = struct.unpack_from("<IH", view, 8)
+        if version != VERSION:
+            raise BatchDamaged(f"batch format {version}; this version reads format {VERSION}")
+        if not HEADER_BYTES <= length <= len(view):
+            raise BatchDamaged(f"length {length} of a batch in {len(view)} bytes")
+        batch = cls(view[:length])
+        batch._check_structure()
+        if verify and not batch.flags & FLAG_WITHOUT_DATA and crc32(batch.view[8:]) != batch.crc:
+            raise BatchDamaged(f"CRC of the batch that starts at {batch.first} does not fit")
+        return batch
+
+    def _check_structure(self) -> None:
+        count = self.count
+        if count < 1 or self.first < 0 or self.first + count > 2**63 - 1:
+            raise BatchDamaged(f"{count} transactions from {self.first}")
+        columns = HEADER_BYTES + _columns_bytes(count)
+        if columns > self.length:
+            raise BatchDamaged(f"{count} transactions do not fit into {self.length} bytes")
+        if self.flags & FLAG_WITHOUT_DATA:
+            if self.length != columns:
+                raise BatchDamaged("a batch without data has data")
+            return
+        rest = columns + padded(self.data_bytes) + padded(self.registers_bytes)
+        if rest > self.length or (rest != self.length and not self.flags & FLAG_EVIDENCE):
+            raise BatchDamaged(f"sections of {rest} bytes in a batch of {self.length}")
+        ends = self.data_ends
+        if ends[count - 1] != self.data_bytes:
+            raise BatchDamaged("the data column does not end where the data ends")
+        if self.flags & FLAG_EVIDENCE:
+            self._check_evidence(rest)
+
+    def _check_evidence(self, start: int) -> None:
+        count = self.count
+        fixed = start + 8 * count + padded(4 * count)
+        if fixed > self.length:
+            raise BatchDamaged("evidence cut short")
+        locks = struct.unpack_from("<I", self.view, start + 8 * count + 4 * (count - 1))[0]
+        if fixed + 8 * locks + padded(locks) != self.length:
+            raise BatchDamaged(f"evidence of {locks} locks does not fill the batch")
+
+    @property
+    def last(self) -> TransactionId:
+        return self.first + self.count - 1
+
+    def _column(self, position: int) -> int:
+        """Offset of the column with this position (0 client id … 5 end of data)."""
+        start, narrow = HEADER_BYTES, padded(4 * self.count)
+        if position > 2:
+            return start + 8 * self.count + (position - 1) * narrow
+        return start + position * narrow
+
+    @property
+    def client_ids(self) -> memoryview:
+        start = self._column(0)
+        return self.view[start : start + 4 * self.count].cast("i")
+
+    @property
+    def generations(self) -> memoryview:
+        start = self._column(1)
+        return self.view[start : start + 4 * self.count].cast("i")
+
+    @property
+    def sequences(self) -> memoryview:
+        start = self._column(2)
+        return self.view[start : start + 8 * self.count].cast("q")
+
+    @property
+    def headers(self) -> memoryview:
+        start = self._column(3)
+        return self.view[start : start + 4 * self.count].cast("i")
+
+    @property
+    def data_crcs(self) -> memoryview:
+        start = self._column(4)
+        return self.view[start : start + 4 * self.count].cast("I")
+
+    @property
+    def data_ends(self) -> memoryview:
+        start = self._column(5)
+        return self.view[start : start + 4 * self.count].cast("I")
+
+    @property
+    def has_data(self) -> bool:
+        return not self.flags & FLAG_WITHOUT_DATA
+
+    @property
+    def data(self) -> memoryview:
+        """All bodies, one after the other."""
+        start = HEADER_BYTES + _columns_bytes(self.count)
+        return self.view[start : start + self.data_bytes]
+
+    @property
+    def registers(self) -> memoryview:
+        """The encoded register changes; empty without any. `log.registers` reads them."""
+        start = HEADER_BYTES + _columns_bytes(self.count) + padded(self.data_bytes)
+        return self.view[start : start + self.registers_bytes]
+
+    def body(self, transaction: TransactionId) -> bytes:
+        """The data of one transaction of this batch, its CRC checked."""
+        index = transaction - self.first
+        ends = self.data_ends
+        body = bytes(self.data[ends[index - 1] if index else 0 : ends[index]])
+        if crc32(body) != self.data_crcs[index]:
+            raise DataDamaged(f"transaction {transaction} of partition {self.partition}")
+        return body
+
+    def transactions(self, after: TransactionId = -1) -> Iterator[Transaction]:
+        """The transactions with ids above `after`, each body checked against its own CRC."""
+        data = bytes(self.data)
+        partition, time_us = self.partition, self.commit_time_us
+        clients, generations = self.client_ids.tolist(), self.generations.tolist()
+        sequences, headers = self.sequences.tolist(), self.headers.tolist()
+        crcs, ends = self.data_crcs.tolist(), self.data_ends.tolist()
+        first = self.first
+        skip = max(0, after + 1 - first)
+        start = ends[skip - 1] if skip else 0
+        for index in range(skip, self.count):
+            end = ends[index]
+            body = data[start:end]
+            if crc32(body) != crcs[index]:
+                raise DataDamaged(f"transaction {first + index} of partition {partition}")
+            yield Transaction(
+                partition,
+                first + index,
+                headers[index],
+                body,
+                time_us,
+                clients[index],
+                generations[index],
+                sequences[index],
+            )
+            start = end
+
+    def without_data(self) -> bytes:
+        """The header and columns alone, for a lazy feed."""
+        flags = self.flags | FLAG_WITHOUT_DATA
+        end = HEADER_BYTES + _columns_bytes(self.count)
+        bare = bytearray(self.view[:end])
+        struct.pack_into("<IHH", bare, 8, end, VERSION, flags)
+        return bytes(bare)
+
+    def evidence(self) -> Evidence | None:
+        """What the transactions were judged by, where the writer kept it."""
+        if not self.flags & FLAG_EVIDENCE or self.flags & FLAG_WITHOUT_DATA:
+            return None
+        start = HEADER_BYTES + _columns_bytes(self.count) + padded(self.data_bytes) + padded(self.registers_bytes)
+        count = self.count
+        marks = self.view[start : start + 8 * count].cast("q")
+        start += 8 * count
+        ends = self.view[start : start + 4 * count].cast("I")
+        start += padded(4 * count)
+        locks = ends[count - 1]
+        hashes = self.view[start : start + 8 * locks].cast("Q")
+        modes = self.view[start + 8 * locks : start + 9 * locks]
+        return Evidence(marks, ends, hashes, modes)
+
+
+class Evidence:
+    """Columns of a batch's evidence section: enough to check serializability from the log alone."""
+
+    __slots__ = ("client_high_water_marks", "lock_ends", "lock_hashes", "lock_modes")
+
+    def __init__(self, marks: memoryview, ends: memoryview, hashes: memoryview, modes: memoryview) -> None:
+        self.client_high_water_marks = marks
+        self.lock_ends = ends
+        self.lock_hashes = hashes
+        self.lock_modes = modes
+
+    def locks(self, index: int) -> list[tuple[int, int]]:
+        """The (hash, mode) pairs of the transaction at this place in the batch."""
+        start = self.lock_ends[index - 1] if index else 0
+        end = self.lock_ends[index]
+        return list(zip(self.lock_hashes[start:end], self.lock_modes[start:end], strict=True))
+
+
+class Columns:
+    """The transactions of a batch that is being formed, column by column.
+
+    Filled by the owner from append frames; `seal` turns it into a batch's bytes. `data` holds views of the frames
+    they came in, so nothing is copied before the batch is joined. Evidence columns stay empty when it is not kept.
+    """
+
+    __slots__ = (
+        "client_high_water_marks",
+        "client_ids",
+        "data",
+        "data_bytes",
+        "data_crcs",
+        "data_ends",
+        "generations",
+        "headers",
+        "lock_ends",
+        "lock_hashes",
+        "lock_modes",
+        "sequences",
+    )
+
+    def __init__(self) -> None:
+        self.client_ids = array("i")
+        self.generations = array("i")
+        self.sequences = array("q")
+        self.headers = array("i")
+        self.data_crcs = array("I")
+        self.data_ends = array("I")
+        self.data: list[Bytes] = []
+        self.data_bytes = 0
+        self.client_high_water_marks = array("q")
+        self.lock_ends = array("I")
+        self.lock_hashes = array("Q")
+        self.lock_modes = bytearray()
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def add(
+        self,
+        client_id: ClientId,
+        generation: Generation,
+        sequence: int,
+        header: int,
+        data: Bytes,
+        data_crc: int | None = None,
+        *,
+        client_high_water_mark: TransactionId = -1,
+        locks: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Add one transaction: for tests and slow paths; the owner's fast path extends the columns themselves."""
+        self.client_ids.append(client_id)
+        self.generations.append(generation)
+        self.sequences.append(sequence)
+        self.headers.append(header)
+        self.data_crcs.append(crc32(data) if data_crc is None else data_crc)
+        self.data.append(data)
+        self.data_bytes += len(data)
+        self.data_ends.append(self.data_bytes)
+        self.client_high_water_marks.append(client_high_water_mark)
+        for lock_hash, mode in locks:
+            self.lock_hashes.append(lock_hash)
+            self.lock_modes.append(mode)
+        self.lock_ends.append(len(self.lock_hashes))
+
+
+_PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
+
+
+def _pad(length: int) -> bytes:
+    return _PADDING[length & 7]
+
+
+def seal(
+    columns: Columns,
+    *,
+    partition: PartitionId,
+    first: TransactionId,
+    session: SessionId,
+    generation: Generation,
+    commit_time_us: int,
+    previous_crc: int,
+    registers: Bytes = b"",
+    evidence: bool = False,
+) -> bytes:
+    """The bytes of a batch of these transactions. `columns` must hold at least one."""
+    count = len(columns)
+    narrow = _pad(4 * count)
+    parts: list[Bytes] = [
+        columns.client_ids.tobytes(), narrow,
+        columns.generations.tobytes(), narrow,
+        columns.sequences.tobytes(),
+        columns.headers.tobytes(), narrow,
+        columns.data_crcs.tobytes(), narrow,
+        columns.data_ends.tobytes(), narrow,
+        *columns.data, _pad(columns.data_bytes),
+        registers, _pad(len(registers)),
+    ]  # fmt: skip
+    flags = FLAG_REGISTERS if len(registers) else 0
+    if evidence:
+        flags |= FLAG_EVIDENCE
+        parts += [
+            columns.client_high_water_marks.tobytes(),
+            columns.lock_ends.tobytes(), narrow,
+            columns.lock_hashes.tobytes(),
+            columns.lock_modes, _pad(len(columns.lock_modes)),
+        ]  # fmt: skip
+    body = b"".join(parts)
+    head = bytearray(HEADER_BYTES)
+    HEADER.pack_into(
+        head, 0, MAGIC, 0, HEADER_BYTES + len(body), VERSION, flags, partition, count, first, session,
+        commit_time_us, generation, columns.data_bytes, len(registers), previous_crc,
+    )  # fmt: skip
+    crc = crc32(body, crc32(memoryview(head)[8:]))
+    struct.pack_into("<I", head, 4, crc)
+    return bytes(head) + body
+
+
+def split(buffer: Bytes, *, verify: bool = True) -> list[Batch]:
+    """The batches that lie one after the other in `buffer`. Raises `BatchDamaged` unless they fill it."""
+    batches: list[Batch] = []
+    view = memoryview(buffer)
+    offset, end = 0, len(view)
+    while offset < end:
+        batch = Batch.parse(view, offset, verify=verify)
+        batches.append(batch)
+        offset += batch.length
+    return batches

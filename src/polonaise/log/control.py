@@ -1,0 +1,270 @@
+"""The control file: a storage directory's identity, and what each of its partitions has promised.
+
+Layout: a sector of header, then for partition p three sectors at a place of its own, 512 + p * 1536: copy A, copy B
+and the evidence slot. Nothing is counted or chained, so no crash between two writes can make one partition's sectors
+unreadable by touching another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from dataclasses import replace
+from typing import Final
+from zlib import crc32
+
+from polonaise.errors import (
+    ControlFileDamaged,
+    ControlFileMissing,
+    NotInitialized,
+    PolonaiseError,
+    UnsupportedFormat,
+    WrongClusterKey,
+    invariant,
+)
+from polonaise.host import DirectoryLock, File, Host
+from polonaise.log.promises import NO_EVIDENCE, SECTOR_BYTES, Copy, Evidence, Promises, Slot
+from polonaise.terms import PartitionId
+
+FORMAT_VERSION: Final = 1
+CONTROL_FILE: Final = "polonaise-storage.ctl"
+LOCK_FILE: Final = "disk.lock"
+PARTITION_BYTES: Final = 3 * SECTOR_BYTES
+
+_HEADER: Final = struct.Struct("<4sHHq16s")
+_MAGIC: Final = b"PLNW"
+_CRC_OFFSET: Final = 124
+
+
+def encode_header(cluster_key: bytes, created_us: int) -> bytes:
+    raw = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, created_us, cluster_key).ljust(_CRC_OFFSET, b"\0")
+    return (raw + crc32(raw).to_bytes(4, "little")).ljust(SECTOR_BYTES, b"\0")
+
+
+def decode_header(raw: bytes) -> bytes:
+    """The cluster key. Raises `ControlFileDamaged` or `UnsupportedFormat`."""
+    if len(raw) < _CRC_OFFSET + 4 or raw[:4] != _MAGIC:
+        raise ControlFileDamaged("the control file does not begin as one; restore it, or wipe and replace this node")
+    if crc32(raw[:_CRC_OFFSET]) != int.from_bytes(raw[_CRC_OFFSET : _CRC_OFFSET + 4], "little"):
+        raise ControlFileDamaged("the header of the control file does not fit its CRC")
+    _, version, _, _, cluster_key = _HEADER.unpack_from(raw)
+    if version != FORMAT_VERSION:
+        raise UnsupportedFormat(f"storage format {version}; this version reads format {FORMAT_VERSION}")
+    return bytes(cluster_key)
+
+
+class ControlSlot:
+    """One partition's sectors in the control file, and what they say.
+
+    Used by one task at a time. `save` and `begin_cut` are durable on return; if they can't be, the process stops:
+    a node that can't keep promises must not be there to be asked.
+    """
+
+    def __init__(self, control: ControlFile, copy: Copy, evidence: Evidence, newest: int) -> None:
+        self._control = control
+        self._copy = copy
+        self._newest = newest
+        self.evidence = evidence
+        """The furthest place that this log is known to have been synced to."""
+
+    @property
+    def partition(self) -> PartitionId:
+        return self._copy.partition
+
+    @property
+    def cluster_key(self) -> bytes:
+        return self._control.cluster_key
+
+    @property
+    def promises(self) -> Promises:
+        return self._copy.promises
+
+    @property
+    def cuts(self) -> int:
+        return self._copy.cuts
+
+    async def save(self, promises: Promises) -> None:
+        """Replace the promises."""
+        await self._write(self._copy._replace(promises=promises, evidence=self.evidence))
+
+    async def record_loss(self, last: int) -> None:
+        """From now on this copy may have lost what is above `last`, and bytes above it are not believed."""
+        known = self.promises.lost_above if self.promises.may_have_lost else last
+        await self.save(replace(self.promises, lost_above=min(known, last), untrusted=True))
+
+    async def begin_cut(self, evidence: Evidence) -> None:
+        """The log is about to be cut there: what was noted above it counts no more."""
+        self.evidence = evidence
+        await self._write(self._copy._replace(cuts=self.cuts + 1, evidence=evidence))
+
+    def note(self, evidence: Evidence) -> None:
+        """The log is synced up to there. Written soon, without a sync."""
+        self.evidence = evidence
+        self._control.note(self)
+
+    def encode_evidence(self) -> bytes:
+        return Slot(self.partition, self._copy.sequence, self.cuts, self.evidence).encode()
+
+    async def _write(self, copy: Copy) -> None:
+        """Durable in the older sector first, then, unsynced, in the other: one rotten sector forgets nothing."""
+        copy = copy._replace(sequence=self._copy.sequence + 1)
+        target = 1 - self._newest
+        sector = copy.encode()
+        await self._control.write_copy(self.partition, target, sector, sync=True)
+        self._copy, self._newest = copy, target
+        await self._control.write_copy(self.partition, 1 - target, sector, sync=False)
+        self._control.note(self)
+
+
+class ControlFile:
+    """The open control file of a storage directory, which this process holds until `close`."""
+
+    def __init__(self, host: Host, directory: str, lock: DirectoryLock, file: File, cluster_key: bytes) -> None:
+        self._host = host
+        self._lock = lock
+        self._file = file
+        self.directory = directory
+        self.cluster_key = cluster_key
+        self._noted: dict[PartitionId, ControlSlot] = {}
+        self._wake = asyncio.Event()
+        self._writer = host.spawn(self._write_evidence(), "control file evidence")
+
+    @classmethod
+    async def open(cls, host: Host, directory: str, cluster_key: bytes | None = None) -> ControlFile:
+        """Take the directory, and read or make its control file.
+
+        An empty directory is made one of the cluster `cluster_key`. Raises `DirectoryInUse`, `ControlFileMissing`
+        (partitions without their promises), `ControlFileDamaged`, `UnsupportedFormat`, `WrongClusterKey`, and
+        `NotInitialized` for an empty directory without a key.
+        """
+        disk = host.disk
+        await disk.make_directory(directory)
+        lock = await disk.lock(f"{directory}/{LOCK_FILE}")
+        try:
+            path = f"{directory}/{CONTROL_FILE}"
+            if not await disk.exists(path):
+                await _create(host, directory, cluster_key)
+            file = await disk.open(path)
+            try:
+                found = decode_header(await file.read(0, SECTOR_BYTES))
+                if cluster_key is not None and found != cluster_key:
+                    raise WrongClusterKey("this storage directory belongs to another cluster")
+                # What can be read may have been written by a process that died before its sync.
+                await file.sync()
+                await disk.sync_directory(directory)
+            except PolonaiseError:
+                await file.close()
+                raise
+        except PolonaiseError:
+            lock.release()
+            raise
+        return cls(host, directory, lock, file, found)
+
+    def partition_directory(self, partition: PartitionId) -> str:
+        return f"{self.directory}/{partition}"
+
+    async def partitions(self) -> list[PartitionId]:
+        """The partitions that have files here, readable or not."""
+        names = await self._host.disk.list(self.directory)
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    async def load(self, partition: PartitionId) -> ControlSlot | None:
+        """What this node promised for the partition; None when it was never created here.
+
+        Raises `ControlFileDamaged` when there are files whose promises can't be read, or when a newer promise than
+        the one that can be read is known to have existed.
+        """
+        raw = await self._file.read(_offset(partition), PARTITION_BYTES)
+        sectors = [raw[at : at + SECTOR_BYTES] for at in range(0, PARTITION_BYTES, SECTOR_BYTES)]
+        copies = [Copy.decode(sector, partition) for sector in sectors[:2]]
+        slot = Slot.decode(sectors[2], partition)
+        valid = [(copy.sequence, place) for place, copy in enumerate(copies) if copy is not None]
+        if not valid:
+            if await self._host.disk.exists(self.partition_directory(partition)):
+                raise ControlFileDamaged(f"partition {partition}: both copies of its promises are unreadable")
+            return None
+        sequence, newest = max(valid)
+        copy = copies[newest]
+        assert copy is not None
+        if slot is not None and slot.sequence > sequence:
+            raise ControlFileDamaged(f"partition {partition}: its last promise ({slot.sequence}) is unreadable")
+        evidence = copy.evidence
+        if slot is not None and slot.cuts == copy.cuts:
+            evidence = max(evidence, slot.evidence, key=lambda e: (e.last, e.segment_first, e.offset))
+        return ControlSlot(self, copy, evidence, newest)
+
+    async def create(self, partition: PartitionId) -> ControlSlot:
+        """Make a partition: its promises first, then its directory, so that a directory always has promises."""
+        disk = self._host.disk
+        start = _offset(partition)
+        if await self._file.size() < start + PARTITION_BYTES:
+            await self._file.truncate(start + PARTITION_BYTES)
+        copy = Copy(partition, 1, 0, Promises(), NO_EVIDENCE)
+        await self._file.write(start, [copy.encode(), copy.encode(), bytes(SECTOR_BYTES)], sync=True)
+        await disk.make_directory(self.partition_directory(partition))
+        await disk.sync_directory(self.directory)
+        return ControlSlot(self, copy, NO_EVIDENCE, 0)
+
+    async def write_copy(self, partition: PartitionId, place: int, sector: bytes, *, sync: bool) -> None:
+        try:
+            await self._file.write(_offset(partition) + place * SECTOR_BYTES, [sector], sync=sync)
+        except PolonaiseError as error:
+            self._host.fail(error)
+            raise
+
+    def note(self, slot: ControlSlot) -> None:
+        self._noted[slot.partition] = slot
+        self._wake.set()
+
+    async def close(self) -> None:
+        self._writer.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._writer
+        await self._flush_evidence()
+        await self._file.close()
+        self._lock.release()
+
+    async def _write_evidence(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._flush_evidence()
+
+    async def _flush_evidence(self) -> None:
+        while self._noted:
+            partition = next(iter(self._noted))
+            sector = self._noted.pop(partition).encode_evidence()
+            # Evidence that could not be written is evidence that is missing, which is allowed for.
+            with contextlib.suppress(PolonaiseError):
+                await self._file.write(_offset(partition) + 2 * SECTOR_BYTES, [sector])
+
+
+def _offset(partition: PartitionId) -> int:
+    invariant(partition >= 0, "partitions are numbered from 0")
+    return SECTOR_BYTES + partition * PARTITION_BYTES
+
+
+async def _create(host: Host, directory: str, cluster_key: bytes | None) -> None:
+    """Make the control file of an empty directory, whole or not at all."""
+    disk = host.disk
+    names = [name for name in await disk.list(directory) if name.isdecimal()]
+    if names:
+        raise ControlFileMissing(
+            f"partitions {', '.join(names)} are here without {CONTROL_FILE}: what they promised is unknown. "
+            "Restore the file, or wipe the directory and let this node come back as a new one"
+        )
+    if cluster_key is None:
+        raise NotInitialized("the storage directory is empty and no cluster key was given")
+    path = f"{directory}/{CONTROL_FILE}"
+    file = await disk.open(f"{path}.new", create=True)
+    try:
+        await file.truncate(0)
+        await file.write(0, [encode_header(cluster_key, host.clock.wall_us())], sync=True)
+    finally:
+        await file.close()
+    await disk.rename(f"{path}.new", path)
+    await disk.sync_directory(directory)
+    parent = directory.rpartition("/")[0]
+    if parent:
+        await disk.sync_directory(parent)

@@ -1,0 +1,151 @@
+"""The index of a segment: where each batch lies, in memory while it is needed, and as a file beside the segment.
+
+The file is a 128-byte header and an entry (first id, file offset, commit time) per batch. It is written at
+checkpoints only, header and entries together, and the header carries a CRC over all entries up to its checkpoint:
+whatever a crash leaves of it is either a whole checkpoint or nothing. It is a shortcut and never proof: whoever uses
+it checks that the batch it points to is there.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from polonaise.host import File
+from polonaise.terms import PartitionId, TransactionId
+
+FORMAT_VERSION: Final = 1
+HEADER_BYTES: Final = 128
+ENTRY_BYTES: Final = 24
+
+_HEADER: Final = struct.Struct("<4sHH16sIqQQqII")
+_MAGIC: Final = b"PLNX"
+_CRC_OFFSET: Final = HEADER_BYTES - 4
+
+
+class Index:
+    """The batches of one segment, in order: columns of first ids, offsets and commit times."""
+
+    __slots__ = ("firsts", "offsets", "times")
+
+    def __init__(self) -> None:
+        self.firsts = array("q")
+        self.offsets = array("q")
+        self.times = array("q")
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def add(self, first: TransactionId, offset: int, time_us: int) -> None:
+        self.firsts.append(first)
+        self.offsets.append(offset)
+        self.times.append(time_us)
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` batches."""
+        del self.firsts[count:], self.offsets[count:], self.times[count:]
+
+    def place(self, transaction: TransactionId) -> int:
+        """The place of the batch that holds this id; -1 when it is below the segment."""
+        return bisect_right(self.firsts, transaction) - 1
+
+    def place_at_time(self, time_us: int) -> int:
+        """The place of the first batch with this commit time or a later one; the length when there is none."""
+        return bisect_left(self.times, time_us)
+
+    def encode(self, start: int, stop: int) -> bytes:
+        """The entries start..stop as they lie in the file."""
+        entries = array("q", bytes(ENTRY_BYTES * (stop - start)))
+        entries[0::3] = self.firsts[start:stop]
+        entries[1::3] = self.offsets[start:stop]
+        entries[2::3] = self.times[start:stop]
+        return entries.tobytes()
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Index:
+        """The opposite of `encode`, of a whole number of entries."""
+        entries = array("q")
+        entries.frombytes(raw)
+        index = cls()
+        index.firsts, index.offsets, index.times = entries[0::3], entries[1::3], entries[2::3]
+        return index
+
+
+class Checkpoint(NamedTuple):
+    """The header of an index file: how far it goes, and whose it is."""
+
+    cluster_key: bytes
+    partition: PartitionId
+    first: TransactionId
+    """First id of the segment."""
+    batches: int
+    end: int
+    """Offset in the segment after the last batch of the checkpoint."""
+    last: TransactionId
+    entries_crc: int
+    with_registers: int
+    """How many of these batches change registers."""
+
+    def encode(self) -> bytes:
+        raw = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, *self).ljust(_CRC_OFFSET, b"\0")
+        return raw + crc32(raw).to_bytes(4, "little")
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Checkpoint | None:
+        if len(raw) < HEADER_BYTES or raw[:4] != _MAGIC:
+            return None
+        if crc32(raw[:_CRC_OFFSET]) != int.from_bytes(raw[_CRC_OFFSET:HEADER_BYTES], "little"):
+            return None
+        _, version, _, key, *rest = _HEADER.unpack_from(raw)
+        if version != FORMAT_VERSION:
+            return None
+        return cls(bytes(key), *rest)
+
+
+class IndexFile:
+    """Writes the checkpoints of one segment's index."""
+
+    def __init__(self, cluster_key: bytes, partition: PartitionId, first: TransactionId) -> None:
+        self._identity = (cluster_key, partition, first)
+        self._count = 0
+        self._crc = 0
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on after a checkpoint that was read."""
+        self._count, self._crc = checkpoint.batches, checkpoint.entries_crc
+
+    def rewrite(self) -> None:
+        """Write everything at the next checkpoint: the file is gone or not to be believed."""
+        self._count = self._crc = 0
+
+    async def write(self, file: File, index: Index, *, end: int, last: TransactionId, with_registers: int) -> None:
+        """Make the checkpoint durable."""
+        entries = index.encode(self._count, len(index))
+        crc = crc32(entries, self._crc)
+        checkpoint = Checkpoint(*self._identity, len(index), end, last, crc, with_registers)
+        await file.write(HEADER_BYTES + ENTRY_BYTES * self._count, [entries])
+        await file.write(0, [checkpoint.encode()], sync=True)
+        self._count, self._crc = len(index), crc
+
+
+async def load(file: File, cluster_key: bytes, partition: PartitionId, first: TransactionId) -> (
+    tuple[Checkpoint, Index] | None
+):  # fmt: skip
+    """The last checkpoint in an index file of this segment; None unless it is whole."""
+    checkpoint = Checkpoint.decode(await file.read(0, HEADER_BYTES))
+    if checkpoint is None or (checkpoint.cluster_key, checkpoint.partition, checkpoint.first) != (
+        cluster_key,
+        partition,
+        first,
+    ):
+        return None
+    length = ENTRY_BYTES * checkpoint.batches
+    if length > await file.size() - HEADER_BYTES:
+        return None
+    raw = await file.read(HEADER_BYTES, length)
+    if len(raw) != length or crc32(raw) != checkpoint.entries_crc:
+        return None
+    return checkpoint, Index.decode(raw)

@@ -1,0 +1,430 @@
+"""One partition's log on one disk, open: append, read, cut, and the truth about what may have been lost.
+
+Promises: an append that returned is on the disk; what is read was checked against every CRC; nothing is cut before
+the control file says so; bytes that were good once and are not any more are reported, never skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+from polonaise.errors import (
+    BatchDamaged,
+    DiskFull,
+    LogForked,
+    OutOfOrder,
+    PartitionUnavailable,
+    PolonaiseError,
+    invariant,
+)
+from polonaise.host import Host
+from polonaise.log import registers, segment
+from polonaise.log.batch import Batch
+from polonaise.log.control import ControlSlot
+from polonaise.log.promises import Evidence
+from polonaise.log.reading import DamageFound, Opened, Reader, SegmentCache
+from polonaise.log.recovery import recover, remove_segment, segments_in
+from polonaise.log.segment import BATCH_BYTES_MAX, Segment, SegmentHeader, check_registers
+from polonaise.log.tail import Tail
+from polonaise.terms import NO_TRANSACTION, TransactionId
+
+_DIGEST_READ_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    segment_bytes_max: int = 256 * 1024 * 1024
+    """A segment that has grown to this takes no further batches."""
+    segment_batches_max: int = 262_144
+    """Nor one of so many: its index is in memory while it is written."""
+
+
+class PartitionLog:
+    """The open log.
+
+    `append`, `cut`, `lose_above` and `close` are for one task, one call at a time; reads may run beside them and see
+    only what is synced. After a failure that leaves the files in doubt `broken` says why, and the log has to be
+    opened anew.
+    """
+
+    def __init__(
+        self, host: Host, directory: str, slot: ControlSlot, settings: LogSettings, cache: SegmentCache
+    ) -> None:
+        """Use `open`."""
+        self._host = host
+        self._disk = host.disk
+        self._directory = directory
+        self._settings = settings
+        self._cache = cache
+        self._reader = Reader(host.disk, directory, cache)
+        self._sealed: list[Segment] = []
+        self._tail: Tail | None = None
+        self._opened_tail: Opened | None = None
+        self._gate = _Gate()
+        self.slot = slot
+        self.broken: PolonaiseError | None = None
+        self.damage = ""
+        """What was found wrong when the log was opened or read last; empty when nothing was."""
+
+    @classmethod
+    async def open(
+        cls,
+        host: Host,
+        directory: str,
+        slot: ControlSlot,
+        settings: LogSettings | None = None,
+        cache: SegmentCache | None = None,
+    ) -> PartitionLog:
+        """Open what is there, or make the first segment.
+
+        A torn tail is cut. Damage is recorded in the control file, and the bytes are left as they are until `cut`.
+        """
+        log = cls(host, directory, slot, settings or LogSettings(), cache or SegmentCache())
+        await host.disk.make_directory(directory)
+        await log._load()
+        return log
+
+    async def _load(self) -> None:
+        recovered = await recover(self._disk, self._directory, self.slot)
+        self._sealed = recovered.sealed
+        promises = self.slot.promises
+        self.damage = recovered.damage
+        if recovered.tail is not None:
+            self._adopt(recovered.tail)
+        elif not self.damage and not promises.untrusted:
+            await self._begin()
+        if self.damage or (promises.untrusted and self.last < promises.lost_above):
+            await self.slot.record_loss(self.last)
+        elif not promises.untrusted:
+            self._note()
+
+    # ------------------------------------------------------------------ what it holds
+
+    @property
+    def last(self) -> TransactionId:
+        """The last id it holds, synced and believed."""
+        return self._tail.found.last if self._tail else NO_TRANSACTION
+
+    @property
+    def last_crc(self) -> int:
+        """CRC of the batch that ends there; 0 for an empty log."""
+        return self._tail.found.last_crc if self._tail else 0
+
+    @property
+    def untrusted(self) -> bool:
+        """Bytes above `last` have to be cut before anything is appended."""
+        return self.slot.promises.untrusted
+
+    @property
+    def segments(self) -> list[Segment]:
+        return [*self._sealed, self._tail.segment] if self._tail else []
+
+    def registers_snapshot(self) -> bytes:
+        """The registers after `last`."""
+        return registers.snapshot(self._tail.found.registers) if self._tail else b""
+
+    # ------------------------------------------------------------------ writing
+
+    async def append(self, batches: Sequence[Batch]) -> None:
+        """Append the batches with one write and one sync. On return they are durable; otherwise none is in the log.
+
+        Raises `OutOfOrder` and `LogForked` for batches that do not follow, with nothing changed; `DiskFull` with the
+        partial bytes removed; `DiskFailed` after which this log has recorded a loss and takes nothing until cut.
+        """
+        tail = self._appendable()
+        self._check_follow(batches)
+        tail = await self._room(tail)
+        try:
+            await tail.write(batches)
+        except DiskFull:
+            try:
+                await tail.take_back()
+            except PolonaiseError:
+                await self.slot.record_loss(self.last)
+            raise
+        except PolonaiseError:
+            await self.slot.record_loss(self.last)
+            raise
+        self._note()
+
+    def _appendable(self) -> Tail:
+        if self.broken is not None:
+            raise PartitionUnavailable(f"the log has to be opened anew after: {self.broken.text}")
+        if self._tail is None or self.untrusted:
+            raise PartitionUnavailable(f"the log may have lost what was above {self.last}: cut it there first")
+        return self._tail
+
+    def _check_follow(self, batches: Sequence[Batch]) -> None:
+        last, crc = self.last, self.last_crc
+        for batch in batches:
+            if batch.partition != self.slot.partition or batch.first != last + 1:
+                raise OutOfOrder(f"batch {batch.first}..{batch.last} of partition {batch.partition} after {last}")
+            if batch.previous_crc != crc:
+                raise LogForked(f"the batch from {batch.first} on follows another batch than the one held here")
+            if batch.length > BATCH_BYTES_MAX or not batch.has_data:
+                raise BatchDamaged(f"a batch of {batch.length} bytes that can't be stored")
+            check_registers(batch)
+            last, crc = batch.last, batch.crc
+
+    async def _room(self, tail: Tail) -> Tail:
+        """The segment to write to: a new one when this one is full."""
+        count, settings = len(tail.index), self._settings
+        if not count or (tail.end < settings.segment_bytes_max and count < settings.segment_batches_max):
+            return tail
+        await tail.checkpoint()
+        preamble = registers.snapshot(tail.found.registers)
+        header = self._header(tail.found.last_crc, self.last + 1, tail.header.first, tail.end, preamble)
+        file = await segment.create(self._disk, self._directory, header, preamble)
+        fresh = await Tail.load(self._disk, self._directory, header, file)
+        self._sealed.append(tail.segment)
+        await self._part_from_tail()
+        self._adopt(fresh)
+        return fresh
+
+    def _header(self, crc: int, first: int, before: int, before_end: int, preamble: bytes) -> SegmentHeader:
+        slot = self.slot
+        return SegmentHeader(
+            self._host.clock.wall_us(), slot.cluster_key, slot.partition, crc, first, before, before_end,
+            len(preamble), crc32(preamble),
+        )  # fmt: skip
+
+    async def _begin(self) -> None:
+        """The first segment of an empty log."""
+        header = self._header(0, 0, NO_TRANSACTION, 0, b"")
+        file = await segment.create(self._disk, self._directory, header, b"")
+        self._adopt(await Tail.load(self._disk, self._directory, header, file))
+
+    def _adopt(self, tail: Tail) -> None:
+        self._tail = tail
+        self._opened_tail = Opened(tail.file, tail.index, growing=True)
+        self._cache.put(self._reader.path(tail.segment), self._opened_tail)
+
+    async def _part_from_tail(self) -> None:
+        """The segment is written no more; it stays open for those who read it."""
+        opened, self._opened_tail = self._opened_tail, None
+        self._tail = None
+        if opened is not None:
+            opened.growing = False
+            await self._cache.release(opened)
+
+    def _note(self) -> None:
+        assert self._tail is not None
+        self.slot.note(Evidence(self._tail.header.first, self._tail.end, self.last))
+
+    # ------------------------------------------------------------------ cutting
+
+    async def cut(self, last: TransactionId) -> None:
+        """Remove everything above `last`, durably; a crash on the way leaves less removed, never a hole.
+
+        Raises `OutOfOrder`, with nothing changed, unless a batch ends there.
+        """
+        if self.broken is not None:
+            raise PartitionUnavailable(f"the log has to be opened anew after: {self.broken.text}")
+        last = min(last, self.last)
+        if last == self.last and not self.untrusted:
+            return
+        async with self._gate.closed():
+            target, count, crc = await self._target(last)
+            first = target.header.first if target else NO_TRANSACTION
+            end = target.offset_at(count) if target else 0
+            await self.slot.begin_cut(Evidence(max(first, 0), end, last))
+            try:
+                await self._remove_above(target, first)
+                if target is None:
+                    await self._begin()
+                else:
+                    await target.cut(self._directory, count, last, crc)
+                    self._retake(target)
+            except PolonaiseError as error:
+                self.broken = error
+                raise
+            if self.untrusted:
+                await self.slot.save(replace(self.slot.promises, untrusted=False))
+            self.damage = ""
+            self._note()
+
+    async def _target(self, last: TransactionId) -> tuple[Tail | None, int, int]:
+        """The segment that will be the tail, how many of its batches stay, and the CRC of the last one."""
+        if self._tail is None:
+            return None, 0, 0
+        segments = self.segments
+        place = max(bisect_right(segments, last + 1, key=_first) - 1, 0)
+        chosen = segments[place]
+        if place == len(segments) - 1:
+            count = self._tail.place_of_end(last)
+            if count is None:
+                raise OutOfOrder(f"no batch ends at {last}")
+            if not count:
+                return self._tail, 0, chosen.header.previous_crc
+            if count == len(self._tail.index):
+                return self._tail, count, self.last_crc
+            held = await self._reader.read(chosen, last, last, 0)
+            return self._tail, count, held[0].crc
+        file = await self._disk.open(self._reader.path(chosen))
+        tail = await Tail.load(self._disk, self._directory, chosen.header, file, limit=last)
+        if tail.found.last != last:
+            await file.close()
+            if tail.found.bad:
+                raise DamageFound(tail.found.bad, tail.found.last, self.slot.cuts)
+            raise OutOfOrder(f"no batch ends at {last}")
+        return tail, len(tail.index), tail.found.last_crc
+
+    async def _remove_above(self, target: Tail | None, first: TransactionId) -> None:
+        """Remove the segments after the target, the last one first, so that those left always follow each other."""
+        if target is not self._tail:
+            await self._forget_tail()
+            for each in reversed(self._sealed):
+                if each.first >= first:
+                    await self._cache.drop(self._reader.path(each))
+            self._sealed = [each for each in self._sealed if each.first < first]
+        for other in reversed(await segments_in(self._disk, self._directory)):
+            if other > first:
+                await remove_segment(self._disk, self._directory, other)
+
+    def _retake(self, tail: Tail) -> None:
+        """Go on with a segment that was cut."""
+        if tail is self._tail and self._opened_tail is not None:
+            self._opened_tail.index = tail.index
+        else:
+            self._adopt(tail)
+
+    async def _forget_tail(self) -> None:
+        if self._tail is not None:
+            path = self._reader.path(self._tail.segment)
+            await self._part_from_tail()
+            await self._cache.drop(path)
+
+    async def lose_above(self, last: TransactionId, why: str) -> None:
+        """A read met damage: record it, and believe nothing above `last` from now on."""
+        await self.slot.record_loss(last)
+        async with self._gate.closed():
+            await self._forget_tail()
+            try:
+                await self._load()
+            except PolonaiseError as error:
+                self.broken = error
+                raise
+        self.damage = why
+
+    # ------------------------------------------------------------------ reading
+
+    async def read(
+        self, first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int = 0
+    ) -> list[Batch]:
+        """Batches from the one that holds `first` on, as far as one segment goes, none that ends above `last`.
+
+        With `after_time_us`, not from before the first batch of that commit time or a later one. Raises `DamageFound`.
+        """
+        async with self._gate.open():
+            cuts = self.slot.cuts
+            try:
+                if after_time_us:
+                    first = max(first, await self._first_at(after_time_us))
+                last = min(last, self.last)
+                if first > last or first < 0:
+                    return []
+                return await self._reader.read(self._segment_of(first), first, last, bytes_max)
+            except DamageFound as error:
+                error.cuts = cuts
+                raise
+
+    async def holds(self, batch: Batch) -> bool:
+        """Whether exactly this batch is in the log."""
+        held = await self.read(batch.first, batch.last, 0)
+        return bool(held) and (held[0].first, held[0].last, held[0].crc) == (batch.first, batch.last, batch.crc)
+
+    async def digest(self, last: TransactionId) -> tuple[int, bytes]:
+        """CRC of the batch that ends at `last`, and SHA-256 over the CRCs of all batches up to it, each verified.
+
+        Raises `OutOfOrder` unless a batch ends there, `DamageFound`.
+        """
+        total = hashlib.sha256()
+        following, crc = 0, 0
+        while following <= last:
+            batches = await self.read(following, last, _DIGEST_READ_BYTES)
+            if not batches:
+                raise OutOfOrder(f"no batch ends at {last}")
+            for batch in batches:
+                crc = batch.crc
+                total.update(crc.to_bytes(4, "little"))
+            following = batches[-1].last + 1
+        return crc, total.digest()
+
+    def _segment_of(self, transaction: TransactionId) -> Segment:
+        if self._tail is not None and transaction >= self._tail.header.first:
+            return self._tail.segment
+        return self._sealed[bisect_right(self._sealed, transaction, key=_first) - 1]
+
+    async def _first_at(self, time_us: int) -> TransactionId:
+        """First id of the first batch with this commit time or a later one; above `last` when there is none."""
+        segments = self.segments
+        low, high = 0, len(segments)
+        while low < high:
+            middle = (low + high) // 2
+            begins = await self._reader.first_time_us(segments[middle])
+            if begins is None or begins >= time_us:
+                high = middle
+            else:
+                low = middle + 1
+        # The segment before may hold the time in its middle; if not, the next one begins with it.
+        for each in segments[max(low - 1, 0) : low + 1]:
+            found = await self._reader.first_at(each, time_us)
+            if found is not None:
+                return found
+        return self.last + 1
+
+    async def close(self) -> None:
+        """Close the files. Everything appended is durable already."""
+        async with self._gate.closed():
+            if self._tail is not None and self.broken is None:
+                await self._tail.checkpoint()
+            for each in self._sealed:
+                await self._cache.drop(self._reader.path(each))
+            await self._forget_tail()
+
+
+def _first(segment: Segment) -> TransactionId:
+    return segment.first
+
+
+class _Gate:
+    """Many readers, or one who changes what they read."""
+
+    def __init__(self) -> None:
+        self._readers = 0
+        self._changing = False
+        self._changed = asyncio.Condition()
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        while self._changing:
+            async with self._changed:
+                await self._changed.wait()
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            if self._changing:
+                async with self._changed:
+                    self._changed.notify_all()
+
+    @contextlib.asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        invariant(not self._changing, "one task changes a log")
+        self._changing = True
+        try:
+            while self._readers:
+                async with self._changed:
+                    await self._changed.wait()
+            yield
+        finally:
+            self._changing = False
+            async with self._changed:
+                self._changed.notify_all()

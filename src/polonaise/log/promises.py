@@ -1,0 +1,123 @@
+"""What one replica has promised, as it is kept in the control file: values and their bytes, no I/O.
+
+Each partition has three sectors of 512 bytes: two *copies* of its promises, and an *evidence slot*. A disk writes a
+sector whole or not at all at best; whatever else it does to one, the CRC over the whole sector tells.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED, PartitionId, SessionId, TransactionId
+
+SECTOR_BYTES: Final = 512
+
+_COPY: Final = struct.Struct("<4sIIIQQqqqqqqqq")
+_COPY_MAGIC: Final = b"PLNC"
+_SLOT: Final = struct.Struct("<4sIIIQQqqq")
+_SLOT_MAGIC: Final = b"PLNE"
+_UNTRUSTED: Final = 1
+
+
+class Evidence(NamedTuple):
+    """A place up to which the log was synced: file `segment_first`, its first `offset` bytes, ids up to `last`."""
+
+    segment_first: TransactionId
+    offset: int
+    last: TransactionId
+
+
+NO_EVIDENCE: Final = Evidence(0, 0, NO_TRANSACTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """A replica's durable word on one partition. `docs/replication.md` says who raises what, and why."""
+
+    fence: SessionId = NO_SESSION
+    joined: SessionId = NO_SESSION
+    prepared: TransactionId = NO_TRANSACTION
+    confirmed: TransactionId = NO_TRANSACTION
+    lost_above: TransactionId = UNRESOLVED
+    """It may have lost ids above this one; UNRESOLVED when it has not. Cleared by joining a session only."""
+    untrusted: bool = False
+    """The files still hold bytes above the loss that nobody may believe; cleared when they have been cut."""
+
+    @property
+    def may_have_lost(self) -> bool:
+        return self.lost_above != UNRESOLVED
+
+
+class Copy(NamedTuple):
+    """One of the two alternating sectors. The valid one with the larger sequence holds."""
+
+    partition: PartitionId
+    sequence: int
+    cuts: int
+    """Counts the cuts of the log: evidence noted under another count speaks of bytes that are gone."""
+    promises: Promises
+    evidence: Evidence
+
+    def encode(self) -> bytes:
+        p = self.promises
+        flags = _UNTRUSTED if p.untrusted else 0
+        return _sealed(
+            _COPY.pack(
+                _COPY_MAGIC, 0, self.partition, flags, self.sequence, self.cuts,
+                p.fence, p.joined, p.prepared, p.confirmed, p.lost_above, *self.evidence,
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def decode(cls, sector: bytes, partition: PartitionId) -> Copy | None:
+        """The copy in a sector of this partition; None for anything else."""
+        if not _intact(sector, _COPY_MAGIC):
+            return None
+        _, _, owner, flags, sequence, cuts, fence, joined, prepared, confirmed, lost, *evidence = _COPY.unpack_from(
+            sector
+        )
+        if owner != partition:
+            return None
+        promises = Promises(fence, joined, prepared, confirmed, lost, bool(flags & _UNTRUSTED))
+        return cls(owner, sequence, cuts, promises, Evidence(*evidence))
+
+
+class Slot(NamedTuple):
+    """The evidence slot: rewritten after every sync of the log, never synced itself.
+
+    Losing it, or finding an old one, makes the node know less and never something false: `cuts` binds it to the
+    log since its last cut, and `sequence` names the newest copy that was durable when it was written.
+    """
+
+    partition: PartitionId
+    sequence: int
+    cuts: int
+    evidence: Evidence
+
+    def encode(self) -> bytes:
+        return _sealed(_SLOT.pack(_SLOT_MAGIC, 0, self.partition, 0, self.sequence, self.cuts, *self.evidence))
+
+    @classmethod
+    def decode(cls, sector: bytes, partition: PartitionId) -> Slot | None:
+        """The evidence in a sector of this partition; None for anything else."""
+        if not _intact(sector, _SLOT_MAGIC):
+            return None
+        _, _, owner, _, sequence, cuts, *evidence = _SLOT.unpack_from(sector)
+        if owner != partition:
+            return None
+        return cls(owner, sequence, cuts, Evidence(*evidence))
+
+
+def _sealed(packed: bytes) -> bytes:
+    sector = bytearray(packed.ljust(SECTOR_BYTES, b"\0"))
+    struct.pack_into("<I", sector, 4, crc32(memoryview(sector)[8:]))
+    return bytes(sector)
+
+
+def _intact(sector: bytes, magic: bytes) -> bool:
+    if len(sector) != SECTOR_BYTES or sector[:4] != magic:
+        return False
+    return int.from_bytes(sector[4:8], "little") == crc32(memoryview(sector)[8:])

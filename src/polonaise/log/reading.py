@@ -1,0 +1,214 @@
+"""Reading a log: through each segment's index, with every CRC checked, and with a bounded number of open files."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from polonaise.errors import BatchDamaged, PolonaiseError, SegmentDamaged
+from polonaise.host import Disk, File
+from polonaise.log.batch import Batch
+from polonaise.log.index import Index, IndexFile
+from polonaise.log.segment import Scan, Segment, name, open_batch, scan
+from polonaise.log.tail import beginning, load_index
+from polonaise.terms import TransactionId
+
+
+class DamageFound(SegmentDamaged):
+    """A read met bytes that were good once. Whoever gets it records the loss before anything else is answered."""
+
+    def __init__(self, message: str, last_good: TransactionId, cuts: int = 0) -> None:
+        super().__init__(message)
+        self.last_good = last_good
+        self.cuts = cuts
+        """Of the log when the read began: a log that was cut since has other bytes there."""
+
+
+class Opened:
+    """A segment's file and index, in use by `users`."""
+
+    __slots__ = ("dropped", "file", "growing", "index", "users")
+
+    def __init__(self, file: File, index: Index, *, growing: bool = False) -> None:
+        self.file = file
+        self.index = index
+        self.growing = growing
+        """It is being written: the index is the writer's own."""
+        self.users = 1
+        self.dropped = False
+
+
+class SegmentCache:
+    """The open segments of all partitions of a node. At most `capacity` of those nobody uses are kept."""
+
+    def __init__(self, capacity: int = 32) -> None:
+        self._capacity = capacity
+        self._opened: OrderedDict[str, Opened] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def take(self, path: str) -> Opened | None:
+        """The segment, if it is open; to be given back with `release`."""
+        opened = self._opened.get(path)
+        if opened is not None:
+            opened.users += 1
+            self._opened.move_to_end(path)
+        return opened
+
+    def put(self, path: str, opened: Opened) -> None:
+        """A segment that was just opened, used by the caller."""
+        self._opened[path] = opened
+
+    async def release(self, opened: Opened) -> None:
+        opened.users -= 1
+        if opened.dropped and not opened.users:
+            await opened.file.close()
+        idle = [path for path, other in self._opened.items() if not other.users]
+        for path in idle[: max(0, len(idle) - self._capacity)]:
+            await self._opened.pop(path).file.close()
+
+    async def drop(self, path: str) -> None:
+        """Forget the segment: its file is to be changed, or is closed for good."""
+        opened = self._opened.pop(path, None)
+        if opened is not None:
+            opened.dropped = True
+            if not opened.users:
+                await opened.file.close()
+
+
+class Reader:
+    """Reads the segments of one partition."""
+
+    def __init__(self, disk: Disk, directory: str, cache: SegmentCache) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._cache = cache
+
+    def path(self, segment: Segment) -> str:
+        return f"{self._directory}/{name(segment.first)}"
+
+    async def read(self, segment: Segment, first: TransactionId, last: TransactionId, bytes_max: int) -> list[Batch]:
+        """The batches of the segment from the one with `first` on, none that ends above `last`.
+
+        Not more than `bytes_max` unless a single batch is. Raises `DamageFound`.
+        """
+        try:
+            async with self._open(segment) as opened:
+                return await _read(segment, opened, first, last, bytes_max)
+        except BatchDamaged:
+            await self._examine(segment)
+            async with self._open(segment) as opened:
+                try:
+                    return await _read(segment, opened, first, last, bytes_max)
+                except BatchDamaged as error:
+                    place = max(opened.index.place(first), 0)
+                    raise DamageFound(error.text, opened.index.firsts[place] - 1) from error
+
+    async def first_time_us(self, segment: Segment) -> int | None:
+        """Commit time of the first batch; None for an empty segment."""
+        async with self._open(segment) as opened:
+            return opened.index.times[0] if len(opened.index) else None
+
+    async def first_at(self, segment: Segment, time_us: int) -> TransactionId | None:
+        """First id of the first batch with this commit time or a later one; None when all are earlier."""
+        async with self._open(segment) as opened:
+            place = opened.index.place_at_time(time_us)
+            return opened.index.firsts[place] if place < len(opened.index) else None
+
+    @asynccontextmanager
+    async def _open(self, segment: Segment) -> AsyncIterator[Opened]:
+        path = self.path(segment)
+        opened = self._cache.take(path)
+        if opened is None:
+            file = await self._disk.open(path)
+            try:
+                opened = Opened(file, await self._index_of(segment, file))
+            except PolonaiseError:
+                await file.close()
+                raise
+            raced = self._cache.take(path)
+            if raced is None:
+                self._cache.put(path, opened)
+            else:
+                await file.close()
+                opened = raced
+        try:
+            yield opened
+        finally:
+            await self._cache.release(opened)
+
+    async def _index_of(self, segment: Segment, file: File) -> Index:
+        """The index of a sealed segment: read, or made from the segment when it is not whole."""
+        known = await load_index(self._disk, self._directory, segment.header)
+        if known is not None and known[0].end == segment.end and len(known[1]):
+            return known[1]
+        found = await _scanned(segment, file)
+        await self._keep(segment, found)
+        return found.index
+
+    async def _keep(self, segment: Segment, found: Scan) -> None:
+        """Write the index that was just made, so that it need not be made again."""
+        header = segment.header
+        writer = IndexFile(header.cluster_key, header.partition, header.first)
+        with suppress(PolonaiseError):
+            file = await self._disk.open(f"{self._directory}/{name(header.first, 'idx')}", create=True)
+            try:
+                await writer.write(file, found.index, end=found.end, last=found.last, with_registers=len(found.changed))
+            finally:
+                await file.close()
+
+    async def _examine(self, segment: Segment) -> None:
+        """What the index points to is not there: read the whole segment to learn which of the two is wrong.
+
+        Raises `DamageFound` when it is the segment; corrects the index otherwise.
+        """
+        async with self._open(segment) as opened:
+            found = await _scanned(segment, opened.file)
+            if not opened.growing:
+                opened.index = found.index
+                await self._keep(segment, found)
+
+
+async def _scanned(segment: Segment, file: File) -> Scan:
+    """Everything in the segment up to its end. Raises `DamageFound` when it does not all read as it was written."""
+    found = await scan(file, segment.header, beginning(segment.header, b""), segment.end)
+    if found.end != segment.end:
+        raise DamageFound(f"segment {name(segment.first)}: {found.bad or 'it is cut short'}", found.last)
+    return found
+
+
+async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_max: int) -> list[Batch]:
+    """Raises `BatchDamaged` when what the index points to is not there."""
+    index = opened.index
+    start, stop = _span(segment, index, first, last, bytes_max)
+    if start >= stop:
+        return []
+    firsts, offsets = index.firsts[start:stop], index.offsets[start:stop]
+    base = offsets[0]
+    end = index.offsets[stop] if stop < len(index) else segment.end
+    if not segment.header.data_start <= base < end <= segment.end:
+        raise BatchDamaged("the index points outside of the segment")
+    view = memoryview(await opened.file.read(base, end - base))
+    batches: list[Batch] = []
+    for place, offset in enumerate(offsets):
+        batch = open_batch(view, offset - base, offset=offset, seed=segment.header.seed)
+        if batch.first != firsts[place]:
+            raise BatchDamaged(f"the index says {firsts[place]} where {batch.first} is")
+        batches.append(batch)
+    return batches
+
+
+def _span(segment: Segment, index: Index, first: int, last: int, bytes_max: int) -> tuple[int, int]:
+    """The places start..stop of the batches from the one with `first` on that end at or below `last`."""
+    start = max(index.place(first), 0)
+    stop = index.place(last + 1) if last < segment.last else index.place(segment.last) + 1
+    if start >= stop:
+        return start, start
+    full = bisect_right(index.offsets, index.offsets[start] + bytes_max) - 1
+    end = index.offsets[stop] if stop < len(index) else segment.end
+    if end - index.offsets[start] > bytes_max:
+        stop = min(stop, max(start + 1, full))
+    return start, stop

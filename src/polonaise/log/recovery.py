@@ -1,0 +1,146 @@
+"""Opening a partition's files after whatever happened to them: which of them are the log, and where it ends.
+
+Bad bytes end the log either way; the question is what they say of the ids above. Bytes that were never synced were
+never acknowledged: a *torn tail*, which is cut, and the replica says "has not". Bytes below any evidence of a sync
+may have been acknowledged: *damage*, and the replica says "may have lost" until it has been repaired from others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from itertools import pairwise
+
+from polonaise.errors import DiskFailed, NotFound, PolonaiseError, SegmentDamaged
+from polonaise.host import Disk
+from polonaise.log import segment
+from polonaise.log.control import ControlSlot
+from polonaise.log.promises import Evidence
+from polonaise.log.segment import Segment, SegmentHeader
+from polonaise.log.tail import Tail
+from polonaise.terms import NO_TRANSACTION, TransactionId
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The log as it was found."""
+
+    sealed: list[Segment]
+    tail: Tail | None
+    """None for a log without a usable segment: new, or with its first segment damaged."""
+    damage: str
+    """Why it may have lost what is above its end; empty when it has not."""
+
+
+async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
+    """Find the log. Cuts a torn tail; touches nothing else that could be part of it.
+
+    Raises `UnsupportedFormat` and `WrongClusterKey` for the files of somebody else, `DiskFailed`.
+    """
+    promises, evidence = slot.promises, slot.evidence
+    limit = promises.lost_above if promises.untrusted else None
+    await _sweep(disk, directory)
+    firsts = await segments_in(disk, directory)
+    chain, damage = await _chain(disk, directory, slot, firsts, limit)
+    while chain:
+        header = chain[-1]
+        file = await disk.open(_path(directory, header.first))
+        try:
+            tail = await Tail.load(disk, directory, header, file, limit)
+        except PolonaiseError as error:
+            await file.close()
+            if not isinstance(error, SegmentDamaged):
+                raise
+            damage = error.text
+            chain.pop()
+            continue
+        if limit is None and not damage:
+            damage = _damage_of(tail, evidence)
+        await _settle(slot, tail, cut_torn=limit is None and not damage)
+        return Recovered(_sealed(chain), tail, damage)
+    if not damage and (evidence.offset or evidence.last != NO_TRANSACTION):
+        damage = "no segment is left"
+    return Recovered([], None, damage)
+
+
+async def segments_in(disk: Disk, directory: str) -> list[TransactionId]:
+    """First ids of the segment files, rising."""
+    names = await disk.list(directory)
+    return sorted(int(name[:-4]) for name in names if name.endswith(".seq") and name[:-4].isdecimal())
+
+
+async def remove_segment(disk: Disk, directory: str, first: TransactionId) -> None:
+    """Durably: its index first, so that none ever speaks of a segment that was written later."""
+    for suffix in ("idx", "seq"):
+        with contextlib.suppress(NotFound):
+            await disk.remove(f"{directory}/{segment.name(first, suffix)}")
+    await disk.sync_directory(directory)
+
+
+async def _sweep(disk: Disk, directory: str) -> None:
+    """Remove segments that were never finished, and indexes without a segment."""
+    names = await disk.list(directory)
+    there = set(names)
+    for name in names:
+        if name.endswith(".seq.new") or (name.endswith(".idx") and f"{name[:-4]}.seq" not in there):
+            await disk.remove(f"{directory}/{name}")
+    # What is here may have been named by a process that died before it synced the directory.
+    await disk.sync_directory(directory)
+
+
+async def _chain(
+    disk: Disk, directory: str, slot: ControlSlot, firsts: list[TransactionId], limit: TransactionId | None
+) -> tuple[list[SegmentHeader], str]:
+    """The headers of the segments that follow each other from 0 on, and what broke the chain, if anything did."""
+    chain: list[SegmentHeader] = []
+    size = 0
+    for first in firsts:
+        if limit is not None and first > limit + 1:
+            break
+        file = await disk.open(_path(directory, first))
+        try:
+            header = await segment.read_header(file, slot.partition, slot.cluster_key, first)
+            if header.previous_first != (chain[-1].first if chain else NO_TRANSACTION) or header.previous_end > size:
+                raise SegmentDamaged(f"the bytes before segment {segment.name(first)} are not all there")
+            size = await file.size()
+        except SegmentDamaged as error:
+            return chain, error.text
+        finally:
+            await file.close()
+        chain.append(header)
+    return chain, ""
+
+
+def _damage_of(tail: Tail, evidence: Evidence) -> str:
+    """Why what lies above the end of the scan may have been acknowledged; empty for a torn tail or a whole log."""
+    found = tail.found
+    if found.bad and not found.torn:
+        return found.bad
+    synced = max(found.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
+    if synced > found.end:
+        return f"{found.bad or 'it ends'}, and offset {synced} had been synced"
+    if evidence.last > found.last:
+        return f"{found.bad or 'it ends'} after {found.last}, and {evidence.last} had been synced"
+    return ""
+
+
+async def _settle(slot: ControlSlot, tail: Tail, *, cut_torn: bool) -> None:
+    """Make sure that what was read is on the disk, and not only in the memory that a dead process left behind."""
+    try:
+        if cut_torn and tail.found.bad:
+            await tail.take_back()
+        else:
+            await tail.file.sync()
+    except DiskFailed:
+        with contextlib.suppress(PolonaiseError):
+            await tail.file.close()
+        await slot.record_loss(min(tail.found.last, slot.evidence.last))
+        raise
+
+
+def _sealed(chain: list[SegmentHeader]) -> list[Segment]:
+    return [Segment(header, after.previous_end, after.first - 1) for header, after in pairwise(chain)]
+
+
+def _path(directory: str, first: TransactionId) -> str:
+    return f"{directory}/{segment.name(first)}"

@@ -1,0 +1,301 @@
+"""Segments: the files that hold a partition's batches, as bytes, and the scan that reads them back.
+
+A segment is a 128-byte header, a preamble (the registers as they were before its first batch), and then frames::
+
+    header     magic "PLNS" · format version u16 · flags u16 · creation time µs i64 · cluster key · partition u32 ·
+               crc32 of the batch before it u32 · first id i64 · first id and end offset of the segment before it ·
+               bytes and crc32 of the preamble u32 u32 · … · crc32 of the header in its last 4 bytes
+    frame      magic "PLNF" · crc32 u32 · batch length u32 · batch crc32 u32 · synced offset u64 · own offset u64,
+               then the batch
+
+A frame says up to where this node had synced this file when it wrote it: bytes below were acknowledged, perhaps, so
+they are missed if they do not read back. Its CRC is seeded with the segment's identity and covers its own place, so
+that a frame of another file, place or life of the file is no frame here.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from polonaise.errors import BatchDamaged, SegmentDamaged, UnsupportedFormat, WrongClusterKey
+from polonaise.host import Buffer, Disk, File
+from polonaise.log import registers
+from polonaise.log.batch import HEADER_BYTES as BATCH_HEADER_BYTES
+from polonaise.log.batch import Batch, padded
+from polonaise.log.index import Index
+from polonaise.terms import PartitionId, TransactionId
+
+FORMAT_VERSION: Final = 1
+HEADER_BYTES: Final = 128
+FRAME_BYTES: Final = 32
+BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
+"""No frame claims more: checked before anything is read or allocated for it."""
+PREAMBLE_BYTES_MAX: Final = 16 * 1024 * 1024
+SCAN_BYTES: Final = 1024 * 1024
+
+_HEADER: Final = struct.Struct("<4sHHq16sIIqqQII")
+_HEADER_MAGIC: Final = b"PLNS"
+_HEADER_CRC: Final = HEADER_BYTES - 4
+_FRAME_MAGIC: Final = b"PLNF"
+_FRAME_TAIL: Final = struct.Struct("<IIQQ")
+_IDENTITY: Final = struct.Struct("<16sIq")
+
+
+class SegmentHeader(NamedTuple):
+    created_us: int
+    cluster_key: bytes
+    partition: PartitionId
+    previous_crc: int
+    """CRC of the batch before `first`; 0 for none."""
+    first: TransactionId
+    previous_first: TransactionId
+    """Names the segment before this one; -1 for none."""
+    previous_end: int
+    """Where that one ends: it was sealed and synced to there before this one was made."""
+    preamble_bytes: int
+    preamble_crc: int
+
+    def encode(self) -> bytes:
+        raw = _HEADER.pack(
+            _HEADER_MAGIC, FORMAT_VERSION, 0, self.created_us, self.cluster_key, self.partition, self.previous_crc,
+            self.first, self.previous_first, self.previous_end, self.preamble_bytes, self.preamble_crc,
+        ).ljust(_HEADER_CRC, b"\0")  # fmt: skip
+        return raw + crc32(raw).to_bytes(4, "little")
+
+    @classmethod
+    def decode(cls, raw: bytes) -> SegmentHeader:
+        """Raises `SegmentDamaged` or `UnsupportedFormat`."""
+        if len(raw) < HEADER_BYTES or raw[:4] != _HEADER_MAGIC:
+            raise SegmentDamaged("no segment header")
+        if crc32(raw[:_HEADER_CRC]) != int.from_bytes(raw[_HEADER_CRC:HEADER_BYTES], "little"):
+            raise SegmentDamaged("the CRC of a segment header does not fit")
+        _, version, _, created, key, partition, previous_crc, *rest = _HEADER.unpack_from(raw)
+        if version != FORMAT_VERSION:
+            raise UnsupportedFormat(f"segment format {version}; this version reads format {FORMAT_VERSION}")
+        header = cls(created, bytes(key), partition, previous_crc, *rest)
+        if header.first < 0 or header.preamble_bytes > PREAMBLE_BYTES_MAX:
+            raise SegmentDamaged("a segment header with impossible fields")
+        return header
+
+    @property
+    def data_start(self) -> int:
+        """Offset of the first frame."""
+        return HEADER_BYTES + padded(self.preamble_bytes)
+
+    @property
+    def seed(self) -> int:
+        """What the CRC of each frame starts from: the identity of this file."""
+        return crc32(_IDENTITY.pack(self.cluster_key, self.partition, self.first))
+
+
+@dataclass(slots=True)
+class Segment:
+    """A segment that belongs to the log: what is known of it without opening it."""
+
+    header: SegmentHeader
+    end: int
+    """Offset after its last batch."""
+    last: TransactionId
+    """The last id in it; the one before its first when it is empty."""
+
+    @property
+    def first(self) -> TransactionId:
+        return self.header.first
+
+
+def name(first: TransactionId, suffix: str = "seq") -> str:
+    return f"{first:020d}.{suffix}"
+
+
+def frame_header(batch: Batch, *, offset: int, synced: int, seed: int) -> bytes:
+    """What goes before a batch at `offset` of its segment."""
+    tail = _FRAME_TAIL.pack(batch.length, batch.crc, synced, offset)
+    return _FRAME_MAGIC + crc32(tail, seed).to_bytes(4, "little") + tail
+
+
+class FrameHeader(NamedTuple):
+    length: int
+    batch_crc: int
+    synced: int
+
+
+def open_frame(view: Buffer, at: int, *, offset: int, seed: int) -> FrameHeader | None:
+    """The frame header at `at` of `view`, which is `offset` of its segment; None when there is none."""
+    raw = bytes(view[at : at + FRAME_BYTES])
+    if len(raw) < FRAME_BYTES or raw[:4] != _FRAME_MAGIC:
+        return None
+    if crc32(raw[8:], seed) != int.from_bytes(raw[4:8], "little"):
+        return None
+    length, batch_crc, synced, place = _FRAME_TAIL.unpack_from(raw, 8)
+    if place != offset or not BATCH_HEADER_BYTES <= length <= BATCH_BYTES_MAX:
+        return None
+    return FrameHeader(length, batch_crc, synced)
+
+
+def open_batch(view: memoryview, at: int, *, offset: int, seed: int) -> Batch:
+    """The batch framed at `at` of `view`. Raises `BatchDamaged` unless frame, structure and every CRC are right."""
+    header = open_frame(view, at, offset=offset, seed=seed)
+    if header is None:
+        raise BatchDamaged(f"no frame at offset {offset}")
+    start = at + FRAME_BYTES
+    batch = Batch.parse(view[start : start + header.length])
+    if batch.length != header.length or batch.crc != header.batch_crc:
+        raise BatchDamaged(f"the frame at offset {offset} is of another batch")
+    return batch
+
+
+async def create(disk: Disk, directory: str, header: SegmentHeader, preamble: bytes) -> File:
+    """A new, empty segment, durable under its name: whole, or not there. Returns it open."""
+    path = f"{directory}/{name(header.first)}"
+    file = await disk.open(f"{path}.new", create=True)
+    try:
+        await file.truncate(0)
+        padding = bytes(padded(len(preamble)) - len(preamble))
+        await file.write(0, [header.encode(), preamble, padding], sync=True)
+    finally:
+        await file.close()
+    await disk.rename(f"{path}.new", path)
+    await disk.sync_directory(directory)
+    return await disk.open(path)
+
+
+async def read_header(file: File, partition: PartitionId, cluster_key: bytes, first: TransactionId) -> SegmentHeader:
+    """The header of the segment that should start at `first`.
+
+    Raises `SegmentDamaged`, `UnsupportedFormat`, or `WrongClusterKey` for a file of another cluster.
+    """
+    header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
+    if header.cluster_key != cluster_key:
+        raise WrongClusterKey(f"segment {name(first)} of partition {partition} belongs to another cluster")
+    if header.partition != partition or header.first != first:
+        raise SegmentDamaged(f"segment {name(first)} is one of partition {header.partition} from {header.first}")
+    return header
+
+
+async def read_preamble(file: File, header: SegmentHeader) -> bytes:
+    """The registers before the segment's first batch. Raises `SegmentDamaged`."""
+    raw = await file.read(HEADER_BYTES, header.preamble_bytes)
+    if len(raw) != header.preamble_bytes or crc32(raw) != header.preamble_crc:
+        raise SegmentDamaged(f"the preamble of segment {name(header.first)} does not fit its CRC")
+    return raw
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a scan found from its start on, up to the first bytes that do not follow."""
+
+    index: Index
+    end: int
+    """Offset after the last good batch."""
+    last: TransactionId
+    last_crc: int
+    synced: int = 0
+    """The highest synced offset that any frame claims, those after bad bytes included."""
+    registers: dict[bytes, bytes] = field(default_factory=dict)
+    """As they are after the last good batch, if the scan began with those of its start."""
+    changed: array[int] = field(default_factory=lambda: array("q"))
+    """Places in the index of the batches that change registers."""
+    bad: str = ""
+    """Why it ended before the end of the bytes; empty when it did not."""
+    torn: bool = False
+    """The bad bytes may be those of a write that never ended, going by the bytes alone."""
+
+
+@dataclass(slots=True)
+class Window:
+    """The part of a file that a scan has read."""
+
+    file: File
+    stop: int
+    at: int = 0
+    view: memoryview = field(default_factory=lambda: memoryview(b""))
+
+    async def need(self, offset: int, length: int) -> bool:
+        """Have `length` bytes from `offset` in view; False when the file has fewer."""
+        if offset + length > self.stop:
+            return False
+        if not self.at <= offset or offset + length > self.at + len(self.view):
+            self.view = memoryview(await self.file.read(offset, min(max(length, SCAN_BYTES), self.stop - offset)))
+            self.at = offset
+        return offset + length <= self.at + len(self.view)
+
+
+async def scan(file: File, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None) -> Scan:
+    """Read batches from where `found` ends up to offset `stop`, or to the batch that ends at or below `limit`.
+
+    Every CRC is checked, that ids are dense, and that each batch carries the CRC of the one before.
+    """
+    window, seed = Window(file, stop), header.seed
+    while found.end < stop:
+        if limit is not None and found.last >= limit:
+            return found
+        offset = found.end
+        frame = None
+        if await window.need(offset, FRAME_BYTES):
+            frame = open_frame(window.view, offset - window.at, offset=offset, seed=seed)
+        if frame is None:
+            return await _judge_bad(file, header, found, stop, "no frame")
+        found.synced = max(found.synced, frame.synced)
+        if not await window.need(offset, FRAME_BYTES + frame.length):
+            return await _judge_bad(file, header, found, stop, "a batch cut short")
+        try:
+            batch = open_batch(window.view, offset - window.at, offset=offset, seed=seed)
+            check_registers(batch)
+        except BatchDamaged as error:
+            return await _judge_bad(file, header, found, stop, error.text)
+        if batch.first != found.last + 1 or batch.previous_crc != found.last_crc or batch.partition != header.partition:
+            found.bad = f"the batch from {batch.first} does not follow {found.last}"
+            return found
+        if limit is not None and batch.last > limit:
+            return found
+        take(found, batch)
+    return found
+
+
+def check_registers(batch: Batch) -> None:
+    """Raises `BatchDamaged` unless the batch's register changes can be read."""
+    if batch.registers_bytes:
+        for _ in registers.decode(batch.registers):
+            pass
+
+
+def take(found: Scan, batch: Batch) -> None:
+    """The batch, which was checked, is the next one of this segment."""
+    if batch.registers_bytes:
+        found.changed.append(len(found.index))
+        registers.apply(found.registers, batch.registers)
+    found.index.add(batch.first, found.end, batch.commit_time_us)
+    found.end += FRAME_BYTES + batch.length
+    found.last, found.last_crc = batch.last, batch.crc
+
+
+async def _judge_bad(file: File, header: SegmentHeader, found: Scan, stop: int, why: str) -> Scan:
+    """Bad bytes at `found.end`: look for frames after them, and for what those say about having been synced.
+
+    A frame after them that was part of the same write says nothing: the sync after that write may never have been.
+    """
+    found.bad = f"{why} at offset {found.end}"
+    found.synced = max(found.synced, await _synced_after(file, header.seed, found.end + 8, stop))
+    found.torn = found.synced <= found.end
+    return found
+
+
+async def _synced_after(file: File, seed: int, start: int, stop: int) -> int:
+    """The highest synced offset claimed by a frame that starts in start..stop, wherever it lies."""
+    highest, offset = 0, start
+    while offset + FRAME_BYTES <= stop:
+        chunk = await file.read(offset, min(SCAN_BYTES, stop - offset))
+        if len(chunk) < FRAME_BYTES:
+            break
+        at = chunk.find(_FRAME_MAGIC)
+        while at >= 0:
+            frame = open_frame(chunk, at, offset=offset + at, seed=seed)
+            if frame is not None:
+                highest = max(highest, frame.synced)
+            at = chunk.find(_FRAME_MAGIC, at + 1)
+        offset += len(chunk) - FRAME_BYTES + 1
+    return highest

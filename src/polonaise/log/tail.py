@@ -1,0 +1,202 @@
+"""The segment that is being written: the last one of a log."""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+from polonaise.errors import BatchDamaged, NotFound, PolonaiseError, invariant
+from polonaise.host import Buffer, Disk, File
+from polonaise.log import index as index_files
+from polonaise.log import registers
+from polonaise.log.batch import Batch
+from polonaise.log.index import Checkpoint, Index, IndexFile
+from polonaise.log.segment import (
+    FRAME_BYTES,
+    Scan,
+    Segment,
+    SegmentHeader,
+    frame_header,
+    name,
+    open_batch,
+    read_preamble,
+    scan,
+    take,
+)
+from polonaise.terms import TransactionId
+
+CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
+"""How much may be written between two checkpoints of the index, and so about how much is scanned after a crash."""
+
+
+class Tail:
+    """Everything known of the last segment: its index and registers in memory, its file open.
+
+    Everything up to `end` is synced: nothing else enters the index.
+    """
+
+    def __init__(self, disk: Disk, directory: str, header: SegmentHeader, file: File, found: Scan) -> None:
+        self._disk = disk
+        self._index_path = f"{directory}/{name(header.first, 'idx')}"
+        self._index_file = IndexFile(header.cluster_key, header.partition, header.first)
+        self._seed = header.seed
+        self._found = found
+        self._checkpoint_end = header.data_start
+        self.header = header
+        self.file = file
+        self.checkpoints_failed = 0
+
+    @classmethod
+    async def load(
+        cls, disk: Disk, directory: str, header: SegmentHeader, file: File, limit: TransactionId | None = None
+    ) -> Tail:
+        """Read the segment back, from its last checkpoint if that can be, up to `limit` or the first bad bytes.
+
+        `found` tells how it went. Raises `SegmentDamaged` when the preamble can't be read.
+        """
+        preamble = await read_preamble(file, header)
+        known = await load_index(disk, directory, header)
+        found = beginning(header, preamble)
+        resumed = known is not None and await _resume(file, header, found, known, limit)
+        await scan(file, header, found, await file.size(), limit)
+        tail = cls(disk, directory, header, file, found)
+        if known is not None:
+            found.synced = max(found.synced, known[0].end)
+            if resumed:
+                tail._index_file.resume(known[0])
+                tail._checkpoint_end = known[0].end
+        return tail
+
+    @property
+    def found(self) -> Scan:
+        return self._found
+
+    @property
+    def index(self) -> Index:
+        return self._found.index
+
+    @property
+    def end(self) -> int:
+        return self._found.end
+
+    @property
+    def segment(self) -> Segment:
+        return Segment(self.header, self.end, self._found.last)
+
+    async def write(self, batches: Sequence[Batch]) -> None:
+        """Write and sync the batches as one. On any failure none of them is part of the log."""
+        buffers: list[Buffer] = []
+        start = offset = self.end
+        for batch in batches:
+            buffers.append(frame_header(batch, offset=offset, synced=start, seed=self._seed))
+            buffers.append(batch.view)
+            offset += FRAME_BYTES + batch.length
+        await self.file.write(start, buffers, sync=True)
+        for batch in batches:
+            take(self._found, batch)
+        invariant(self.end == offset, "the index follows the file")
+        if self.end - self._checkpoint_end >= CHECKPOINT_BYTES:
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Write the index. A failure harms nothing: the index is made anew from the segment."""
+        if self.end == self._checkpoint_end:
+            return
+        try:
+            file = await self._disk.open(self._index_path, create=True)
+            try:
+                await self._index_file.write(
+                    file, self.index, end=self.end, last=self._found.last, with_registers=len(self._found.changed)
+                )
+            finally:
+                await file.close()
+            self._checkpoint_end = self.end
+        except PolonaiseError:
+            self._index_file.rewrite()
+            self.checkpoints_failed += 1
+
+    def place_of_end(self, last: TransactionId) -> int | None:
+        """How many batches are left when the log is cut to end with `last`; None unless a batch ends there."""
+        if last == self._found.last:
+            return len(self.index)
+        place = bisect_left(self.index.firsts, last + 1)
+        if place < len(self.index) and self.index.firsts[place] == last + 1:
+            return place
+        return None
+
+    def offset_at(self, place: int) -> int:
+        return self.index.offsets[place] if place < len(self.index) else self.end
+
+    async def cut(self, directory: str, count: int, last: TransactionId, last_crc: int) -> None:
+        """Keep the first `count` batches, which end with `last`. Durable on return; a crash leaves less cut."""
+        end = self.offset_at(count)
+        with contextlib.suppress(NotFound):
+            await self._disk.remove(self._index_path)
+        await self._disk.sync_directory(directory)
+        await self.file.truncate(end)
+        await self.file.sync()
+        self._index_file.rewrite()
+        self._checkpoint_end = self.header.data_start
+        found = self._found
+        if found.changed and found.changed[-1] >= count:
+            self._found = beginning(self.header, await read_preamble(self.file, self.header))
+            await scan(self.file, self.header, self._found, end)
+            invariant(self._found.last == last, "a cut segment reads back up to the cut")
+            return
+        self.index.cut(count)
+        self._found = Scan(self.index, end, last, last_crc, registers=found.registers, changed=found.changed)
+
+    async def take_back(self) -> None:
+        """Remove what a failed write has left above the end."""
+        await self.file.truncate(self.end)
+        await self.file.sync()
+
+    async def close(self) -> None:
+        await self.checkpoint()
+        await self.file.close()
+
+
+def beginning(header: SegmentHeader, preamble: bytes) -> Scan:
+    """A scan of the segment that has read nothing yet."""
+    held: dict[bytes, bytes] = {}
+    registers.apply(held, preamble)
+    return Scan(Index(), header.data_start, header.first - 1, header.previous_crc, registers=held, changed=array("q"))
+
+
+async def load_index(disk: Disk, directory: str, header: SegmentHeader) -> tuple[Checkpoint, Index] | None:
+    """The last checkpoint of a segment's index; None when there is none to be used."""
+    try:
+        file = await disk.open(f"{directory}/{name(header.first, 'idx')}")
+    except NotFound:
+        return None
+    try:
+        return await index_files.load(file, header.cluster_key, header.partition, header.first)
+    finally:
+        await file.close()
+
+
+async def _resume(
+    file: File, header: SegmentHeader, found: Scan, known: tuple[Checkpoint, Index], limit: TransactionId | None
+) -> bool:
+    """Take what the checkpoint covers as scanned, if its last batch is where it says.
+
+    Not when registers changed below it: those batches have to be read.
+    """
+    checkpoint, index = known
+    if not len(index) or checkpoint.with_registers or (limit is not None and checkpoint.last > limit):
+        return False
+    offset = index.offsets[-1]
+    if not header.data_start <= offset < checkpoint.end:
+        return False
+    view = memoryview(await file.read(offset, checkpoint.end - offset))
+    try:
+        batch = open_batch(view, 0, offset=offset, seed=header.seed)
+    except BatchDamaged:
+        return False
+    if (batch.first, batch.last, len(view)) != (index.firsts[-1], checkpoint.last, FRAME_BYTES + batch.length):
+        return False
+    found.index, found.end, found.last, found.last_crc = index, checkpoint.end, batch.last, batch.crc
+    return True

@@ -1,0 +1,111 @@
+"""Late replicas: brought up to date in the background, then let back in through a new session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from polonaise.errors import PolonaiseError, ProtocolError
+from polonaise.host import Host
+from polonaise.server.opening import answer_of, expect
+from polonaise.server.protocol import recovery
+from polonaise.server.replicas import StorageLink
+from polonaise.server.settings import ServerSettings
+from polonaise.server.writing import Writing
+from polonaise.terms import PartitionId, StorageId, TransactionId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    Batches,
+    Confirm,
+    Copy,
+    Done,
+    LastSessionInfo,
+    ReadBatches,
+    SessionInfo,
+    Truncate,
+)
+
+_log = logging.getLogger(__name__)
+_LOOK_S = 0.5
+
+
+class CatchUp:
+    """Copies committed batches to the members that are not engaged in this session.
+
+    A replica comes back only through a new session: when one is nearly there, this ends the present one, whose
+    successor copies the rest and engages it.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        settings: ServerSettings,
+        links: Mapping[StorageId, StorageLink],
+        partition: PartitionId,
+        writing: Writing,
+        readmitted_s: float,
+    ) -> None:
+        self._host = host
+        self._settings = settings
+        self._links = links
+        self._partition = partition
+        self._writing = writing
+        self.readmitted_s = readmitted_s
+        """When a session was last ended to let replicas back in."""
+
+    async def run(self) -> None:
+        while self._writing.open:
+            await asyncio.sleep(_LOOK_S * (0.5 + self._host.random.random()))
+            for name in self._writing.value.members:
+                if name in self._writing.engaged or self._links[name].bulk is None:
+                    continue
+                try:
+                    await self._bring_up(name)
+                    await self._readmit(name)
+                except PolonaiseError as error:
+                    _log.info("partition %d: %s is not brought up to date: %s", self._partition, name, error)
+
+    async def _readmit(self, name: StorageId) -> None:
+        """End the session to let `name` back in, but not more often than the appends can bear."""
+        wait_s = self.readmitted_s + self._settings.readmit_s_min - self._host.clock.monotonic_s()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        self.readmitted_s = self._host.clock.monotonic_s()
+        self._writing.end(f"{name} has caught up")
+
+    async def _bring_up(self, name: StorageId) -> None:
+        """Until it is nearly at the committed high-water mark. Only committed batches are ever copied here."""
+        session = self._writing.session
+        info = expect(await self._links[name].ask_bulk(LastSessionInfo(session), self._partition), SessionInfo)
+        answer = answer_of(info)
+        last: TransactionId = answer.max_synced
+        clean = recovery.clean_to(self._writing.value, name, answer, self._writing.closing)
+        if last > clean or answer.lost_above is not None:
+            last = expect(await self._ask(name, Truncate(session, clean)), Done).last
+        while self._writing.committed - last > self._settings.readmit_transactions:
+            began_s = self._host.clock.monotonic_s()
+            payload = await self._read(last + 1, self._writing.committed)
+            done = expect(await self._ask(name, Copy(session, payload=[payload])), Done)
+            if done.last <= last:
+                raise ProtocolError(f"{name} took a copy and did not grow")
+            last = done.last
+            await self._ask(name, Confirm(session, last))
+            worked_s = self._host.clock.monotonic_s() - began_s
+            await asyncio.sleep(worked_s * self._settings.copy_pause_ratio)
+
+    async def _ask(self, name: StorageId, message: Message) -> Message:
+        return await self._links[name].ask_bulk(message, self._partition)
+
+    async def _read(self, first: TransactionId, last: TransactionId) -> memoryview:
+        error: PolonaiseError = ProtocolError("no engaged replica has a bulk connection")
+        request = ReadBatches(self._writing.session, first, last, self._settings.copy_bytes, 1, 0)
+        for source in self._writing.engaged:
+            try:
+                answer = expect(await self._ask(source, request), Batches)
+                if answer.payload:
+                    return memoryview(answer.payload[0])
+                error = ProtocolError(f"{source} sent nothing")
+            except PolonaiseError as failed:
+                error = failed
+        raise error

@@ -1,0 +1,143 @@
+"""Feeds: the tail to everybody who has caught up, at once; history to the others, on a path of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from polonaise.errors import BeyondLog, PartitionNotReady, PolonaiseError
+from polonaise.host import Host
+from polonaise.log.batch import Batch
+from polonaise.server.mounts import Mount
+from polonaise.server.opening import expect
+from polonaise.server.protocol.feed import Committed, TailCache
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import TransactionId
+from polonaise.wire.messages import Batches, ReadBatches
+
+if TYPE_CHECKING:
+    from polonaise.server.owner import Owner
+
+
+class Feeding:
+    """Feeds one partition's mounts from the cache, and reads what the cache no longer has from the replicas."""
+
+    def __init__(self, host: Host, settings: ServerSettings, owner: Owner) -> None:
+        self._host = host
+        self._settings = settings
+        self._owner = owner
+        self.cache = TailCache(settings.cache_bytes_max)
+        self._news = asyncio.Event()
+        self._next_source = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        for task in sorted(self._tasks, key=lambda t: t.get_name()):
+            task.cancel()
+        self._news.set()
+
+    # ------------------------------------------------------------------ the tail
+
+    def commit(self, batch: Committed) -> None:
+        """A batch is committed: to the cache, and to every mount that waits for exactly this one."""
+        self.cache.add(batch)
+        for mount in self._owner.mounts.values():
+            subscription = mount.subscription
+            if not mount.feeding and batch.first <= subscription.next_id <= batch.last and mount.may_send:
+                mount.send(batch, batch.last)
+        self.on_committed()
+
+    def on_committed(self) -> None:
+        """Something is committed: whoever waits for it looks again."""
+        self._news.set()
+        self._news = asyncio.Event()
+        for mount in self._owner.mounts.values():
+            self.wake(mount)
+
+    async def wait_for(self, transaction: TransactionId) -> None:
+        """Until this id is committed. Callers bring a deadline."""
+        while self._owner.committed < transaction and self._owner.stopped is None:
+            await self._news.wait()
+
+    # ------------------------------------------------------------------ the second path
+
+    def wake(self, mount: Mount) -> None:
+        """See to it that a mount which is behind gets fed: after a commit, and when it gives credit."""
+        if not mount.feeding and mount.subscription.next_id <= self._owner.committed and mount.subscription.has_credit:
+            mount.feeding = True
+            task = self._host.spawn(self._feed(mount), f"feed of client {mount.client_id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _feed(self, mount: Mount) -> None:
+        """Feed until the mount has caught up, is out of credit, or is gone."""
+        subscription, owner = mount.subscription, self._owner
+        try:
+            while self._is_current(mount) and subscription.has_credit and subscription.next_id <= owner.committed:
+                await mount.connection.wait_writable()
+                batch = self.cache.holding(subscription.next_id)
+                if batch is not None:
+                    mount.send(batch, owner.committed)
+                    continue
+                await self._feed_history(mount)
+        except PolonaiseError:
+            pass  # Its connection is gone, and with it the mount.
+        finally:
+            mount.feeding = False
+        if self._is_current(mount):
+            self.wake(mount)
+
+    async def _feed_history(self, mount: Mount) -> None:
+        subscription = mount.subscription
+        try:
+            raw = await self.read(subscription.next_id, self._owner.committed, self._settings.copy_bytes)
+        except PolonaiseError:
+            raw = memoryview(b"")
+        if not raw:
+            await asyncio.sleep(self._settings.retry_s_min)
+        offset = 0
+        while offset < len(raw) and self._is_current(mount):
+            batch = Batch.parse(raw, offset)
+            offset += batch.length
+            await mount.connection.wait_writable()
+            if subscription.has_credit and batch.first <= subscription.next_id <= batch.last:
+                mount.send(Committed(batch.first, batch.last, bytes(batch.view)), self._owner.committed)
+
+    def _is_current(self, mount: Mount) -> bool:
+        return self._owner.mounts.get(mount.client_id) is mount and mount.connection.closed is None
+
+    # ------------------------------------------------------------------ history
+
+    async def read(
+        self,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        *,
+        with_data: bool = True,
+        after_time_us: int = 0,
+    ) -> memoryview:
+        """Committed batches from `first` on, from an engaged replica; `last` must be committed.
+
+        A replica that cannot read them is passed over, and ends the session: it has to be repaired.
+        """
+        owner = self._owner
+        writing = owner.writing
+        if writing is None:
+            raise PartitionNotReady(f"partition {owner.partition} waits for {owner.waits_for}")
+        if last > owner.committed:
+            raise BeyondLog(f"{last} is above the committed high-water mark {owner.committed}")
+        request = ReadBatches(writing.session, first, last, bytes_max, int(with_data), after_time_us)
+        names = list(writing.engaged)
+        self._next_source += 1
+        error: PolonaiseError = PartitionNotReady("no engaged replica")
+        for turn in range(len(names)):
+            name = names[(self._next_source + turn) % len(names)]
+            try:
+                answer = expect(await owner.link(name).ask_bulk(request, owner.partition), Batches)
+                return memoryview(answer.payload[0] if answer.payload else b"")
+            except PolonaiseError as failed:
+                error = failed
+                if failed.code in ("segment_damaged", "partition_unavailable"):
+                    writing.end(f"{name}: {failed}")
+        raise error

@@ -1,0 +1,368 @@
+"""A server: owns partitions, and talks to clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from polonaise.coordination import Coordinator, Membership
+from polonaise.coordination.values import Assignment, ClusterDescription, Registration
+from polonaise.errors import (
+    Closed,
+    CoordinatorUnavailable,
+    NotOwner,
+    Overloaded,
+    PartitionNotReady,
+    PolonaiseError,
+    ProtocolError,
+    UnknownPartition,
+)
+from polonaise.host import Host, Listener
+from polonaise.link.connection import Connection, hello
+from polonaise.server import questions
+from polonaise.server.assignment import owned_by, take_over
+from polonaise.server.mounts import Mount
+from polonaise.server.owner import Owner
+from polonaise.server.protocol.feed import Subscription
+from polonaise.server.protocol.order import check_bodies
+from polonaise.server.replicas import StorageLink
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import BodyForm, FailureReason, MountState, PartitionId, StorageId, TransactionId
+from polonaise.wire.appends import Failure, ReceivedAppends, encode_failures
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    ROLE_CLIENT,
+    ROLE_SERVER,
+    Append,
+    AppendsFailed,
+    Credit,
+    Fetch,
+    Flush,
+    Flushed,
+    GetRegister,
+    Health,
+    HealthIs,
+    HighWaterMark,
+    HighWaterMarkIs,
+    Mounted,
+    Read,
+    RegisterIs,
+    Unmount,
+)
+from polonaise.wire.messages import (
+    Mount as MountRequest,
+)
+
+_log = logging.getLogger(__name__)
+_QUESTIONS_MAX = 64
+"""Questions of one connection that may be answered at the same time."""
+
+
+class Server:
+    """One server process. `start`, then it serves until `close`."""
+
+    def __init__(self, host: Host, coordinator: Coordinator, settings: ServerSettings | None = None) -> None:
+        self._host = host
+        self._coordinator = coordinator
+        self._settings = settings or ServerSettings()
+        self.id = 0
+        """Unique in the cluster, from the coordinator; 0 before `start`."""
+        self._description: ClusterDescription | None = None
+        self._listener: Listener | None = None
+        self._membership: Membership | None = None
+        self._links: dict[StorageId, StorageLink] = {}
+        self.owners: dict[PartitionId, Owner] = {}
+        self._connections: dict[Connection, int] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._handlers: dict[type[Message], Callable[[Connection, Owner, Any, int], None]] = {
+            MountRequest: self._on_mount,
+            Unmount: self._on_unmount,
+            Append: self._on_append,
+            Credit: self._on_credit,
+            Flush: self._on_flush,
+            HighWaterMark: self._on_high_water_mark,
+            GetRegister: self._on_get_register,
+            Read: self._on_read,
+            Fetch: self._on_fetch,
+        }
+
+    # ------------------------------------------------------------------ life
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        if self._listener is None:
+            raise Closed("the server is not started")
+        return self._listener.address
+
+    async def start(self) -> None:
+        """Listen, register, and own every partition that has no living owner."""
+        self._description = await self._coordinator.describe()
+        self.id = await self._coordinator.unique_id()
+        self._listener = await self._host.network.listen(self._settings.listen, self._accept)
+        for name in self._description.storage:
+            link = StorageLink(self._host, name, self.id, self._description.key, self._settings)
+            self._links[name] = link
+            link.start()
+        self._membership = await self._coordinator.register(Registration(self.id, self.address))
+        self._watch = self._host.spawn(self._watch_assignment(), "assignment")
+        _log.info("server %d listens on %s", self.id, self.address)
+
+    async def close(self) -> None:
+        """Stop serving. What is in flight is decided by the next owner."""
+        if self._watch:
+            self._watch.cancel()
+        for owner in self.owners.values():
+            owner.close(NotOwner("the server is shutting down"))
+        if self._listener:
+            await self._listener.close()
+        for connection in list(self._connections):
+            connection.close()
+        for link in self._links.values():
+            link.close()
+        if self._membership:
+            await self._membership.leave()
+
+    async def _watch_assignment(self) -> None:
+        """Follow the assignment: take what nobody alive owns, own what is ours, let go of the rest."""
+        pause_s = self._settings.retry_s_min
+        while True:
+            try:
+                held = await self._coordinator.assignment()
+                alive = {member.server for member in await self._coordinator.members()}
+                assert self._description is not None
+                wanted = take_over(held.value, self.id, self.address, self._description.partitions, alive)
+                if wanted != held.value:
+                    written = await self._coordinator.set_assignment(wanted, held.version)
+                    if written is None:
+                        continue
+                    held = written
+                self._follow(held.value)
+                pause_s = self._settings.retry_s_min
+                try:
+                    async with asyncio.timeout(self._settings.coordinator_s_max / 5):
+                        await self._coordinator.assignment_after(held.version)
+                except TimeoutError:
+                    pass
+            except CoordinatorUnavailable as error:
+                _log.warning("server %d: %s", self.id, error)
+                await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
+                pause_s = min(2 * pause_s, self._settings.retry_s_max)
+
+    def _follow(self, assignment: Assignment) -> None:
+        mine = owned_by(assignment, self.id)
+        for partition, owner in list(self.owners.items()):
+            if partition not in mine or mine[partition].generation != owner.generation:
+                owner.close(NotOwner(f"partition {partition} has another owner now"))
+                del self.owners[partition]
+        for partition, place in mine.items():
+            if partition not in self.owners:
+                owner = Owner(self._host, self._coordinator, self._links, self._settings, partition, place.generation)
+                self.owners[partition] = owner
+                owner.start()
+
+    # ------------------------------------------------------------------ connections
+
+    def _accept(self) -> Connection:
+        assert self._description is not None
+        return Connection(
+            self._host,
+            hello=hello(ROLE_SERVER, f"server {self.id}", cluster_key=self._description.key, node=self.id),
+            peer_roles=(ROLE_CLIENT,),
+            on_message=self._on_message,
+            on_closed=self._on_closed,
+            on_greeted=self._on_greeted,
+            settings=self._settings.link,
+        )
+
+    def _on_greeted(self, connection: Connection) -> None:
+        self._connections[connection] = 0
+
+    def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
+        if self._connections.pop(connection, None) is None or connection.peer is None:
+            return
+        for owner in self.owners.values():
+            if owner.mount_of(connection.peer.node, connection) is not None:
+                del owner.mounts[connection.peer.node]
+
+    def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+        if isinstance(message, Health):
+            connection.send(HealthIs(json.dumps(self.health()).encode()), request=request)
+            return
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise ProtocolError(f"{type(message).__name__} is nothing that a client says")
+        handler(connection, self._owner(partition), message, request)
+
+    def _owner(self, partition: PartitionId) -> Owner:
+        assert self._description is not None
+        if not 0 <= partition < self._description.partitions:
+            raise UnknownPartition(
+                f"partition {partition}; this cluster has partitions 0 to {self._description.partitions - 1}"
+            )
+        owner = self.owners.get(partition)
+        if owner is None or owner.stopped is not None:
+            if owner is not None and not isinstance(owner.stopped, NotOwner):
+                raise owner.stopped or NotOwner("stopped")
+            raise NotOwner(f"server {self.id} does not own partition {partition}: read the assignment again")
+        return owner
+
+    # ------------------------------------------------------------------ the stream
+
+    def _on_mount(self, connection: Connection, owner: Owner, message: MountRequest, request: int) -> None:
+        assert connection.peer is not None
+        partition, client_id = owner.partition, connection.peer.node
+        before = owner.mounts.get(client_id)
+        if before is not None and before.connection_sequence > message.connection_sequence:
+            raise ProtocolError("a mount on an older connection than the client's present one")
+        if message.client_high_water_mark < -1 or message.form > max(BodyForm) or message.credit < 0:
+            raise ProtocolError("a mount that cannot be meant")
+        if len(owner.mounts) >= self._settings.subscriptions_max and before is None:
+            raise Overloaded(f"partition {partition} has {len(owner.mounts)} subscriptions")
+        if message.generation_known > owner.generation:
+            raise NotOwner(f"generation {message.generation_known} of partition {partition} is not known here yet")
+        mark = message.client_high_water_mark
+        subscription = Subscription(
+            mark, BodyForm(message.form), message.credit, message.filter_mask, message.filter_value
+        )
+        mount = Mount(partition, client_id, connection, message.connection_sequence, subscription)
+        owner.mounts[client_id] = mount
+        owner.feeding.wake(mount)
+
+        def answer(state: MountState, committed: TransactionId, reason: str = "") -> None:
+            mounted = Mounted(state, owner.generation, committed, reason)
+            connection.send(mounted, request=request, partition=partition)
+
+        def proved(committed: TransactionId) -> None:
+            if owner.mounts.get(client_id) is not mount:
+                return
+            if mark > committed:
+                del owner.mounts[client_id]
+                answer(MountState.CLIENT_AHEAD, committed, f"the log ends at {committed}")
+            else:
+                mount.after_feed(committed, lambda: answer(MountState.READY, committed))
+                owner.feeding.wake(mount)
+
+        def expired(error: PolonaiseError) -> None:
+            if owner.mounts.get(client_id) is mount:
+                del owner.mounts[client_id]
+                answer(MountState.NOT_READY, -1, error.text)
+
+        owner.ask(proved, expired)
+
+    def _on_unmount(self, connection: Connection, owner: Owner, message: Unmount, request: int) -> None:
+        assert connection.peer is not None
+        if owner.mount_of(connection.peer.node, connection) is not None:
+            del owner.mounts[connection.peer.node]
+
+    def _on_append(self, connection: Connection, owner: Owner, message: Append, request: int) -> None:
+        assert connection.peer is not None
+        appends = ReceivedAppends(message)
+        mount = owner.mount_of(connection.peer.node, connection)
+        if mount is None:
+            # Void, like everything on a connection without a mount; the client's next mount settles it.
+            owner.counts["void_appends"] += appends.count
+            return
+        if message.generation != owner.generation:
+            rows = [Failure(s, owner.generation, FailureReason.GENERATION) for s in appends.sequences.tolist()]
+            connection.send(AppendsFailed(owner.generation, payload=[encode_failures(rows)]), partition=owner.partition)
+            return
+        check_bodies(appends, self._settings.inline_bytes_max)
+        owner.append(mount, appends)
+
+    def _on_credit(self, connection: Connection, owner: Owner, message: Credit, request: int) -> None:
+        assert connection.peer is not None
+        mount = owner.mount_of(connection.peer.node, connection)
+        if mount is not None and message.bytes > 0:
+            mount.subscription.credit += message.bytes
+            owner.feeding.wake(mount)
+
+    def _on_flush(self, connection: Connection, owner: Owner, message: Flush, request: int) -> None:
+        assert connection.peer is not None
+        mount = owner.mount_of(connection.peer.node, connection)
+        if mount is None:
+            raise PartitionNotReady("a flush without a mount on this connection")
+
+        def proved(committed: TransactionId) -> None:
+            mount.after_feed(
+                committed, lambda: connection.send(Flushed(committed), request=request, partition=owner.partition)
+            )
+            owner.feeding.wake(mount)
+
+        owner.ask(proved, lambda error: connection.refuse(error, request=request, partition=owner.partition))
+
+    # ------------------------------------------------------------------ questions
+
+    def _on_high_water_mark(self, connection: Connection, owner: Owner, message: HighWaterMark, request: int) -> None:
+        def proved(committed: TransactionId) -> None:
+            answer = HighWaterMarkIs(owner.generation, committed)
+            connection.send(answer, request=request, partition=owner.partition)
+
+        owner.ask(proved, lambda error: connection.refuse(error, request=request, partition=owner.partition))
+
+    def _on_get_register(self, connection: Connection, owner: Owner, message: GetRegister, request: int) -> None:
+        def proved(committed: TransactionId) -> None:
+            value = owner.committed_registers.get(message.key)
+            answer = RegisterIs(value is not None, committed, value or b"")
+            connection.send(answer, request=request, partition=owner.partition)
+
+        owner.ask(proved, lambda error: connection.refuse(error, request=request, partition=owner.partition))
+
+    def _on_read(self, connection: Connection, owner: Owner, message: Read, request: int) -> None:
+        self._answer(connection, owner, request, questions.read(owner, self._settings, message))
+
+    def _on_fetch(self, connection: Connection, owner: Owner, message: Fetch, request: int) -> None:
+        self._answer(connection, owner, request, questions.fetch(owner, self._settings, message))
+
+    def _answer(
+        self, connection: Connection, owner: Owner, request: int, question: Coroutine[Any, Any, Message]
+    ) -> None:
+        """Answer in a task of its own; a connection that asks too much at once is not read for a while."""
+        if connection not in self._connections:
+            question.close()
+            return
+        self._connections[connection] += 1
+        if self._connections[connection] >= _QUESTIONS_MAX:
+            connection.pause("questions")
+
+        async def run() -> None:
+            try:
+                answer = await question
+                await connection.wait_writable()
+                connection.send(answer, request=request, partition=owner.partition)
+            except PolonaiseError as error:
+                connection.refuse(error, request=request, partition=owner.partition)
+            finally:
+                if connection in self._connections:
+                    self._connections[connection] -= 1
+                    connection.resume("questions")
+
+        self._host.spawn(run(), f"question of {connection.peer_name}")
+
+    # ------------------------------------------------------------------ health
+
+    def health(self) -> dict[str, Any]:
+        """How this server is: for operators and the console."""
+        return {
+            "server": self.id,
+            "storage": {
+                name: {"connected": link.session is not None, "error": str(link.last_error or "")}
+                for name, link in self._links.items()
+            },
+            "partitions": {
+                str(partition): {
+                    "generation": owner.generation,
+                    "committed": owner.committed,
+                    "ready": owner.writing is not None,
+                    "waits_for": owner.waits_for,
+                    "engaged": list(owner.writing.engaged) if owner.writing else [],
+                    "session": owner.writing.session if owner.writing else None,
+                    "mounts": len(owner.mounts),
+                    **owner.counts,
+                }
+                for partition, owner in sorted(self.owners.items())
+            },
+        }

@@ -1,0 +1,389 @@
+"""The owner of one partition: one session after the other, and between them nothing is lost.
+
+What clients send goes through one inbox in order of arrival; what they are told comes only from commits and from
+engaged sessions. See `docs/replication.md` for why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from polonaise.coordination import Coordinator
+from polonaise.errors import (
+    ConsistencyLost,
+    NotOwner,
+    PartitionNotReady,
+    PolonaiseError,
+)
+from polonaise.host import Host
+from polonaise.link.connection import Connection
+from polonaise.log import registers
+from polonaise.log.batch import Batch
+from polonaise.server.catchup import CatchUp
+from polonaise.server.feeding import Feeding
+from polonaise.server.mounts import Mount
+from polonaise.server.opening import Opened, Opening
+from polonaise.server.protocol.feed import Committed
+from polonaise.server.protocol.locks import LockTable
+from polonaise.server.protocol.order import Order, Refusal, Sealed
+from polonaise.server.replicas import StorageLink
+from polonaise.server.settings import ServerSettings
+from polonaise.server.writing import Flight, Proved, Writing
+from polonaise.terms import NO_TRANSACTION, ClientId, FailureReason, Generation, PartitionId, StorageId, TransactionId
+from polonaise.wire.appends import Failure, ReceivedAppends, encode_failures
+from polonaise.wire.messages import AppendsFailed
+
+_log = logging.getLogger(__name__)
+_TICK_S = 0.25
+
+
+class _Appends(NamedTuple):
+    """An append frame in the inbox."""
+
+    mount: Mount
+    appends: ReceivedAppends
+    bytes: int
+    until_s: float
+
+
+class _Question(NamedTuple):
+    """Something to be answered once everything before it is decided."""
+
+    proved: Proved
+    expired: Callable[[PolonaiseError], None]
+    until_s: float
+
+
+class Owner:
+    """Owns one partition under one generation, until `close` or until a later generation is seen."""
+
+    def __init__(
+        self,
+        host: Host,
+        coordinator: Coordinator,
+        links: Mapping[StorageId, StorageLink],
+        settings: ServerSettings,
+        partition: PartitionId,
+        generation: Generation,
+    ) -> None:
+        self._host = host
+        self._coordinator = coordinator
+        self._links = links
+        self._settings = settings
+        self.partition = partition
+        self.generation = generation
+        self._writing: Writing | None = None
+        self.committed: TransactionId = NO_TRANSACTION
+        """The committed high-water mark as far as this owner has ever proved it."""
+        self.committed_registers: dict[bytes, bytes] = {}
+        """The registers as they are at the committed high-water mark."""
+        self._last_crc = 0
+        self.waits_for = "its first session"
+        """What keeps the partition from being ready; empty when it is."""
+        self.stopped: PolonaiseError | None = None
+        """Why it serves no more; None while it does."""
+        self._inbox: deque[_Appends | _Question] = deque()
+        self._inbox_bytes = 0
+        self._paused: set[Connection] = set()
+        self._held: deque[Refusal] = deque()
+        self.mounts: dict[ClientId, Mount] = {}
+        self.feeding = Feeding(host, settings, self)
+        self._undecided: list[Sealed] = []
+        self._questions: list[Proved] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._readmitted_s = -1e9
+        self.counts = {"void_appends": 0, "expired": 0, "sessions": 0, "refused": 0}
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        self._tasks = [
+            self._host.spawn(self._run(), f"owner of partition {self.partition}"),
+            self._host.spawn(self._tick(), f"tick of partition {self.partition}"),
+        ]
+
+    def close(self, error: PolonaiseError) -> None:
+        """Own no more. Clients are told to look elsewhere; what is in flight is decided by the next owner."""
+        if self.stopped is not None:
+            return
+        self.stopped = error
+        self.waits_for = error.text
+        for task in self._tasks:
+            task.cancel()
+        self._stop_writing()
+        self.feeding.close()
+        for entry in self._inbox:
+            if isinstance(entry, _Question):
+                entry.expired(error)
+        self._inbox.clear()
+        for mount in self.mounts.values():
+            mount.connection.refuse(error, partition=self.partition)
+        self.mounts.clear()
+        for connection in self._paused:
+            connection.resume(f"inbox of partition {self.partition}")
+
+    async def _run(self) -> None:
+        pause_s = self._settings.retry_s_min
+        patient = True
+        while True:
+            try:
+                opening = Opening(
+                    self._host, self._coordinator, self._links, self._settings,
+                    partition=self.partition, generation=self.generation, patient=patient, report=self._report,
+                )  # fmt: skip
+                opened = await opening.run()
+                self._check(opened)
+            except NotOwner as error:
+                self.close(error)
+                return
+            except ConsistencyLost as error:
+                _log.critical("partition %d stops: %s", self.partition, error)
+                self.close(error)
+                return
+            except (PolonaiseError, TimeoutError) as error:
+                self._report(str(error))
+                await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
+                pause_s = min(2 * pause_s, self._settings.retry_s_max)
+                continue
+            pause_s, patient = self._settings.retry_s_min, False
+            reason = await self._write(opened)
+            self._report(f"session {opened.value.session} ended: {reason}")
+
+    def _report(self, what: str) -> None:
+        if what != self.waits_for:
+            self.waits_for = what
+            _log.info("partition %d: %s", self.partition, what)
+
+    def _check(self, opened: Opened) -> None:
+        if opened.closing < self.committed:
+            raise ConsistencyLost(
+                f"partition {self.partition} was committed up to {self.committed}; "
+                f"its replicas now hold it up to {opened.closing}"
+            )
+        if opened.closing == self.committed and opened.last_crc != self._last_crc:
+            raise ConsistencyLost(f"partition {self.partition}: the batch that ends at {self.committed} has changed")
+
+    # ------------------------------------------------------------------ one session
+
+    async def _write(self, opened: Opened) -> str:
+        """Write until a fault ends the session; why it did."""
+        order = Order(
+            partition=self.partition,
+            generation=self.generation,
+            session=opened.value.session,
+            closing=opened.closing,
+            last_crc=opened.last_crc,
+            commit_time_us=opened.commit_time_us,
+            registers=opened.registers,
+            locks=LockTable(opened.closing, self._settings.lock_entries),
+            evidence=self._settings.evidence,
+        )
+        writing = Writing(
+            self._host, self._settings, self.partition, opened.value, opened.engaged, order, opened.closing,
+            on_committed=self._on_committed, on_room=self._pump,
+        )  # fmt: skip
+        self.counts["sessions"] += 1
+        self._settle(opened)
+        for name in opened.engaged:
+            self._links[name].listen(self.partition, self)
+        self._writing = writing
+        self.waits_for = ""
+        writing.start()
+        catch_up = CatchUp(self._host, self._settings, self._links, self.partition, writing, self._readmitted_s)
+        task = self._host.spawn(catch_up.run(), f"catch-up of partition {self.partition}")
+        try:
+            questions, self._questions = self._questions, []
+            for proved in questions:
+                proved(self.committed)
+            self._pump()
+            return await writing.ended
+        finally:
+            task.cancel()
+            self._readmitted_s = catch_up.readmitted_s
+            self._stop_writing()
+
+    def _stop_writing(self) -> None:
+        if self._writing is None:
+            return
+        writing, self._writing = self._writing, None
+        writing.end("stopped")
+        for name in writing.engaged:
+            self._links[name].unlisten(self.partition, self)
+        batches, questions = writing.remains()
+        self._undecided = batches
+        self._questions += questions
+
+    def _settle(self, opened: Opened) -> None:
+        """Tell what became of the appends in flight: only here, after the engagement, is it certain."""
+        undecided, self._undecided = self._undecided, []
+        for batch in undecided:
+            if batch.last < opened.closing or (batch.last == opened.closing and batch.crc == opened.last_crc):
+                self._commit(batch)
+            else:
+                self._fail(batch)
+        if self.committed != opened.closing:
+            # Written before this owner's time: what the cache holds no longer reaches the end.
+            self.feeding.cache.clear()
+            self.committed = opened.closing
+        self._last_crc = opened.last_crc
+        self.committed_registers = dict(opened.registers)
+        for refusal in self._held:
+            if refusal.rests_on > opened.closing:
+                refusal = refusal._replace(reason=FailureReason.SESSION_ENDED, value=opened.closing)
+            self._tell(refusal.client_id, [Failure(refusal.sequence, refusal.value, refusal.reason)])
+        self._held.clear()
+        self.feeding.on_committed()
+
+    def _fail(self, batch: Sealed) -> None:
+        """An ordered batch that is not in the log and never will be."""
+        columns = Batch(memoryview(batch.raw))
+        failures: dict[ClientId, list[Failure]] = {}
+        for client_id, sequence in zip(columns.client_ids.tolist(), columns.sequences.tolist(), strict=True):
+            failures.setdefault(client_id, []).append(Failure(sequence, self.committed, FailureReason.SESSION_ENDED))
+        for client_id, rows in failures.items():
+            self._tell(client_id, rows)
+
+    # ------------------------------------------------------------------ commits
+
+    def _commit(self, batch: Sealed) -> None:
+        self.committed = batch.last
+        self._last_crc = batch.crc
+        columns = Batch(memoryview(batch.raw))
+        if columns.registers_bytes:
+            registers.apply(self.committed_registers, columns.registers)
+        self.feeding.commit(Committed(batch.first, batch.last, batch.raw))
+
+    def _on_committed(self, flight: Flight) -> None:
+        if flight.batch is not None:
+            self._commit(flight.batch)
+        held = self._held
+        while held and held[0].rests_on <= self.committed:
+            refusal = held.popleft()
+            self._tell(refusal.client_id, [Failure(refusal.sequence, refusal.value, refusal.reason)])
+        for proved in flight.proofs:
+            proved(self.committed)
+        writing = self._writing
+        if writing and writing.committed - writing.closing >= self._settings.checkpoint_transactions:
+            writing.end("checkpoint")
+
+    def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None:
+        if self._writing is not None and session == self._writing.session:
+            self._writing.acknowledge(name, connection, number)
+
+    def on_replica_failed(self, name: StorageId, connection: Connection, error: PolonaiseError) -> None:
+        if self._writing is not None:
+            self._writing.fail(name, connection, error)
+
+    # ------------------------------------------------------------------ what clients send
+
+    def mount_of(self, client_id: ClientId, connection: Connection) -> Mount | None:
+        """The client's mount, if it is on this connection: messages of an older connection are void."""
+        mount = self.mounts.get(client_id)
+        return mount if mount is not None and mount.connection is connection else None
+
+    def append(self, mount: Mount, appends: ReceivedAppends) -> None:
+        """Order these, after everything that came before."""
+        size = len(appends.data) + 64 * appends.count
+        self._inbox.append(_Appends(mount, appends, size, self._until_s()))
+        self._inbox_bytes += size
+        self._pump()
+        if self._inbox_bytes > self._settings.inbox_bytes_max:
+            mount.connection.pause(self._pause_reason)
+            self._paused.add(mount.connection)
+
+    def ask(self, proved: Proved, expired: Callable[[PolonaiseError], None]) -> None:
+        """Call `proved` with the committed mark once all that came before is decided; `expired` if that takes long."""
+        self._inbox.append(_Question(proved, expired, self._until_s()))
+        self._pump()
+
+    def _until_s(self) -> float:
+        return self._host.clock.monotonic_s() + self._settings.inbox_s_max
+
+    @property
+    def _pause_reason(self) -> str:
+        return f"inbox of partition {self.partition}"
+
+    def _pump(self) -> None:
+        """Judge what waits, in order, as long as there is a session and room in it."""
+        inbox = self._inbox
+        writing = self._writing
+        while inbox and writing is not None and writing.open and writing.has_room:
+            entry = inbox.popleft()
+            if isinstance(entry, _Question):
+                writing.prove(entry.proved)
+                continue
+            self._inbox_bytes -= entry.bytes
+            self._judge(writing, entry)
+        if self._paused and self._inbox_bytes <= self._settings.inbox_bytes_max // 2:
+            for connection in sorted(self._paused, key=lambda c: c.peer_name):
+                connection.resume(self._pause_reason)
+            self._paused.clear()
+
+    def _judge(self, writing: Writing, entry: _Appends) -> None:
+        mount = entry.mount
+        if self.mounts.get(mount.client_id) is not mount:
+            self.counts["void_appends"] += entry.appends.count
+            return
+        try:
+            refusals = writing.order.judge(mount.client_id, entry.appends)
+        except PolonaiseError as error:
+            self.mounts.pop(mount.client_id, None)
+            mount.connection.refuse(error)
+            mount.connection.abort(error)
+            return
+        writing.schedule()
+        if refusals:
+            self.counts["refused"] += len(refusals)
+            self._refuse(mount.client_id, refusals)
+
+    def _refuse(self, client_id: ClientId, refusals: Sequence[Refusal]) -> None:
+        """Tell now what rests on committed state; hold back what does not."""
+        told = [r for r in refusals if r.rests_on <= self.committed]
+        if told:
+            self._tell(client_id, [Failure(r.sequence, r.value, r.reason) for r in told])
+        if len(told) < len(refusals):
+            self._held.extend(r for r in refusals if r.rests_on > self.committed)
+            self._held = deque(sorted(self._held, key=lambda r: r.rests_on))
+
+    def _tell(self, client_id: ClientId, failures: Sequence[Failure]) -> None:
+        mount = self.mounts.get(client_id)
+        if mount is not None:
+            message = AppendsFailed(self.generation, payload=[encode_failures(failures)])
+            mount.connection.send(message, partition=self.partition)
+
+    # ------------------------------------------------------------------ time
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            if self._writing is not None:
+                self._writing.check()
+            self._expire()
+
+    def _expire(self) -> None:
+        """Drop from the front of the inbox what has waited too long, and say so."""
+        now = self._host.clock.monotonic_s()
+        while self._inbox and self._inbox[0].until_s < now:
+            entry = self._inbox.popleft()
+            if isinstance(entry, _Question):
+                entry.expired(PartitionNotReady(f"partition {self.partition} waits for {self.waits_for}"))
+                continue
+            self._inbox_bytes -= entry.bytes
+            self.counts["expired"] += entry.appends.count
+            rows = [Failure(s, self.committed, FailureReason.DEADLINE) for s in entry.appends.sequences.tolist()]
+            if self.mounts.get(entry.mount.client_id) is entry.mount:
+                self._tell(entry.mount.client_id, rows)
+
+    # ------------------------------------------------------------------ for its rooms
+
+    @property
+    def writing(self) -> Writing | None:
+        """The session that is being written; None between sessions."""
+        return self._writing if self._writing is not None and self._writing.open else None
+
+    def link(self, name: StorageId) -> StorageLink:
+        return self._links[name]

@@ -1,0 +1,42 @@
+"""When is something committed? Acknowledgements of engaged replicas, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from polonaise.errors import invariant
+from polonaise.server.protocol.recovery import quorum
+from polonaise.terms import StorageId
+
+
+class Acknowledgements:
+    """Counts what the replicas engaged in one session have synced.
+
+    Everything sent in a session (batches and barriers) is numbered 1, 2, 3, … in one order that is the same for all
+    replicas; an acknowledgement of a number is one of all before it. Nothing else ever decides a commit.
+    """
+
+    __slots__ = ("_needed", "_synced", "committed")
+
+    def __init__(self, members: Collection[StorageId], engaged: Iterable[StorageId]) -> None:
+        self._needed = quorum(members)
+        self._synced: dict[StorageId, int] = dict.fromkeys(engaged, 0)
+        invariant(len(self._synced) >= self._needed, "a session is engaged on a quorum")
+        self.committed = 0
+        """The highest number that a quorum has synced."""
+
+    def acknowledge(self, name: StorageId, number: int) -> bool:
+        """Whether this moved the commit. Replicas that are not engaged do not count."""
+        if name not in self._synced or number <= self._synced[name]:
+            return False
+        self._synced[name] = number
+        if number <= self.committed:
+            return False
+        committed = sorted(self._synced.values(), reverse=True)[self._needed - 1]
+        if committed <= self.committed:
+            return False
+        self.committed = committed
+        return True
+
+    def synced(self, name: StorageId) -> int:
+        return self._synced[name]

@@ -1,0 +1,391 @@
+"""Judging and ordering appends: locks and expectations first, then an id, then a batch.
+
+Everything is judged against the state *including* what is ordered and not yet committed. So a refusal may rest on an
+append that never commits; each carries the id that it rests on, and is told only when that id is committed.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from polonaise.errors import BodyTooLarge, DataDamaged, ProtocolError, TooManyLocks, invariant
+from polonaise.log import producers, registers
+from polonaise.log.batch import Columns, seal
+from polonaise.log.registers import Change
+from polonaise.server.protocol.locks import LockTable
+from polonaise.terms import (
+    ChangeKind,
+    ClientId,
+    ExpectationKind,
+    FailureReason,
+    Generation,
+    LockMode,
+    PartitionId,
+    SessionId,
+    TransactionId,
+)
+from polonaise.wire.appends import CHANGE, Operation, ReceivedAppends
+
+LOCKS_MAX: Final = 1_000
+"""Locks that one transaction may carry."""
+INLINE_BYTES_MAX: Final = 1024 * 1024
+"""The largest body that travels within a batch."""
+_READ: Final = int(LockMode.READ)
+_WRITE: Final = int(LockMode.WRITE)
+_APPEND: Final = int(LockMode.APPEND)
+_PRODUCE: Final = CHANGE + ChangeKind.PRODUCE
+
+
+class Refusal(NamedTuple):
+    """An append that was not ordered."""
+
+    rests_on: TransactionId
+    """True only if this id commits; told when it is."""
+    client_id: ClientId
+    sequence: int
+    value: int
+    reason: FailureReason
+
+
+class Sealed(NamedTuple):
+    """A batch ready to be stored."""
+
+    first: TransactionId
+    last: TransactionId
+    crc: int
+    raw: bytes
+
+
+def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
+    """Are the bodies those that the client summed, and within bounds?
+
+    Raises `DataDamaged`, `BodyTooLarge` or `TooManyLocks`; the whole frame is refused then, nothing of it is ordered.
+    """
+    data, start = appends.data, 0
+    for end, crc in zip(appends.data_ends.tolist(), appends.data_crcs.tolist(), strict=True):
+        if crc32(data[start:end]) != crc:
+            raise DataDamaged("the data of an append does not fit its CRC: it changed on the way here")
+        if end - start > inline_bytes_max:
+            raise BodyTooLarge(f"a body of {end - start} bytes; the limit within a batch is {inline_bytes_max}")
+        start = end
+    if appends.lock_ends is not None:
+        start = 0
+        for end in appends.lock_ends.tolist():
+            if end - start > LOCKS_MAX:
+                raise TooManyLocks(f"{end - start} locks on one transaction; the limit is {LOCKS_MAX}")
+            start = end
+
+
+class Order:
+    """The order of one partition in one session: what is let in, under which id, in which batch.
+
+    Starts from the decided end of the log; `judge` takes append frames in their order of arrival and `seal` turns
+    what was let in since the last time into a batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        partition: PartitionId,
+        generation: Generation,
+        session: SessionId,
+        closing: TransactionId,
+        last_crc: int,
+        commit_time_us: int,
+        registers: dict[bytes, bytes],
+        locks: LockTable,
+        evidence: bool,
+    ) -> None:
+        self.partition = partition
+        self.generation = generation
+        self.session = session
+        self.next_id = closing + 1
+        """The id that the next transaction gets."""
+        self.registers = registers
+        """As after everything ordered so far."""
+        self._registers_bytes = sum(len(key) + len(value) for key, value in registers.items())
+        self._locks = locks
+        self._evidence = evidence
+        self._last_crc = last_crc
+        self._commit_time_us = commit_time_us
+        self._forming = Columns()
+        self._changes: list[Change] = []
+
+    # ------------------------------------------------------------------ forming
+
+    @property
+    def forming_count(self) -> int:
+        """Transactions let in and not sealed yet."""
+        return len(self._forming)
+
+    @property
+    def forming_bytes(self) -> int:
+        return self._forming.data_bytes
+
+    def seal(self, wall_us: int) -> Sealed:
+        """A batch of everything let in since the last time; its commit time never goes back, even if the clock does."""
+        columns, self._forming = self._forming, Columns()
+        changes, self._changes = self._changes, []
+        count = len(columns)
+        invariant(count > 0, "an empty batch is never stored")
+        self._commit_time_us = max(self._commit_time_us, wall_us)
+        first = self.next_id - count
+        raw = seal(
+            columns,
+            partition=self.partition,
+            first=first,
+            session=self.session,
+            generation=self.generation,
+            commit_time_us=self._commit_time_us,
+            previous_crc=self._last_crc,
+            registers=registers.encode(changes),
+            evidence=self._evidence,
+        )
+        self._last_crc = int.from_bytes(raw[4:8], "little")
+        return Sealed(first, self.next_id - 1, self._last_crc, raw)
+
+    # ------------------------------------------------------------------ judging
+
+    def judge(self, client_id: ClientId, appends: ReceivedAppends) -> list[Refusal]:
+        """Order what may be ordered, refuse the rest. Raises `ProtocolError` for marks that nobody can have."""
+        marks = appends.client_high_water_marks.tolist()
+        if max(marks) >= self.next_id:
+            raise ProtocolError(f"a client claims to have applied {max(marks)}; the log ends before {self.next_id}")
+        if appends.group_ends is not None or appends.operations:
+            return self._judge_groups(client_id, appends, marks)
+        if appends.lock_ends is None:
+            self._take_all(client_id, appends, marks)
+            return []
+        return self._judge_singles(client_id, appends, marks)
+
+    def _judge_singles(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int]) -> list[Refusal]:
+        """Each transaction for itself: the hot path."""
+        assert appends.lock_ends is not None
+        assert appends.lock_hashes is not None
+        assert appends.lock_modes is not None
+        hashes, modes = appends.lock_hashes.tolist(), bytes(appends.lock_modes)
+        pass_write = self._locks.pass_write
+        refused: list[tuple[int, TransactionId]] = []
+        transaction, start = self.next_id, 0
+        for place, end in enumerate(appends.lock_ends.tolist()):
+            if end - start == 1 and modes[start] == _WRITE:
+                estimate = pass_write(hashes[start], marks[place], transaction)
+            elif end == start:
+                estimate = -1
+            else:
+                estimate = self._pass_locks(hashes[start:end], modes[start:end], marks[place], transaction)
+            if estimate > marks[place]:
+                refused.append((place, estimate))
+            else:
+                transaction += 1
+            start = end
+        if not refused:
+            self._take_all(client_id, appends, marks)
+            return []
+        out = {place for place, _ in refused}
+        self._take(client_id, appends, marks, [place for place in range(appends.count) if place not in out])
+        invariant(self.next_id == transaction, "ids are given to what was let in, and to nothing else")
+        sequences = appends.sequences
+        return [
+            Refusal(estimate, client_id, sequences[place], estimate, FailureReason.LOCK_CONFLICT)
+            for place, estimate in refused
+        ]
+
+    def _pass_locks(self, hashes: list[int], modes: bytes, mark: TransactionId, transaction: TransactionId) -> int:
+        """The highest estimate among the locks that are checked; raises those that change if it is not above `mark`."""
+        estimate = self._estimate(hashes, modes)
+        if estimate <= mark:
+            for lock, mode in zip(hashes, modes, strict=True):
+                if mode != _READ:
+                    self._locks.raise_to(lock, transaction)
+        return estimate
+
+    def _estimate(self, hashes: list[int], modes: bytes) -> int:
+        checked = [self._locks.estimate(lock) for lock, mode in zip(hashes, modes, strict=True) if mode != _APPEND]
+        return max(checked, default=-1)
+
+    # ------------------------------------------------------------------ taking columns over
+
+    def _take_all(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int]) -> None:
+        """A whole frame is let in: columns are copied as they lie."""
+        forming, count = self._forming, appends.count
+        forming.sequences.frombytes(appends.sequences)
+        forming.headers.frombytes(appends.headers)
+        forming.data_crcs.frombytes(appends.data_crcs)
+        if forming.data_bytes:
+            base = forming.data_bytes
+            forming.data_ends.extend([end + base for end in appends.data_ends.tolist()])
+        else:
+            forming.data_ends.frombytes(appends.data_ends)
+        forming.data.append(appends.data)
+        forming.data_bytes += len(appends.data)
+        self._fill(client_id, count)
+        if self._evidence:
+            forming.client_high_water_marks.extend(marks)
+            self._take_locks(appends, range(count))
+
+    def _take(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], places: list[int]) -> None:
+        """Some transactions of a frame are let in."""
+        if not places:
+            return
+        forming = self._forming
+        ends = appends.data_ends
+        for place in places:
+            body = appends.data[ends[place - 1] if place else 0 : ends[place]]
+            forming.sequences.append(appends.sequences[place])
+            forming.headers.append(appends.headers[place])
+            forming.data_crcs.append(appends.data_crcs[place])
+            forming.data.append(body)
+            forming.data_bytes += len(body)
+            forming.data_ends.append(forming.data_bytes)
+        self._fill(client_id, len(places))
+        if self._evidence:
+            forming.client_high_water_marks.extend([marks[place] for place in places])
+            self._take_locks(appends, places)
+
+    def _fill(self, client_id: ClientId, count: int) -> None:
+        self._forming.client_ids.extend([client_id] * count)
+        self._forming.generations.extend([self.generation] * count)
+        self.next_id += count
+
+    def _take_locks(self, appends: ReceivedAppends, places: range | list[int]) -> None:
+        forming = self._forming
+        if appends.lock_ends is None or appends.lock_hashes is None or appends.lock_modes is None:
+            forming.lock_ends.extend([len(forming.lock_hashes)] * len(places))
+            return
+        ends = appends.lock_ends
+        for place in places:
+            start, end = ends[place - 1] if place else 0, ends[place]
+            forming.lock_hashes.frombytes(appends.lock_hashes[start:end])
+            forming.lock_modes += appends.lock_modes[start:end]
+            forming.lock_ends.append(len(forming.lock_hashes))
+
+    # ------------------------------------------------------------------ groups, registers, producers
+
+    def _judge_groups(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int]) -> list[Refusal]:
+        """Group by group: all of it or none. A group goes into one batch because batches are sealed between frames."""
+        refusals: list[Refusal] = []
+        group_ends = bytes(appends.group_ends) if appends.group_ends is not None else b"\1" * appends.count
+        operations = appends.operations
+        start, taken = 0, 0
+        while start < appends.count:
+            end = group_ends.index(1, start) + 1
+            upto = taken
+            while upto < len(operations) and operations[upto].place < end:
+                upto += 1
+            places = list(range(start, end))
+            refused = self._judge_group(appends, places, operations[taken:upto], marks)
+            if refused is None:
+                self._take(client_id, appends, marks, places)
+            else:
+                rests_on, value, reason = refused
+                refusals += [Refusal(rests_on, client_id, appends.sequences[p], value, reason) for p in places]
+            start, taken = end, upto
+        return refusals
+
+    def _judge_group(
+        self, appends: ReceivedAppends, places: list[int], operations: list[Operation], marks: list[int]
+    ) -> tuple[TransactionId, int, FailureReason] | None:
+        """None lets the group in, with its locks raised and its registers changed."""
+        hashes: list[int] = []
+        modes = b""
+        if appends.lock_ends is not None and appends.lock_hashes is not None and appends.lock_modes is not None:
+            lock_start = appends.lock_ends[places[0] - 1] if places[0] else 0
+            lock_end = appends.lock_ends[places[-1]]
+            hashes = appends.lock_hashes[lock_start:lock_end].tolist()
+            modes = bytes(appends.lock_modes[lock_start:lock_end])
+        estimate = self._estimate(hashes, modes)
+        if estimate > min(marks[place] for place in places):
+            return estimate, estimate, FailureReason.LOCK_CONFLICT
+        newest = self.next_id - 1
+        changes: list[Change] = []
+        for operation in operations:
+            failed = self._judge_operation(operation, changes, len(places))
+            if failed is not None:
+                value, reason = failed
+                return newest, value, reason
+        if not self._change_registers(changes):
+            return newest, registers.TOTAL_BYTES_MAX, FailureReason.REGISTERS_FULL
+        self._raise_group(appends, places, hashes, modes)
+        return None
+
+    def _raise_group(self, appends: ReceivedAppends, places: list[int], hashes: list[int], modes: bytes) -> None:
+        """Each lock is raised to the id of the transaction that carries it."""
+        if appends.lock_ends is None:
+            return
+        base = appends.lock_ends[places[0] - 1] if places[0] else 0
+        start = 0
+        for offset, place in enumerate(places):
+            end = appends.lock_ends[place] - base
+            for lock, mode in zip(hashes[start:end], modes[start:end], strict=True):
+                if mode != _READ:
+                    self._locks.raise_to(lock, self.next_id + offset)
+            start = end
+
+    def _judge_operation(
+        self, operation: Operation, changes: list[Change], count: int
+    ) -> tuple[int, FailureReason] | None:
+        _, kind, key, value = operation
+        if kind == _PRODUCE:
+            return self._judge_produce(key, value, changes, count)
+        if operation.is_change:
+            changes.append((key, None if kind == CHANGE + ChangeKind.DELETE else value))
+            return None
+        held = self.registers.get(key)
+        if kind == ExpectationKind.EQUALS:
+            holds = held == value
+        elif kind == ExpectationKind.ABSENT:
+            holds = held is None
+        elif kind == ExpectationKind.PRESENT:
+            holds = held is not None
+        else:
+            holds = len(value) == 8 and int.from_bytes(value, "little", signed=True) == self.next_id
+        return None if holds else (self.next_id, FailureReason.EXPECTATION_FAILED)
+
+    def _judge_produce(
+        self, key: bytes, value: bytes, changes: list[Change], count: int
+    ) -> tuple[int, FailureReason] | None:
+        """A producer's next number, a number it sent before, or neither."""
+        epoch, sequence = producers.parse_request(value)
+        held = self.registers.get(key)
+        known = producers.Produced.parse(held) if held is not None else producers.Produced.none()
+        if sequence == producers.OPEN:
+            if epoch <= known.epoch:
+                return known.epoch, FailureReason.PRODUCER_FENCED
+            changes.append((key, known.opened(epoch).pack()))
+            return None
+        if epoch != known.epoch:
+            return known.epoch, FailureReason.PRODUCER_FENCED
+        if sequence != known.last_sequence + 1:
+            first = known.id_of(sequence)
+            if first is not None:
+                return first, FailureReason.DUPLICATE
+            return known.last_sequence, FailureReason.PRODUCER_GAP
+        changes.append((key, known.produced(self.next_id).pack()))
+        return None
+
+    def _change_registers(self, changes: list[Change]) -> bool:
+        """Make the changes, or none of them if the registers would get too large."""
+        if not changes:
+            return True
+        total = self._registers_bytes
+        pending: dict[bytes, bytes | None] = {}
+        for key, value in changes:
+            held = pending[key] if key in pending else self.registers.get(key)
+            total += (len(key) + len(value) if value is not None else 0) - (
+                len(key) + len(held) if held is not None else 0
+            )
+            pending[key] = value
+            if len(key) > registers.KEY_BYTES_MAX or (value is not None and len(value) > registers.VALUE_BYTES_MAX):
+                return False
+        if total > registers.TOTAL_BYTES_MAX:
+            return False
+        self._registers_bytes = total
+        for key, value in pending.items():
+            if value is None:
+                self.registers.pop(key, None)
+            else:
+                self.registers[key] = value
+        self._changes += changes
+        return True

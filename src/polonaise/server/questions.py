@@ -1,0 +1,102 @@
+"""Reads that clients pull: ranges of history, single bodies, registers."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING
+
+from polonaise.errors import BeyondLog, PartitionNotReady, ProtocolError
+from polonaise.log.batch import HEADER_BYTES, Batch
+from polonaise.server.protocol.feed import Committed
+from polonaise.terms import TransactionId
+from polonaise.wire.messages import Batches, Bodies, Fetch, Read
+
+if TYPE_CHECKING:
+    from polonaise.server.owner import Owner
+    from polonaise.server.settings import ServerSettings
+
+FETCH_MAX = 4_096
+"""Bodies that one request may ask for."""
+
+
+async def read(owner: Owner, settings: ServerSettings, request: Read) -> Batches:
+    """Committed batches from `request.first` on: from the cache where it reaches back far enough, else from a replica.
+
+    Waits, if asked to, for the first one to be committed.
+    """
+    if request.first < 0:
+        raise ProtocolError(f"a read from {request.first}")
+    if request.first > owner.committed and request.wait_ms:
+        try:
+            async with asyncio.timeout(min(request.wait_ms / 1000, settings.read_wait_s_max)):
+                await owner.feeding.wait_for(request.first)
+        except TimeoutError:
+            pass
+    committed = owner.committed
+    if owner.stopped is not None:
+        raise owner.stopped
+    if request.first > committed:
+        return Batches(committed)
+    bytes_max = min(request.bytes_max, settings.read_bytes_max)
+    with_data = bool(request.with_data)
+    if not request.after_time_us:
+        cached = _from_cache(owner, request.first, bytes_max, with_data)
+        if cached:
+            return Batches(committed, payload=cached)
+    raw = await owner.feeding.read(
+        request.first, committed, bytes_max, with_data=with_data, after_time_us=request.after_time_us
+    )
+    return Batches(committed, payload=[raw])
+
+
+def _from_cache(owner: Owner, first: TransactionId, bytes_max: int, with_data: bool) -> list[bytes]:
+    found: list[bytes] = []
+    size = 0
+    while size < bytes_max and (batch := owner.feeding.cache.holding(first)) is not None:
+        raw = batch.raw if with_data else _without_data(batch)
+        found.append(raw)
+        size += len(raw)
+        first = batch.last + 1
+    return found
+
+
+def _without_data(batch: Committed) -> bytes:
+    return Batch(memoryview(batch.raw)).without_data()
+
+
+async def fetch(owner: Owner, settings: ServerSettings, request: Fetch) -> Bodies:
+    """The bodies of single transactions, each checked against its CRC before it is sent."""
+    raw = b"".join(request.payload)
+    if len(raw) % 8 or len(raw) > 8 * FETCH_MAX:
+        raise ProtocolError("a fetch of ids that do not parse, or of too many")
+    ids = struct.unpack(f"<{len(raw) // 8}q", raw)
+    bodies: list[bytes] = []
+    crcs: list[int] = []
+    batch: Batch | None = None
+    size = 0
+    for transaction in ids:
+        if not 0 <= transaction <= owner.committed:
+            raise BeyondLog(f"transaction {transaction}; the committed high-water mark is {owner.committed}")
+        if batch is None or not batch.first <= transaction <= batch.last:
+            batch = await _batch_holding(owner, transaction)
+        body = batch.body(transaction)
+        size += len(body)
+        if size > 4 * settings.read_bytes_max + settings.inline_bytes_max:
+            raise ProtocolError("a fetch of more bytes than one answer holds: ask for fewer ids at a time")
+        bodies.append(body)
+        crcs.append(batch.data_crcs[transaction - batch.first])
+    lengths = struct.pack(f"<{len(bodies)}I", *map(len, bodies))
+    narrow = bytes(-len(lengths) & 7)
+    columns = lengths + narrow + struct.pack(f"<{len(crcs)}I", *crcs) + narrow
+    return Bodies(len(bodies), payload=[columns, *bodies])
+
+
+async def _batch_holding(owner: Owner, transaction: TransactionId) -> Batch:
+    cached = owner.feeding.cache.holding(transaction)
+    if cached is not None:
+        return Batch.parse(cached.raw, verify=False)
+    raw = await owner.feeding.read(transaction, owner.committed, HEADER_BYTES)
+    if not raw:
+        raise PartitionNotReady(f"no replica told transaction {transaction}")
+    return Batch.parse(raw)

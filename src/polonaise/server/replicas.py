@@ -1,0 +1,146 @@
+"""The server's connections to storage nodes: made again for ever, shared by all its partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from polonaise.errors import ConnectionLost, PolonaiseError, error_of
+from polonaise.host import Host
+from polonaise.link.connection import Connection, connect, hello
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import PartitionId, ServerId, StorageId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, Refused, Stored
+
+
+class ReplicaListener(Protocol):
+    """What a partition's session hears from its replicas."""
+
+    def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None: ...
+
+    def on_replica_failed(self, name: StorageId, connection: Connection, error: PolonaiseError) -> None: ...
+
+
+class StorageLink:
+    """Two connections to one storage node: one for a session's ordered conversation, one for bulk reads and copies.
+
+    Apart, because a gigabyte of history must not stand in front of an acknowledgement. A broken session connection
+    ends that replica's part in every session of this server, and each listener is told.
+    """
+
+    def __init__(self, host: Host, name: StorageId, server: ServerId, cluster_key: bytes, settings: ServerSettings):
+        self._host = host
+        self.name = name
+        self._server = server
+        self._cluster_key = cluster_key
+        self._settings = settings
+        self._tasks: list[asyncio.Task[None]] = []
+        self._listeners: dict[PartitionId, ReplicaListener] = {}
+        self._changed = asyncio.Event()
+        self.session: Connection | None = None
+        """The greeted connection for sessions, while there is one."""
+        self.bulk: Connection | None = None
+        self.last_error: PolonaiseError | None = None
+        """Why there is no connection."""
+
+    def start(self) -> None:
+        self._tasks = [
+            self._host.spawn(self._keep_session(), f"link to {self.name}"),
+            self._host.spawn(self._keep_bulk(), f"bulk link to {self.name}"),
+        ]
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for connection in (self.session, self.bulk):
+            if connection is not None:
+                connection.close()
+
+    def listen(self, partition: PartitionId, listener: ReplicaListener) -> None:
+        """Who hears what this node says about a partition; replaces the one before."""
+        self._listeners[partition] = listener
+
+    def unlisten(self, partition: PartitionId, listener: ReplicaListener) -> None:
+        if self._listeners.get(partition) is listener:
+            del self._listeners[partition]
+
+    async def connected(self) -> Connection:
+        """The connection for sessions, as soon as there is one."""
+        while self.session is None:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.session
+
+    async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
+        """An answer over the bulk connection. Raises what the node refused with, or `ConnectionLost`."""
+        if self.bulk is None:
+            raise self.last_error or ConnectionLost(f"no connection to {self.name}")
+        return await self.bulk.request(message, partition=partition, deadline_s=self._settings.replica_s_max)
+
+    # ------------------------------------------------------------------ keeping connections
+
+    async def _keep_session(self) -> None:
+        pause_s = self._settings.retry_s_min
+        while True:
+            try:
+                self.session = await self._connect("session")
+                self.last_error = None
+                self._changed.set()
+                pause_s = self._settings.retry_s_min
+                await self._until_closed(self.session)
+            except PolonaiseError as error:
+                self.last_error = error
+            self.session = None
+            await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
+            pause_s = min(2 * pause_s, self._settings.retry_s_max)
+
+    async def _keep_bulk(self) -> None:
+        while True:
+            await self.connected()
+            try:
+                self.bulk = await self._connect("bulk")
+                await self._until_closed(self.bulk)
+            except PolonaiseError as error:
+                self.last_error = error
+            self.bulk = None
+            await asyncio.sleep(self._settings.retry_s_min * (0.5 + self._host.random.random()))
+
+    async def _connect(self, purpose: str) -> Connection:
+        return await connect(
+            self._host,
+            self.name,
+            lambda: Connection(
+                self._host,
+                hello=hello(
+                    ROLE_SERVER, f"server {self._server} ({purpose})", cluster_key=self._cluster_key, node=self._server
+                ),
+                peer_roles=(ROLE_STORAGE,),
+                on_message=self._on_message,
+                on_closed=self._on_closed,
+                settings=self._settings.link,
+            ),
+            deadline_s=self._settings.replica_s_max,
+        )
+
+    async def _until_closed(self, connection: Connection) -> None:
+        while connection.closed is None:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
+        if connection is self.session:
+            self.session = None
+            self.last_error = error
+            for listener in list(self._listeners.values()):
+                listener.on_replica_failed(self.name, connection, error)
+        self._changed.set()
+
+    def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+        listener = self._listeners.get(partition)
+        if listener is None or connection is not self.session:
+            return
+        if isinstance(message, Stored):
+            listener.on_stored(self.name, connection, message.session, request)
+        elif isinstance(message, Refused):
+            listener.on_replica_failed(self.name, connection, error_of(message.code, message.text))

@@ -1,0 +1,180 @@
+"""One session in which the owner writes: the pipeline to the engaged replicas, and what it has proved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from polonaise.coordination.values import PartitionValue
+from polonaise.errors import ConnectionLost, DeadlineExceeded, PolonaiseError
+from polonaise.host import Host
+from polonaise.link.connection import Connection
+from polonaise.server.protocol.commit import Acknowledgements
+from polonaise.server.protocol.order import Order, Sealed
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import PartitionId, StorageId, TransactionId
+from polonaise.wire.messages import Confirm, Store
+
+Proved = Callable[[TransactionId], None]
+"""Called with the committed high-water mark that was proved after the question came in."""
+
+
+class Flight(NamedTuple):
+    """A batch, or a barrier, on its way to the replicas."""
+
+    number: int
+    batch: Sealed | None
+    proofs: Sequence[Proved]
+
+
+class Writing:
+    """A session's pipeline.
+
+    Numbers everything it sends 1, 2, 3, … and counts acknowledgements; `on_committed` gets each flight once, in
+    order, when a quorum of the replicas *engaged* in this session has synced it. Any fault of an engaged replica ends
+    the session: `ended` then says why, and nothing is sent any more.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        settings: ServerSettings,
+        partition: PartitionId,
+        value: PartitionValue,
+        engaged: Mapping[StorageId, Connection],
+        order: Order,
+        closing: TransactionId,
+        on_committed: Callable[[Flight], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self._host = host
+        self._settings = settings
+        self._partition = partition
+        self.value = value
+        self.session = value.session
+        self.order = order
+        self.closing = closing
+        self.committed = closing
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._on_committed = on_committed
+        self._on_room = on_room
+        self._replicas = dict(engaged)
+        self._acknowledgements = Acknowledgements(value.members, self._replicas)
+        self._flights: deque[Flight] = deque()
+        self._unsynced: deque[tuple[int, float]] = deque()
+        self._proofs: list[Proved] = []
+        self._last_number = 0
+        self._sent_s = host.clock.monotonic_s()
+        self._seal_scheduled = False
+
+    @property
+    def open(self) -> bool:
+        return not self.ended.done()
+
+    @property
+    def engaged(self) -> Sequence[StorageId]:
+        return list(self._replicas)
+
+    def end(self, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+    def start(self) -> None:
+        """Tell the replicas up to where they are certainly clean. Only after the engagement was written."""
+        for name, connection in self._replicas.items():
+            if connection.closed is not None:
+                self.end(f"{name}: {connection.closed}")
+                return
+            connection.send(Confirm(self.session, self.closing), partition=self._partition)
+
+    # ------------------------------------------------------------------ sending
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be judged: what is formed but not sealed has a bound."""
+        order, settings = self.order, self._settings
+        return order.forming_count < settings.batch_count_max and order.forming_bytes < settings.batch_bytes_max
+
+    def prove(self, proof: Proved) -> None:
+        """Call `proof` when everything ordered so far is decided, proved by something that is sent from now on."""
+        self._proofs.append(proof)
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Seal what is formed at the end of this turn of the loop: what arrives together goes into one batch."""
+        if not self._seal_scheduled:
+            self._seal_scheduled = True
+            asyncio.get_running_loop().call_soon(self._seal)
+
+    def _seal(self) -> None:
+        self._seal_scheduled = False
+        if not self.open or len(self._flights) >= self._settings.window:
+            return
+        if self.order.forming_count:
+            self._send(self.order.seal(self._host.clock.wall_us()))
+            self._on_room()
+        elif self._proofs:
+            self._send(None)
+
+    def _send(self, batch: Sealed | None) -> None:
+        proofs, self._proofs = self._proofs, []
+        self._last_number += 1
+        self._sent_s = self._host.clock.monotonic_s()
+        self._flights.append(Flight(self._last_number, batch, proofs))
+        self._unsynced.append((self._last_number, self._sent_s))
+        payload = () if batch is None else (batch.raw,)
+        message = Store(self.session, self.committed, payload=payload)
+        for connection in self._replicas.values():
+            connection.send(message, request=self._last_number, partition=self._partition)
+
+    # ------------------------------------------------------------------ acknowledgements
+
+    def acknowledge(self, name: StorageId, connection: Connection, number: int) -> None:
+        if not self.open or self._replicas.get(name) is not connection or number > self._last_number:
+            return
+        if not self._acknowledgements.acknowledge(name, number):
+            return
+        flights = self._flights
+        while flights and flights[0].number <= self._acknowledgements.committed:
+            flight = flights.popleft()
+            if flight.batch is not None:
+                self.committed = flight.batch.last
+            self._on_committed(flight)
+        self._seal()
+
+    def fail(self, name: StorageId, connection: Connection, error: PolonaiseError) -> None:
+        """Any fault of an engaged replica ends the session."""
+        if self._replicas.get(name) is connection:
+            self.end(f"{name}: {error}")
+
+    def check(self) -> None:
+        """Now and then: is every replica keeping up, and is an idle partition still alive?"""
+        now = self._host.clock.monotonic_s()
+        synced = min(self._acknowledgements.synced(name) for name in self._replicas)
+        while self._unsynced and self._unsynced[0][0] <= synced:
+            self._unsynced.popleft()
+        if self._unsynced and now - self._unsynced[0][1] > self._settings.acknowledge_s_max:
+            late = [name for name in self._replicas if self._acknowledgements.synced(name) < self._unsynced[0][0]]
+            error = DeadlineExceeded(f"did not sync within {self._settings.acknowledge_s_max:g} s")
+            for name in late:
+                self._replicas[name].abort(error)
+            self.end(f"{', '.join(late)}: {error}")
+        for name, connection in self._replicas.items():
+            if connection.closed is not None:
+                self.fail(name, connection, ConnectionLost(str(connection.closed)))
+        if now - self._sent_s > self._settings.pulse_s:
+            self.prove(lambda _: None)
+
+    # ------------------------------------------------------------------ the end
+
+    def remains(self) -> tuple[list[Sealed], list[Proved]]:
+        """What was sent or sealed and is not decided, and the questions that are not answered."""
+        if self.order.forming_count:
+            self._flights.append(Flight(0, self.order.seal(self._host.clock.wall_us()), ()))
+        batches = [flight.batch for flight in self._flights if flight.batch is not None]
+        proofs = [proof for flight in self._flights for proof in flight.proofs] + self._proofs
+        self._flights.clear()
+        self._proofs = []
+        return batches, proofs

@@ -1,0 +1,260 @@
+"""The simulated disk of a machine: it survives its processes, and a power loss takes only its cache."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from polonaise.errors import DiskFailed, DiskFull, NotFound
+from polonaise.simulator import trace
+from polonaise.simulator.images import SECTOR_BYTES, DirectoryImage, FileImage, NameChange, Node
+
+if TYPE_CHECKING:
+    from polonaise.simulator.disk_port import DiskPort
+    from polonaise.simulator.process import Process
+    from polonaise.simulator.world import World
+
+
+class SimulatedDisk:
+    """A machine's files, and what can be done to them behind the back of its processes."""
+
+    def __init__(self, world: World, name: str, source: random.Random) -> None:
+        self.world = world
+        self.configuration = world.configuration.disk
+        self.capacity_bytes = self.configuration.capacity_bytes
+        self.subject = world.trace.subject(f"disk of {name}")
+        self.random = source
+        self.locks: dict[FileImage, Process] = {}
+        self.ports: list[DiskPort] = []
+        """Of the living processes."""
+        self.epoch = 0
+        """Counts power losses: what was under way before one does not end after it."""
+        self._root = DirectoryImage()
+        self._unsynced_names: list[NameChange] = []
+        self._failures = {"sync": 0, "read": 0, "write": 0}
+
+    # -------------------------------------------------------------- for scenarios: faults of the running disk
+
+    def fail_syncs(self, count: int | None = 1) -> None:
+        """The next `count` syncs fail (None: all, until it is set to 0), and what they covered may be lost."""
+        self._failures["sync"] = -1 if count is None else count
+
+    def fail_reads(self, count: int | None = 1) -> None:
+        self._failures["read"] = -1 if count is None else count
+
+    def fail_writes(self, count: int | None = 1) -> None:
+        self._failures["write"] = -1 if count is None else count
+
+    def fill(self, spare_bytes: int = 0) -> None:
+        """No more than `spare_bytes` fit on the disk from now on."""
+        self.capacity_bytes = self.used_bytes() + spare_bytes
+
+    def free(self) -> None:
+        """There is room again."""
+        self.capacity_bytes = None
+
+    # -------------------------------------------------------------- for scenarios: damage at rest
+
+    def paths(self) -> list[str]:
+        """All files as a process would see them now, sorted."""
+        return list(self._root.files())
+
+    def contents(self, path: str) -> bytes:
+        return bytes(self.file(path).cache)
+
+    def used_bytes(self) -> int:
+        return sum(len(file.cache) for file in self._root.files().values())
+
+    def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
+        """One bit of a file turns, on the disk and in the cache."""
+        self._damage(path, offset, bytes([self.contents(path)[offset] ^ (1 << bit)]), "bit_flip")
+
+    def zero_sector(self, path: str, sector: int) -> None:
+        """A sector of a file reads as zeros."""
+        start = sector * SECTOR_BYTES
+        size = len(self.contents(path)[start : start + SECTOR_BYTES])
+        self._damage(path, start, bytes(size), "corrupt_file")
+
+    def overwrite(self, path: str, offset: int, data: bytes) -> None:
+        """Other bytes than were written: a misdirected write, a stale block."""
+        self._damage(path, offset, data, "corrupt_file")
+
+    def truncate(self, path: str, length: int) -> None:
+        """The file's end is gone."""
+        file = self.file(path)
+        if length < len(file.cache):
+            self.world.faults.count("corrupt_file")
+            self.world.trace.add(trace.DAMAGE, self.subject, length)
+            del file.cache[length:]
+            del file.durable[length:]
+
+    def snapshot(self) -> DirectoryImage:
+        """The disk as it is now, for `restore`."""
+        return self._root.copy()
+
+    def restore(self, snapshot: DirectoryImage) -> None:
+        """Put an older state back: what was promised since is forgotten. No process may run on it."""
+        before = self._replace(snapshot.copy())
+        if before != self._state():
+            self.world.faults.count("stale_disk")
+
+    def wipe(self) -> None:
+        """An empty disk in its place. No process may run on it."""
+        if self._replace(DirectoryImage()):
+            self.world.faults.count("wiped_disk")
+
+    def _damage(self, path: str, offset: int, data: bytes, fault: str) -> None:
+        file = self.file(path)
+        stop = offset + len(data)
+        if file.cache[offset:stop] == data and file.durable[offset:stop] == data:
+            return
+        self.world.faults.count(fault)
+        self.world.trace.add(trace.DAMAGE, self.subject, offset, data)
+        file.cache[offset:stop] = data
+        if offset < len(file.durable):
+            file.durable[offset:stop] = data[: len(file.durable) - offset]
+
+    def _replace(self, root: DirectoryImage) -> dict[str, bytes]:
+        if self.ports:
+            raise RuntimeError("a disk can be replaced only while no process runs on it")
+        before = self._state()
+        self.world.trace.add(trace.DAMAGE, self.subject, -1)
+        self._root = root
+        self._unsynced_names.clear()
+        return before
+
+    def _state(self) -> dict[str, bytes]:
+        return {path: bytes(file.cache) for path, file in self._root.files().items()}
+
+    # -------------------------------------------------------------- names
+
+    def find(self, path: str) -> Node | None:
+        node: Node = self._root
+        for part in parts_of(path):
+            if not isinstance(node, DirectoryImage) or part not in node.names:
+                return None
+            node = node.names[part]
+        return node
+
+    def file(self, path: str) -> FileImage:
+        node = self.find(path)
+        if node is None:
+            raise NotFound(f"no file {path!r}")
+        if not isinstance(node, FileImage):
+            raise DiskFailed(f"{path!r} is a directory")
+        return node
+
+    def directory(self, path: str) -> DirectoryImage:
+        node = self.find(path)
+        if node is None:
+            raise NotFound(f"no directory {path!r}")
+        if not isinstance(node, DirectoryImage):
+            raise DiskFailed(f"{path!r} is a file")
+        return node
+
+    def parent(self, path: str) -> tuple[DirectoryImage, str]:
+        *parents, name = parts_of(path) or [""]
+        return self.directory("/".join(parents)), name
+
+    def create(self, path: str) -> FileImage:
+        """The file of this name, made if missing."""
+        if self.find(path) is not None:
+            return self.file(path)
+        directory, name = self.parent(path)
+        if self.capacity_bytes is not None and self.used_bytes() >= self.capacity_bytes:
+            self.world.faults.count("full_disk")
+            raise DiskFull(f"no room for a new file {path!r}")
+        file = FileImage()
+        self.change_names((directory, name, file))
+        return file
+
+    def change_names(self, *steps: tuple[DirectoryImage, str, Node | None]) -> None:
+        self._unsynced_names.append(NameChange(*steps))
+        for _, name, node in steps:
+            self.world.trace.add(trace.NAME, self.subject, int(node is not None), name.encode())
+
+    def unsynced_names(self, directory: DirectoryImage) -> list[NameChange]:
+        return [change for change in self._unsynced_names if change.touches(directory)]
+
+    def settle_names(self, changes: list[NameChange], *, done: bool) -> None:
+        """A sync of a directory ended; a failed one did some of it, and none of it is tried again."""
+        for change in changes:
+            if change in self._unsynced_names:
+                self._unsynced_names.remove(change)
+                if done or self.random.random() < 0.5:
+                    change.settle()
+
+    # -------------------------------------------------------------- for the ports
+
+    def delay_s(self, *, sync: bool = False) -> float:
+        """How long a call takes."""
+        configuration, draw = self.configuration, self.random.random
+        delay = configuration.sync_s * (1.0 + 2.0 * draw()) if sync else configuration.operation_s * (1.0 + draw())
+        if configuration.spike_chance and draw() < configuration.spike_chance:
+            self.world.faults.count("delay")
+            delay += configuration.spike_s * draw()
+        return delay
+
+    def fails(self, what: str, chance: float) -> bool:
+        """Whether this read, write or sync is to fail."""
+        due = self._failures[what]
+        if not due and not (chance and self.random.random() < chance):
+            return False
+        if due > 0:
+            self._failures[what] = due - 1
+        self.world.faults.count(f"failed_{what}")
+        return True
+
+    def write(self, file: FileImage, offset: int, data: bytes) -> None:
+        """Into the cache, or a part of it and then `DiskFull` or `DiskFailed`."""
+        if self.fails("write", self.configuration.write_failure_chance):
+            self.write_part(file, offset, data)
+            raise DiskFailed("write failed")
+        if self.capacity_bytes is not None:
+            growth = offset + len(data) - len(file.cache)
+            if growth > 0 and self.used_bytes() + growth > self.capacity_bytes:
+                self.world.faults.count("full_disk")
+                room = max(0, len(file.cache) + self.capacity_bytes - self.used_bytes() - offset)
+                self.write_part(file, offset, data[:room])
+                raise DiskFull("no space left on the disk")
+        file.write(offset, data)
+        self.world.trace.add(trace.WRITE, self.subject, offset, data)
+
+    def write_part(self, file: FileImage, offset: int, data: bytes) -> None:
+        """Some first bytes of a write that is broken off."""
+        part = data[: int(self.random.random() * (len(data) + 1))]
+        if part:
+            file.write(offset, part)
+            self.world.trace.add(trace.WRITE, self.subject, offset, part)
+
+    def process_ended(self, process: Process, *, powerless: bool) -> None:
+        """Free its locks; what it had under way happens in part, unless there is no power to do it."""
+        for port in [port for port in self.ports if port.process is process]:
+            self.ports.remove(port)
+            if not powerless:
+                port.break_off()
+        for file, holder in list(self.locks.items()):
+            if holder is process:
+                del self.locks[file]
+
+    def lose_power(self) -> None:
+        """Decide what is left of all that was not synced."""
+        self.epoch += 1
+        self.locks.clear()
+        changes, self._unsynced_names = self._unsynced_names, []
+        draw = self.random.random
+        in_order = draw() < 0.5
+        cut = int(draw() * (len(changes) + 1))
+        kept = [number < cut if in_order else draw() < 0.5 for number in range(len(changes))]
+        for change, keep in zip(changes, kept, strict=True):
+            if keep:
+                change.settle()
+        for change, keep in zip(changes, kept, strict=True):
+            if not keep and change.lost():
+                self.world.faults.count("lost_directory_entry")
+        self._root.lose_power(self.random, self.world.faults)
+
+
+def parts_of(path: str) -> list[str]:
+    """The names in a path; every path starts at the root of the disk."""
+    return [part for part in path.split("/") if part not in ("", ".")]

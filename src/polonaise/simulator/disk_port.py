@@ -1,0 +1,233 @@
+"""A process's way to the disk of its machine.
+
+A call takes a random time and acts at its end, so that overlapping calls act in any order. A call under way when its
+process is killed has happened, or not, or in part; a sync under way still gets done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotFound, PolonaiseError
+from polonaise.host import Buffer, DirectoryLock, File
+from polonaise.simulator import trace
+from polonaise.simulator.disk import SimulatedDisk, parts_of
+from polonaise.simulator.images import DirectoryImage, FileImage
+from polonaise.simulator.loop import Future
+
+if TYPE_CHECKING:
+    from polonaise.simulator.process import Process
+
+_UNDER_WAY: Final = object()
+"""What an act returns that goes on: its future is resolved later."""
+
+
+class DiskPort:
+    """A disk as one process reaches it."""
+
+    def __init__(self, process: Process, disk: SimulatedDisk) -> None:
+        self.process = process
+        self.disk = disk
+        self._loop = process.world.loop
+        self._under_way: dict[int, tuple[Callable[[], Any], Callable[[], None] | None, Future]] = {}
+        self._calls = 0
+        disk.ports.append(self)
+
+    def submit(self, act: Callable[[Future], Any], partly: Callable[[], None] | None = None) -> Future:
+        """Start a call: `act` happens after a while; `partly` is what may happen instead if the process is killed."""
+        self.process.call()
+        future = self._loop.create_future()
+        self._calls += 1
+        self._under_way[self._calls] = (lambda: act(future), partly, future)
+        self._loop.at(self._loop.now + self.disk.delay_s(), self._act, self._calls)
+        return future
+
+    def sync(self, future: Future, settle: Callable[[bool], None]) -> object:
+        """Go on with a sync; `settle` gets whether it succeeded. It ends even if the process dies before."""
+        self._loop.at(self._loop.now + self.disk.delay_s(sync=True), self._synced, self.disk.epoch, future, settle)
+        return _UNDER_WAY
+
+    def _act(self, number: int) -> None:
+        call = self._under_way.pop(number, None)
+        if call is None:
+            return
+        act, _, future = call
+        try:
+            result = act()
+        except PolonaiseError as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if result is not _UNDER_WAY and not future.done():
+                future.set_result(result)
+
+    def _synced(self, epoch: int, future: Future, settle: Callable[[bool], None]) -> None:
+        disk = self.disk
+        if epoch != disk.epoch:
+            return
+        failed = disk.fails("sync", disk.configuration.sync_failure_chance)
+        disk.world.trace.add(trace.SYNC, disk.subject, int(failed))
+        settle(not failed)
+        if future.done() or self.process.dead:
+            return
+        if failed:
+            future.set_exception(DiskFailed("sync failed: what was not synced before may be lost"))
+        else:
+            future.set_result(None)
+
+    def break_off(self) -> None:
+        """The process was killed: each call under way has happened, or not, or in part."""
+        calls, self._under_way = self._under_way, {}
+        for act, partly, _ in calls.values():
+            fate = self.disk.random.random()
+            try:
+                if fate < 0.4:
+                    act()
+                elif fate < 0.7 and partly is not None:
+                    partly()
+            except PolonaiseError:
+                continue  # nobody is left to hear of it
+
+    # -------------------------------------------------------------- polonaise.host.Disk
+
+    async def open(self, path: str, *, create: bool = False) -> File:
+        file = await self.submit(lambda _: self.disk.create(path) if create else self.disk.file(path))
+        return OpenFile(self, file, path)
+
+    async def exists(self, path: str) -> bool:
+        return bool(await self.submit(lambda _: self.disk.find(path) is not None))
+
+    async def list(self, directory: str) -> list[str]:
+        names: list[str] = await self.submit(lambda _: sorted(self.disk.directory(directory).names))
+        return names
+
+    async def make_directory(self, path: str) -> None:
+        await self.submit(lambda _: self._make_directory(path))
+
+    def _make_directory(self, path: str) -> None:
+        parts = parts_of(path)
+        for depth in range(1, len(parts) + 1):
+            part = "/".join(parts[:depth])
+            if self.disk.find(part) is None:
+                directory, name = self.disk.parent(part)
+                self.disk.change_names((directory, name, DirectoryImage()))
+        self.disk.directory(path)
+
+    async def rename(self, source: str, target: str) -> None:
+        await self.submit(lambda _: self._rename(source, target))
+
+    def _rename(self, source: str, target: str) -> None:
+        node = self.disk.find(source)
+        if node is None:
+            raise NotFound(f"no file {source!r}")
+        from_directory, from_name = self.disk.parent(source)
+        to_directory, to_name = self.disk.parent(target)
+        if parts_of(source) != parts_of(target):
+            self.disk.change_names((from_directory, from_name, None), (to_directory, to_name, node))
+
+    async def remove(self, path: str) -> None:
+        await self.submit(lambda _: self._remove(path))
+
+    def _remove(self, path: str) -> None:
+        self.disk.file(path)
+        directory, name = self.disk.parent(path)
+        self.disk.change_names((directory, name, None))
+
+    async def sync_directory(self, path: str) -> None:
+        await self.submit(lambda future: self._sync_directory(path, future))
+
+    def _sync_directory(self, path: str, future: Future) -> object:
+        changes = self.disk.unsynced_names(self.disk.directory(path))
+        return self.sync(future, lambda done: self.disk.settle_names(changes, done=done))
+
+    async def lock(self, path: str) -> DirectoryLock:
+        lock: _Lock = await self.submit(lambda _: self._lock(path))
+        return lock
+
+    def _lock(self, path: str) -> _Lock:
+        file = self.disk.create(path)
+        if file in self.disk.locks:
+            raise DirectoryInUse(f"{path!r} is locked by {self.disk.locks[file].name}")
+        self.disk.locks[file] = self.process
+        return _Lock(self, file)
+
+
+class _Lock:
+    """A lock that a process holds."""
+
+    def __init__(self, port: DiskPort, file: FileImage) -> None:
+        self._port = port
+        self._file = file
+
+    def release(self) -> None:
+        if self._port.disk.locks.get(self._file) is self._port.process:
+            del self._port.disk.locks[self._file]
+
+
+class OpenFile:
+    """A file that a process has open."""
+
+    def __init__(self, port: DiskPort, file: FileImage, path: str) -> None:
+        self._port = port
+        self._disk = port.disk
+        self._file = file
+        self._path = path
+        self._closed = False
+
+    async def read(self, offset: int, length: int) -> bytes:
+        self._check_open()
+        data: bytes = await self._port.submit(lambda _: self._read(offset, length))
+        return data
+
+    def _read(self, offset: int, length: int) -> bytes:
+        if self._disk.fails("read", self._disk.configuration.read_failure_chance):
+            raise DiskFailed(f"read of {self._path!r} failed")
+        data = bytes(self._file.cache[offset : offset + length])
+        self._disk.world.trace.add(trace.READ, self._disk.subject, offset, data)
+        return data
+
+    async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        self._check_open()
+        data = b"".join(buffers)
+        await self._port.submit(
+            lambda future: self._write(offset, data, future if sync else None),
+            lambda: self._disk.write_part(self._file, offset, data),
+        )
+
+    def _write(self, offset: int, data: bytes, synced: Future | None) -> object:
+        if data:
+            self._disk.write(self._file, offset, data)
+        return None if synced is None else self._sync(synced)
+
+    async def sync(self) -> None:
+        self._check_open()
+        await self._port.submit(self._sync)
+
+    def _sync(self, future: Future) -> object:
+        file, last = self._file, self._file.last
+        disk = self._disk
+        return self._port.sync(future, lambda done: file.settle(last) if done else file.fail_sync(last, disk.random))
+
+    async def truncate(self, length: int) -> None:
+        self._check_open()
+        await self._port.submit(lambda _: self._truncate(length))
+
+    def _truncate(self, length: int) -> None:
+        if self._disk.fails("write", self._disk.configuration.write_failure_chance):
+            raise DiskFailed(f"truncate of {self._path!r} failed")
+        self._file.truncate(length)
+
+    async def size(self) -> int:
+        self._check_open()
+        return int(await self._port.submit(lambda _: len(self._file.cache)))
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._port.submit(lambda _: None)
+
+    def _check_open(self) -> None:
+        self._port.process.check_alive()
+        if self._closed:
+            raise Closed(f"{self._path!r} was closed")

@@ -1,0 +1,50 @@
+"""The census of faults: what was really done to a schedule, not what was asked for.
+
+A fault counts only when it had an effect: a partition when it held back a byte or a connect, a torn write when the disk
+differs from the whole write. A schedule whose census is empty has shown nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FAULTS: Final = (
+    "crash",
+    "power_loss",
+    "torn_write",
+    "bit_flip",
+    "lost_directory_entry",
+    "lost_write",
+    "full_disk",
+    "failed_sync",
+    "failed_read",
+    "failed_write",
+    "partition_one_way",
+    "partition_two_way",
+    "delay",
+    "reset",
+    "pause",
+    "clock_jump",
+    "corrupt_file",
+    "stale_disk",
+    "wiped_disk",
+    "byte_flip",
+)
+
+
+class Faults:
+    """How often each class of fault took effect."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
+
+    def count(self, name: str) -> None:
+        """One more of `name`, which is one of `FAULTS`: a misspelt class is an error and not a new class."""
+        self.counts[name] += 1
+
+    def __getitem__(self, name: str) -> int:
+        return self.counts[name]
+
+    def injected(self) -> dict[str, int]:
+        """The classes that occurred, in the order of `FAULTS`."""
+        return {name: count for name, count in self.counts.items() if count}

@@ -1,0 +1,390 @@
+"""Connections as a process has them: asyncio transports over the simulated network.
+
+A connection is two pipes, one per direction. What a process has written and the window does not take yet lies in its
+transport and dies with the process; what is in a pipe is on its way and arrives whatever becomes of the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from polonaise.simulator import trace
+
+if TYPE_CHECKING:
+    from polonaise.simulator.network import Link, SimulatedNetwork
+    from polonaise.simulator.process import Process
+
+Item: TypeAlias = bytes | OSError | None
+"""What travels: bytes, the end of the stream (None), or the breaking of the connection."""
+
+_HIGH_WATER: Final = 64 * 1024
+
+
+class Pipe:
+    """One direction of a connection: what is on its way, in order."""
+
+    def __init__(self, network: SimulatedNetwork, link: Link, back: Link) -> None:
+        self._network = network
+        self._loop = network.loop
+        self.link = link
+        self._back = back
+        self.source: SimulatedTransport
+        self.target: SimulatedTransport
+        self.room = network.configuration.window_bytes
+        """Bytes that may still be sent before the receiver has read some."""
+        self._owed = 0
+        self._flying: deque[tuple[float, Item]] = deque()
+        self._last_ready = 0.0
+        self._armed = False
+        self._stalled = False
+        self._ended = False
+
+    def send(self, data: bytes) -> None:
+        """Put bytes on their way; there must be room."""
+        self.room -= len(data)
+        link, configuration = self.link, self._network.configuration
+        if len(data) > 1 and link.strikes(configuration.split_chance):
+            cut = 1 + int(link.draw() * (len(data) - 1))
+            self._put(data[:cut])
+            data = data[cut:]
+        self._put(data)
+        if link.strikes(configuration.reset_chance):
+            self._loop.soon(self._network.reset_connection, self)
+
+    def end(self, item: OSError | None) -> None:
+        """The end of the stream, or its breaking, behind all that is on its way."""
+        self._put(item)
+
+    def answer_as_gone(self) -> None:
+        """Bytes came for the source, which no longer exists: tell the peer, once."""
+        if not self._ended:
+            self._ended = True
+            self._put(ConnectionResetError("connection reset by peer"))
+
+    def lose_some(self) -> None:
+        """Only some first part of what is on its way arrives."""
+        keep = int(self.link.draw() * (len(self._flying) + 1))
+        while len(self._flying) > keep:
+            self._flying.pop()
+
+    def credit(self, size: int) -> None:
+        """The receiver has read `size` bytes; the sender learns it when the link back lets it."""
+        if self._back.blocked is not None:
+            self._owed += size
+            self._network.stall(self, self._back)
+        elif size:
+            self.room += size
+            self.source.room_came()
+
+    def revive(self) -> None:
+        """The network carries again, if it does: what was held back goes on."""
+        if self._back.blocked is None:
+            owed, self._owed = self._owed, 0
+            self.credit(owed)
+        if not self._stalled:
+            return
+        if self.link.blocked is None and self.target.process.machine.powered:
+            self._stalled = False
+            self._loop.at(self._loop.now + self.link.retransmit_s(), self._arrive)
+        else:
+            self._network.stall(self, self.link)
+
+    def _put(self, item: Item) -> None:
+        ready = self._loop.now + self.link.latency_s()
+        if ready < self._last_ready:
+            ready = self._last_ready
+        self._last_ready = ready
+        self._flying.append((ready, item))
+        if not self._armed:
+            self._armed = True
+            self._loop.at(ready, self._arrive)
+
+    def _arrive(self) -> None:
+        link = self.link
+        if link.blocked is not None or not self.target.process.machine.powered:
+            self._stalled = True
+            self._network.stall(self, link)
+            return
+        flying, now = self._flying, self._loop.now
+        while flying and flying[0][0] <= now:
+            item = flying.popleft()[1]
+            if link.flips and type(item) is bytes:
+                item = link.flip(item)
+            self.target.arrive(item)
+        if flying:
+            self._loop.at(flying[0][0], self._arrive)
+        else:
+            self._armed = False
+
+
+class SimulatedTransport(asyncio.Transport):
+    """One end of a connection, with the promises of asyncio's own."""
+
+    def __init__(
+        self, process: Process, outgoing: Pipe, incoming: Pipe, local: tuple[str, int], peer: tuple[str, int]
+    ) -> None:
+        super().__init__({"peername": peer, "sockname": local})
+        self.process = process
+        self.outgoing = outgoing
+        self.incoming = incoming
+        outgoing.source = incoming.target = self
+        self.gone = False
+        """The kernel knows of this end no more: bytes for it are answered with a reset."""
+        self._network = process.world.network
+        self._loop = process.world.loop
+        self._subject = process.world.trace.subject(f"{process.name} {local[0]}:{local[1]}-{peer[0]}:{peer[1]}")
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._arrived: deque[Item] = deque()
+        self._draining = False
+        self._reading = False
+        self._broken: OSError | None = None
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._high = _HIGH_WATER
+        self._low = _HIGH_WATER // 4
+        self._writer_paused = False
+        self._flushing = False
+        self._eof_asked = False
+        self._eof_sent = False
+        self._closing = False
+        self._lost = False
+        process.transports[self] = None
+
+    def __hash__(self) -> int:
+        return self._subject
+
+    # -------------------------------------------------------------- asyncio.Transport
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._closing
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._reading and not self._closing:
+            self._reading = True
+            self._drain_soon()
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = _HIGH_WATER if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high}) must be at least low ({low}), and low at least 0")
+        self._high, self._low = high, low
+        self._pause_writer_if_full()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"bytes-like object expected, not {type(data).__name__}")
+        self._write(bytes(data))
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self._write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self.process.dead or self._closing or self._eof_asked:
+            return
+        self.process.call()
+        self._eof_asked = True
+        if not self._unsent:
+            self._send_eof()
+
+    def close(self) -> None:
+        if self.process.dead or self._closing:
+            return
+        self.process.call()
+        self._closing = True
+        if not self._unsent:
+            self._lose(None)
+
+    def abort(self) -> None:
+        if self.process.dead or self._lost:
+            return
+        self.process.call()
+        self._lose(None)
+
+    def _write(self, data: bytes) -> None:
+        if self.process.dead:
+            return
+        self.process.call()
+        if self._eof_asked:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._closing or not data:
+            return
+        if self._broken is not None:
+            self._lose(self._broken)
+            return
+        room = self.outgoing.room
+        if not self._unsent and len(data) <= room:
+            self.outgoing.send(data)
+            return
+        if not self._unsent and room:
+            self.outgoing.send(data[:room])
+            data = data[room:]
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        self._pause_writer_if_full()
+
+    def _pause_writer_if_full(self) -> None:
+        if self._unsent_bytes > self._high and not self._writer_paused:
+            self._writer_paused = True
+            self.get_protocol().pause_writing()
+
+    def _lose(self, error: OSError | None) -> None:
+        """Nothing more is written or read; the protocol hears of it from the loop."""
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._loop.soon(self._loop.enter, self.process, self._connection_lost, error)
+
+    def _connection_lost(self, error: OSError | None) -> None:
+        self.kernel_close()
+        self.process.transports.pop(self, None)
+        self.get_protocol().connection_lost(error)
+
+    def _send_eof(self) -> None:
+        if not self._eof_sent:
+            self._eof_sent = True
+            self.outgoing.end(None)
+
+    # -------------------------------------------------------------- for the network, inside the process
+
+    def establish(self, protocol: asyncio.BaseProtocol) -> None:
+        """The connection stands: introduce the protocol to it, then let it read."""
+        self._protocol = protocol
+        protocol.connection_made(self)
+        if not self._closing:
+            self._loop.soon(self._loop.enter, self.process, self.resume_reading)
+
+    def _drain(self) -> None:
+        """Hand on what has arrived."""
+        self._draining = False
+        arrived = self._arrived
+        protocol = self.get_protocol()
+        assert isinstance(protocol, asyncio.Protocol)
+        while arrived and self._reading and not self._closing:
+            item = arrived.popleft()
+            if type(item) is bytes:
+                item = self._merged(item)
+                self.incoming.credit(len(item))
+                self.process.world.trace.add(trace.DELIVER, self._subject, 0, item)
+                protocol.data_received(item)
+            elif item is None:
+                self.process.world.trace.add(trace.END_OF_STREAM, self._subject)
+                if not protocol.eof_received():
+                    self.close()
+            else:
+                assert isinstance(item, OSError)
+                self.process.world.trace.add(trace.RESET, self._subject)
+                self._lose(item)
+
+    def _merged(self, item: bytes) -> bytes:
+        """The bytes together with those behind them, or alone: a read returns what happens to be there."""
+        arrived = self._arrived
+        if not arrived or type(arrived[0]) is not bytes:
+            return item
+        if not self.incoming.link.strikes(self._network.configuration.merge_chance):
+            return item
+        parts = [item]
+        while arrived and type(arrived[0]) is bytes:
+            parts.append(arrived.popleft())  # type: ignore[arg-type]
+        return b"".join(parts)
+
+    def _flush(self) -> None:
+        """Send on what waited for room."""
+        self._flushing = False
+        outgoing = self.outgoing
+        while self._unsent and outgoing.room:
+            data = self._unsent.popleft()
+            rest = data[outgoing.room :]
+            if rest:
+                self._unsent.appendleft(rest)
+                data = data[: outgoing.room]
+            self._unsent_bytes -= len(data)
+            outgoing.send(data)
+        if self._writer_paused and self._unsent_bytes <= self._low and not self._lost:
+            self._writer_paused = False
+            self.get_protocol().resume_writing()
+        if not self._unsent:
+            if self._eof_asked:
+                self._send_eof()
+            if self._closing:
+                self._lose(None)
+
+    # -------------------------------------------------------------- for the network, in the kernel
+
+    def arrive(self, item: Item) -> None:
+        """Something has come through the incoming pipe."""
+        if self.gone:
+            if type(item) is bytes:
+                self.outgoing.answer_as_gone()
+            return
+        if isinstance(item, OSError):
+            self._broken = item
+        self._arrived.append(item)
+        if self._reading:
+            self._drain_soon()
+
+    def room_came(self) -> None:
+        """There is room in the outgoing pipe again."""
+        if not self.gone and self._unsent and not self._flushing:
+            self._flushing = True
+            self._loop.soon(self._loop.enter, self.process, self._flush)
+
+    def kernel_close(self, *, killed: bool = False) -> None:
+        """The process let go of this end: the peer gets the end of the stream, or a reset if bytes lay unread."""
+        if self.gone:
+            return
+        self.gone = True
+        unread = any(type(item) is bytes for item in self._arrived)
+        self._arrived.clear()
+        if self._broken is None:
+            if unread or (killed and self.outgoing.link.strikes(0.5)):
+                self.outgoing.answer_as_gone()
+            else:
+                self._send_eof()
+        self._network.end_gone(self)
+
+    def vanish(self) -> None:
+        """The machine lost power: no end of the stream, and part of what was sent never left it."""
+        self.gone = True
+        self._arrived.clear()
+        self.outgoing.lose_some()
+        self._network.end_gone(self)
+
+    def time_out(self) -> None:
+        """The kernel gives this end up, without a word to the peer."""
+        if not self.gone and self._broken is None:
+            self.arrive(TimeoutError("connection timed out"))
+
+    def _drain_soon(self) -> None:
+        if not self._draining and self._arrived:
+            self._draining = True
+            self._loop.soon(self._loop.enter, self.process, self._drain)

@@ -1,0 +1,148 @@
+"""The nouns of Polonaise as types, each with its one meaning.
+
+The words are those of the Waltz documents; `docs/glossary.md` says the same in prose. Ids are plain integers
+under an alias rather than new types: they live in columns of integers, and a wrapper per record would cost more
+than the record.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple, TypeAlias
+
+PartitionId: TypeAlias = int
+"""A partition: one independent log. 0, 1, 2, … within a cluster."""
+
+TransactionId: TypeAlias = int
+"""The place of a transaction in its partition: dense, from 0, assigned by the owner. 64 bits, signed."""
+
+NO_TRANSACTION: Final[TransactionId] = -1
+"""The high-water mark of an empty partition, and of a client that has applied nothing."""
+
+ClientId: TypeAlias = int
+"""A connected client; unique in the cluster for ever, given out by the coordinator. 32 bits."""
+
+ServerId: TypeAlias = int
+"""One life of a server process; unique in the cluster for ever."""
+
+Generation: TypeAlias = int
+"""Counts the owners of a partition: raised whenever a partition gets a new owner. 32 bits."""
+
+SessionId: TypeAlias = int
+"""Counts the epochs in which an owner writes to replicas: raised by compare-and-set in the coordinator."""
+
+NO_SESSION: Final[SessionId] = -1
+"""What a replica that never took part in a session has joined."""
+
+UNRESOLVED: Final[TransactionId] = -(2**63)
+"""The closing high-water mark of a session whose end nobody has decided yet."""
+
+StorageId: TypeAlias = str
+"""A storage node, by the address it is reached under (`host:port` or `unix:/path`)."""
+
+
+class RequestId(NamedTuple):
+    """Names one append for ever: who sent it, under which generation of the partition, and its number."""
+
+    client_id: ClientId
+    generation: Generation
+    partition: PartitionId
+    sequence: int
+
+
+class Transaction(NamedTuple):
+    """One committed transaction as a consumer gets it.
+
+    `data` is the application's bytes (checked against the CRC-32 that the writing client computed), `header` its
+    32-bit integer, `commit_time_us` microseconds UTC of the batch that carried it, never decreasing in a partition.
+    """
+
+    partition: PartitionId
+    id: TransactionId
+    header: int
+    data: bytes
+    commit_time_us: int
+    client_id: ClientId
+    generation: Generation
+    sequence: int
+
+    @property
+    def request_id(self) -> RequestId:
+        return RequestId(self.client_id, self.generation, self.partition, self.sequence)
+
+
+class LockMode(enum.IntEnum):
+    """What a lock says of the transaction that carries it."""
+
+    READ = 0
+    """Built on the state behind the lock: checked, not raised."""
+    WRITE = 1
+    """Built on that state and changes it: checked and raised."""
+    APPEND = 2
+    """Changes the state without having looked at it: raised, not checked."""
+
+
+class MountState(enum.IntEnum):
+    """What a server says to a client that mounts a partition."""
+
+    READY = 0
+    """Every append of this client's older connections is decided and fed; it may append."""
+    NOT_READY = 1
+    """No session yet; ask again."""
+    CLIENT_AHEAD = 2
+    """The client claims transactions that the log does not have: its database is of another log, or the log lost."""
+
+
+class BodyForm(enum.IntEnum):
+    """How the bodies of fed transactions travel."""
+
+    INLINE = 0
+    """With the batch."""
+    LAZY = 1
+    """Not at all: the consumer fetches those that it wants."""
+    FILTERED = 2
+    """With the batch for the headers that match the filter, on demand for the others."""
+
+
+class ExpectationKind(enum.IntEnum):
+    """What an append may demand of a register, or of its own position, before it is ordered."""
+
+    EQUALS = 0
+    ABSENT = 1
+    PRESENT = 2
+    POSITION = 3
+    """The first id that the append gets is exactly this one (value: 8 bytes little-endian, signed)."""
+
+
+class ChangeKind(enum.IntEnum):
+    """What an append may do to a register, in one atomic step with itself."""
+
+    SET = 0
+    DELETE = 1
+    PRODUCE = 2
+    """An idempotent producer's next number: key names the producer, value holds its epoch and sequence."""
+
+
+class FailureReason(enum.IntEnum):
+    """Why an append was not ordered, or not committed."""
+
+    LOCK_CONFLICT = 0
+    """Built on stale state; the value is the id to have applied before trying again."""
+    EXPECTATION_FAILED = 1
+    """A register or the position is not as demanded; the value is the position the append would have got."""
+    SESSION_ENDED = 2
+    """Ordered, but not committed when its session ended: it is not in the log and never will be."""
+    INSUFFICIENT_REPLICAS = 3
+    """Fewer replicas are engaged than the partition demands; nothing was written."""
+    DUPLICATE = 4
+    """An idempotent producer sent this sequence before; the value is the id it got then."""
+    PRODUCER_FENCED = 5
+    """Another process opened this producer later; the value is the newer epoch."""
+    PRODUCER_GAP = 6
+    """The producer skipped a number; the value is the last sequence known."""
+    DEADLINE = 7
+    """It waited in the owner's queue past its deadline and was dropped unordered."""
+    GENERATION = 8
+    """Sent under a generation that is not the owner's: void. The value is the owner's generation."""
+    REGISTERS_FULL = 9
+    """The change would take the partition's registers past their bound."""

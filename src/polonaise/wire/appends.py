@@ -1,0 +1,282 @@
+"""The columns of an append frame: many transactions of one client in one message.
+
+Payload, little-endian, each column padded to 8 bytes::
+
+    sequence i64 · client high-water mark i64 · header i32 · data crc32 u32 · end of data u32 (cumulative)
+    flag LOCKS       end of locks u32 (cumulative) · lock hash u64[…] · lock mode u8[…]
+    flag GROUPS      end of group u8: 1 for the last transaction of a group (without the flag each is its own)
+    flag OPERATIONS  length u32, then rows: index u32 · operation u8 · key length u16 · value length u32 · key · value
+    data             every body, one after the other
+
+An operation is an expectation (`ExpectationKind`) or, from `CHANGE` on, a change (`ChangeKind`); it belongs to the
+group of the transaction at `index`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from polonaise.errors import ProtocolError
+from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
+from polonaise.wire.codec import Payload
+from polonaise.wire.frame import Buffer
+from polonaise.wire.messages import Append
+
+LOCKS: Final = 1
+GROUPS: Final = 2
+OPERATIONS: Final = 4
+CHANGE: Final = 16
+"""Operation numbers from here on are changes: `CHANGE + ChangeKind`."""
+
+_OPERATION: Final = struct.Struct("<IBHI")
+_FAILURE: Final = struct.Struct("<qqB")
+_MODES: Final = bytes(LockMode)
+
+
+class Operation(NamedTuple):
+    """One expectation or change of a register, by an append."""
+
+    place: int
+    """The place of its transaction in the frame, from 0."""
+    kind: int
+    key: bytes
+    value: bytes
+
+    @property
+    def is_change(self) -> bool:
+        return self.kind >= CHANGE
+
+
+class Failure(NamedTuple):
+    sequence: int
+    value: int
+    reason: FailureReason
+
+
+class AppendColumns:
+    """What a client puts into one append frame; filled by `add`, read by the owner column by column."""
+
+    __slots__ = (
+        "client_high_water_marks",
+        "data",
+        "data_bytes",
+        "data_crcs",
+        "data_ends",
+        "group_ends",
+        "headers",
+        "lock_ends",
+        "lock_hashes",
+        "lock_modes",
+        "operations",
+        "sequences",
+    )
+
+    def __init__(self) -> None:
+        self.sequences = array("q")
+        self.client_high_water_marks = array("q")
+        self.headers = array("i")
+        self.data_crcs = array("I")
+        self.data_ends = array("I")
+        self.lock_ends = array("I")
+        self.lock_hashes = array("Q")
+        self.lock_modes = bytearray()
+        self.group_ends = bytearray()
+        self.operations: list[Operation] = []
+        self.data: list[Buffer] = []
+        self.data_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def add(
+        self,
+        sequence: int,
+        client_high_water_mark: int,
+        header: int,
+        data: Buffer,
+        data_crc: int,
+        locks: Sequence[tuple[int, int]] = (),
+        *,
+        ends_group: bool = True,
+        operations: Sequence[tuple[int, bytes, bytes]] = (),
+    ) -> None:
+        index = len(self.sequences)
+        self.sequences.append(sequence)
+        self.client_high_water_marks.append(client_high_water_mark)
+        self.headers.append(header)
+        self.data_crcs.append(data_crc)
+        self.data_bytes += len(data)
+        self.data_ends.append(self.data_bytes)
+        self.data.append(data)
+        for lock_hash, mode in locks:
+            self.lock_hashes.append(lock_hash)
+            self.lock_modes.append(mode)
+        self.lock_ends.append(len(self.lock_hashes))
+        self.group_ends.append(ends_group)
+        for kind, key, value in operations:
+            self.operations.append(Operation(index, kind, key, value))
+
+    def message(self, generation: int) -> Append:
+        """The message with these columns. Whole groups only."""
+        count = len(self.sequences)
+        narrow = bytes(-4 * count & 7)
+        flags = 0
+        parts: list[Buffer] = [
+            self.sequences.tobytes(),
+            self.client_high_water_marks.tobytes(),
+            self.headers.tobytes(), narrow,
+            self.data_crcs.tobytes(), narrow,
+            self.data_ends.tobytes(), narrow,
+        ]  # fmt: skip
+        if self.lock_hashes:
+            flags |= LOCKS
+            locks = self.lock_modes
+            parts += [
+                self.lock_ends.tobytes(),
+                narrow,
+                self.lock_hashes.tobytes(),
+                locks,
+                bytes(-len(locks) & 7),
+            ]
+        if 0 in self.group_ends:
+            flags |= GROUPS
+            parts += [self.group_ends, bytes(-count & 7)]
+        if self.operations:
+            flags |= OPERATIONS
+            rows = b"".join(
+                _OPERATION.pack(o.place, o.kind, len(o.key), len(o.value)) + o.key + o.value for o in self.operations
+            )
+            parts += [len(rows).to_bytes(4, "little"), rows, bytes(-(4 + len(rows)) & 7)]
+        return Append(generation, count, flags, payload=[b"".join(parts), *self.data])
+
+
+class ReceivedAppends:
+    """An append frame as it arrived: columns as views, structure checked, data not yet checked against its CRCs."""
+
+    __slots__ = (
+        "client_high_water_marks",
+        "count",
+        "data",
+        "data_crcs",
+        "data_ends",
+        "group_ends",
+        "headers",
+        "lock_ends",
+        "lock_hashes",
+        "lock_modes",
+        "operations",
+        "sequences",
+    )
+
+    def __init__(self, message: Append) -> None:
+        """Raises `ProtocolError` unless the columns fill the payload and are consistent."""
+        count = self.count = message.count
+        if not count:
+            raise ProtocolError("an append of nothing")
+        if message.flags & ~(LOCKS | GROUPS | OPERATIONS):
+            raise ProtocolError(f"unknown append flags {message.flags:#x}")
+        take = _Cursor(message.payload)
+        self.sequences = take(8 * count).cast("q")
+        self.client_high_water_marks = take(8 * count).cast("q")
+        self.headers = take(4 * count).cast("i")
+        self.data_crcs = take(4 * count).cast("I")
+        self.data_ends = take(4 * count).cast("I")
+        self.lock_ends: memoryview | None = None
+        self.lock_hashes: memoryview | None = None
+        self.lock_modes: memoryview | None = None
+        if message.flags & LOCKS:
+            self._take_locks(take)
+        self.group_ends: memoryview | None = None
+        if message.flags & GROUPS:
+            self.group_ends = take(count)
+            if self.group_ends[count - 1] != 1:
+                raise ProtocolError("an append frame ends within a group")
+        self.operations: list[Operation] = []
+        if message.flags & OPERATIONS:
+            self._take_operations(take)
+        self.data = take.rest()
+        _check_ends(self.data_ends, len(self.data), "data")
+        sequences = self.sequences.tolist()
+        if any(b <= a for a, b in itertools.pairwise(sequences)):
+            raise ProtocolError("the sequences of an append frame do not rise")
+
+    def _take_locks(self, take: _Cursor) -> None:
+        self.lock_ends = take(4 * self.count).cast("I")
+        locks = self.lock_ends[self.count - 1]
+        self.lock_hashes = take(8 * locks).cast("Q")
+        self.lock_modes = take(locks)
+        _check_ends(self.lock_ends, locks, "locks")
+        if bytes(self.lock_modes).strip(_MODES):
+            raise ProtocolError("unknown lock mode")
+
+    def _take_operations(self, take: _Cursor) -> None:
+        rows = bytes(take.counted())
+        offset, index_before = 0, 0
+        while offset < len(rows):
+            if offset + _OPERATION.size > len(rows):
+                raise ProtocolError("operations cut short")
+            index, kind, key_bytes, value_bytes = _OPERATION.unpack_from(rows, offset)
+            offset += _OPERATION.size
+            end = offset + key_bytes + value_bytes
+            known = kind <= max(ExpectationKind) or CHANGE <= kind <= CHANGE + max(ChangeKind)
+            if end > len(rows) or not index_before <= index < self.count or not known:
+                raise ProtocolError("operations do not parse")
+            index_before = index
+            key = rows[offset : offset + key_bytes]
+            self.operations.append(Operation(index, kind, key, rows[offset + key_bytes : end]))
+            offset = end
+
+
+class _Cursor:
+    """Takes padded columns off the front of a payload."""
+
+    __slots__ = ("_offset", "_view")
+
+    def __init__(self, payload: Payload) -> None:
+        self._view = memoryview(payload[0] if payload else b"")
+        self._offset = 0
+
+    def __call__(self, length: int) -> memoryview:
+        start = self._offset
+        end = start + length
+        if end > len(self._view):
+            raise ProtocolError("an append frame is shorter than its columns")
+        self._offset = min(len(self._view), (end + 7) & ~7)
+        return self._view[start:end]
+
+    def counted(self) -> memoryview:
+        start = self._offset
+        if start + 4 > len(self._view):
+            raise ProtocolError("an append frame is shorter than its columns")
+        length = int.from_bytes(self._view[start : start + 4], "little")
+        return self(4 + length)[4:]
+
+    def rest(self) -> memoryview:
+        return self._view[self._offset :]
+
+
+def _check_ends(ends: memoryview, total: int, what: str) -> None:
+    listed = ends.tolist()
+    if listed[-1] != total or any(b < a for a, b in itertools.pairwise(listed)):
+        raise ProtocolError(f"the ends of {what} do not fit")
+
+
+def encode_failures(failures: Sequence[Failure]) -> bytes:
+    return b"".join(_FAILURE.pack(f.sequence, f.value, f.reason) for f in failures)
+
+
+def decode_failures(payload: Payload) -> list[Failure]:
+    """Raises `ProtocolError` for bytes that are not failure rows."""
+    raw = b"".join(payload)
+    if len(raw) % _FAILURE.size:
+        raise ProtocolError("failure rows cut short")
+    try:
+        return [
+            Failure(sequence, value, FailureReason(reason)) for sequence, value, reason in _FAILURE.iter_unpack(raw)
+        ]
+    except ValueError as error:
+        raise ProtocolError(str(error)) from error

@@ -1,0 +1,133 @@
+"""Messages declared as dataclasses, turned into bytes and back.
+
+A message lists its fields with their wire types; fixed-size fields come first in the head, then the variable ones::
+
+    @message(17)
+    class Flush(Message):
+        connection_sequence: I64
+
+Decoding checks every length against what has arrived, and that nothing is left over.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar, TypeVar, cast, dataclass_transform, get_type_hints
+
+from polonaise.errors import ProtocolError
+from polonaise.wire import frame
+from polonaise.wire.frame import Buffer, Frame
+
+U8 = Annotated[int, "B"]
+U16 = Annotated[int, "H"]
+U32 = Annotated[int, "I"]
+I32 = Annotated[int, "i"]
+I64 = Annotated[int, "q"]
+Key = Annotated[bytes, "16s"]
+Text = Annotated[str, "text"]
+"""UTF-8, at most 65,535 bytes."""
+Blob = Annotated[bytes, "blob"]
+"""At most what the frame holds."""
+_TEXT_BYTES_MAX = 65_535
+
+
+@dataclass(slots=True)
+class Message:
+    """What one side says to the other. `payload` is what follows the fields: batches, columns, bodies."""
+
+    TYPE: ClassVar[int] = 0
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<")
+    _FIXED_NAMES: ClassVar[tuple[str, ...]] = ()
+    _VARIABLE: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    def frame(self, *, request: int = 0, partition: int = -1) -> list[Buffer]:
+        """The buffers of a frame that carries this message."""
+        head = self._FIXED.pack(*[getattr(self, name) for name in self._FIXED_NAMES])
+        for name, kind in self._VARIABLE:
+            head += _pack_variable(kind, getattr(self, name))
+        return frame.encode(self.TYPE, request, partition, head, getattr(self, "payload", ()))
+
+
+_KINDS: dict[int, type[Message]] = {}
+_M = TypeVar("_M", bound=Message)
+
+
+@dataclass_transform()
+def message(number: int) -> Callable[[type[_M]], type[_M]]:
+    """Declare a message type under its number on the wire."""
+
+    def declare(cls: type[_M]) -> type[_M]:
+        made = dataclass(slots=True)(cls)
+        hints = get_type_hints(made, include_extras=True)
+        wire = {f.name: hints[f.name].__metadata__[0] for f in fields(made) if f.name != "payload"}
+        fixed = [name for name, kind in wire.items() if kind not in ("text", "blob")]
+        made.TYPE = number
+        made._FIXED = struct.Struct("<" + "".join(wire[name] for name in fixed))
+        made._FIXED_NAMES = tuple(fixed)
+        made._VARIABLE = tuple((name, kind) for name, kind in wire.items() if kind in ("text", "blob"))
+        assert number not in _KINDS, f"two messages numbered {number}"
+        _KINDS[number] = made
+        return made
+
+    return declare
+
+
+def payload() -> Any:
+    """A message's payload: a list of buffers when sent, one view when received."""
+    return field(default_factory=list)
+
+
+Payload = Sequence[Buffer]
+
+
+def decode(received: Frame) -> Message:
+    """The message in a frame. Raises `ProtocolError` unless the fields fill the head exactly."""
+    kind = _KINDS.get(received.type)
+    if kind is None:
+        raise ProtocolError(f"unknown message type {received.type}")
+    head = received.head
+    fixed = kind._FIXED
+    if len(head) < fixed.size:
+        raise ProtocolError(f"{kind.__name__} cut short")
+    values: dict[str, Any] = dict(zip(kind._FIXED_NAMES, fixed.unpack_from(head), strict=True))
+    offset = fixed.size
+    for name, form in kind._VARIABLE:
+        values[name], offset = _unpack_variable(form, head, offset, kind.__name__)
+    if offset != len(head):
+        raise ProtocolError(f"{len(head) - offset} bytes left over in {kind.__name__}")
+    if "payload" in kind.__dataclass_fields__:
+        values["payload"] = [received.payload] if len(received.payload) else []
+    elif len(received.payload):
+        raise ProtocolError(f"{kind.__name__} takes no payload")
+    return kind(**values)
+
+
+def kinds() -> dict[int, type[Message]]:
+    """Every declared message by number, for documentation and fuzzing."""
+    return dict(_KINDS)
+
+
+def _pack_variable(kind: str, value: str | bytes) -> bytes:
+    if kind == "text":
+        raw = cast(str, value).encode()[:_TEXT_BYTES_MAX]
+        return len(raw).to_bytes(2, "little") + raw
+    raw = cast(bytes, value)
+    return len(raw).to_bytes(4, "little") + raw
+
+
+def _unpack_variable(kind: str, head: memoryview, offset: int, name: str) -> tuple[str | bytes, int]:
+    width = 2 if kind == "text" else 4
+    start = offset + width
+    length = int.from_bytes(head[offset:start], "little")
+    end = start + length
+    if start > len(head) or end > len(head):
+        raise ProtocolError(f"{name} cut short")
+    raw = bytes(head[start:end])
+    if kind == "blob":
+        return raw, end
+    try:
+        return raw.decode(), end
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{name} holds text that is not UTF-8") from error

@@ -1,0 +1,117 @@
+"""Frames: the envelope of every message. A length, a type, a request number, a partition, a checksum, a body.
+
+Layout, 24 bytes, little-endian::
+
+     0 length u32, of the whole frame     4 message type u16 · flags u16 (0)     8 request number u32
+    12 partition i32, -1 for none        16 length of the head u32              20 crc32 of bytes 0..20 and the head
+
+The *head* holds a message's fields and is covered by the frame's CRC; the *payload* after it holds batches and
+bodies, which carry checksums of their own and are not summed twice.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from polonaise.errors import FrameDamaged, FrameTooLarge, ProtocolError
+
+HEADER: Final = struct.Struct("<IHHIiII")
+_SUMMED: Final = struct.Struct("<IHHIiI")
+HEADER_BYTES: Final = HEADER.size
+FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Largest frame anybody accepts once greeted."""
+HELLO_BYTES_MAX: Final = 4096
+"""Largest frame accepted before the peer has said hello."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Frame(NamedTuple):
+    type: int
+    request: int
+    partition: int
+    head: memoryview
+    payload: memoryview
+
+
+def encode(
+    message_type: int, request: int, partition: int, head: bytes, payload: Sequence[Buffer] = ()
+) -> list[Buffer]:
+    """The buffers of a frame, ready for `writelines`; payload buffers are passed on uncopied."""
+    length = HEADER_BYTES + len(head)
+    for part in payload:
+        length += len(part)
+    summed = _SUMMED.pack(length, message_type, 0, request, partition, len(head))
+    crc = crc32(head, crc32(summed))
+    return [summed + crc.to_bytes(4, "little") + head, *payload]
+
+
+class Frames:
+    """Cuts a stream of bytes into frames.
+
+    Bounded: it keeps at most one unfinished frame, whose length was checked against `bytes_max` before anything was
+    kept. Chunks that arrive whole are not copied.
+    """
+
+    __slots__ = ("_kept", "_kept_bytes", "_needed", "bytes_max")
+
+    def __init__(self, bytes_max: int = HELLO_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._needed = HEADER_BYTES
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether part of a frame has arrived and the rest has not."""
+        return self._kept_bytes > 0
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """The frames that this chunk completes. Raises `ProtocolError`; the stream is useless after that."""
+        if self._kept:
+            self._kept.append(chunk)
+            self._kept_bytes += len(chunk)
+            if self._kept_bytes < self._needed:
+                return []
+            chunk = b"".join(self._kept)
+            self._kept.clear()
+            self._kept_bytes = 0
+        frames: list[Frame] = []
+        view = memoryview(chunk)
+        offset, end = 0, len(chunk)
+        while end - offset >= HEADER_BYTES:
+            length = int.from_bytes(view[offset : offset + 4], "little")
+            if length > self.bytes_max:
+                raise FrameTooLarge(f"a frame of {length} bytes; the limit here is {self.bytes_max}")
+            if length < HEADER_BYTES:
+                raise ProtocolError(f"a frame of {length} bytes is shorter than its header")
+            if end - offset < length:
+                self._keep(chunk, offset, length)
+                return frames
+            frames.append(_open(view[offset : offset + length]))
+            offset += length
+        if offset < end:
+            self._keep(chunk, offset, HEADER_BYTES)
+        return frames
+
+    def _keep(self, chunk: bytes, offset: int, needed: int) -> None:
+        rest = chunk[offset:] if offset else chunk
+        self._kept.append(rest)
+        self._kept_bytes = len(rest)
+        self._needed = needed
+
+
+def _open(view: memoryview) -> Frame:
+    _, message_type, flags, request, partition, head_bytes, crc = HEADER.unpack_from(view)
+    end = HEADER_BYTES + head_bytes
+    if end > len(view):
+        raise ProtocolError(f"a head of {head_bytes} bytes in a frame of {len(view)}")
+    head = view[HEADER_BYTES:end]
+    if crc32(head, crc32(view[:20])) != crc:
+        raise FrameDamaged("the checksum of a frame does not fit")
+    if flags:
+        raise ProtocolError(f"unknown frame flags {flags:#x}")
+    return Frame(message_type, request, partition, head, view[end:])
