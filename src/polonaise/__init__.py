@@ -1,1 +1,84 @@
-"""Polonaise: a distributed write-ahead log for Python."""
+"""Polonaise: a distributed write-ahead log for Python.
+
+::
+
+    async with polonaise.connect("file:./bank", view=balances) as log:
+        receipt = await log.run(transfer, 1, 2, 500, partition=0, timeout=10)
+        await receipt.applied()
+
+What is named here is imported when it is first used, so that `import polonaise` stays light. Errors are in
+`polonaise.errors`, which says of each whether to try again.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polonaise.client.connecting import connect
+    from polonaise.client.log import Log, Serializer
+    from polonaise.client.producer import Producer
+    from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, Lock
+    from polonaise.client.reading import BatchReader
+    from polonaise.client.receipt import Receipt
+    from polonaise.client.running import Outcome, OutcomeKind, Submission
+    from polonaise.client.settings import ClientSettings
+    from polonaise.client.view import View
+    from polonaise.errors import PolonaiseError, Retry
+    from polonaise.log.batch import Batch
+    from polonaise.terms import BodyForm, LockMode, Transaction
+
+__all__ = [
+    "Batch",
+    "BatchReader",
+    "BodyForm",
+    "Change",
+    "ClientSettings",
+    "Draft",
+    "Expectation",
+    "Limits",
+    "Lock",
+    "LockMode",
+    "Log",
+    "Outcome",
+    "OutcomeKind",
+    "PolonaiseError",
+    "Producer",
+    "Receipt",
+    "Retry",
+    "Serializer",
+    "Submission",
+    "Transaction",
+    "View",
+    "connect",
+]
+
+_HOMES = {
+    "polonaise.client.connecting": ("connect",),
+    "polonaise.client.log": ("Log", "Serializer"),
+    "polonaise.client.producer": ("Producer",),
+    "polonaise.client.protocol.draft": ("Change", "Draft", "Expectation", "Limits", "Lock"),
+    "polonaise.client.reading": ("BatchReader",),
+    "polonaise.client.receipt": ("Receipt",),
+    "polonaise.client.running": ("Outcome", "OutcomeKind", "Submission"),
+    "polonaise.client.settings": ("ClientSettings",),
+    "polonaise.client.view": ("View",),
+    "polonaise.errors": ("PolonaiseError", "Retry"),
+    "polonaise.log.batch": ("Batch",),
+    "polonaise.terms": ("BodyForm", "LockMode", "Transaction"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'polonaise' has no attribute {name!r}")
+    found = getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -7,10 +7,10 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from polonaise.client.protocol import outcomes
-from polonaise.client.protocol.outstanding import Pending
+from polonaise.client.protocol.outstanding import Pending, Unordered
 from polonaise.client.waiting import until
 from polonaise.errors import PolonaiseError
-from polonaise.terms import FailureReason, PartitionId, RequestId, TransactionId
+from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
     from polonaise.client.partition import PartitionAppends
@@ -51,11 +51,6 @@ class Receipt(Pending):
         return self.id + self.count - 1 if self.id >= 0 else -1
 
     @property
-    def request_id(self) -> RequestId:
-        """Names this append in the log for ever. The generation is the one it was sent under, 0 before that."""
-        return RequestId(self._appends.client_id, self._appends.generation, self.partition, self.sequence)
-
-    @property
     def done(self) -> bool:
         """Whether the fate is known."""
         return self.settled
@@ -69,11 +64,10 @@ class Receipt(Pending):
         """Why it failed; None while pending and once committed."""
         if self.failure is None:
             return None
-        if self._appends.stopped is not None and not isinstance(self.failure.reason, FailureReason):
-            error = outcomes.error_of(self.failure, self.partition, self.sequence, self)
-            error.add_note(f"the partition stopped: {self._appends.stopped}")
-            return error
-        return outcomes.error_of(self.failure, self.partition, self.sequence, self)
+        error = outcomes.error_of(self.failure, self.partition, self.sequence, self)
+        if self._appends.stopped is not None and isinstance(self.failure.reason, Unordered):
+            error.add_note(f"because of: {self._appends.stopped}")
+        return error
 
     def __await__(self) -> Generator[None, None, Receipt]:
         if self.id < 0:
@@ -106,6 +100,7 @@ class Receipt(Pending):
         if self.watchers is None:
             self.watchers = [future]
         else:
+            self.watchers = [watcher for watcher in self.watchers if not watcher.done()]
             self.watchers.append(future)
         return future
 

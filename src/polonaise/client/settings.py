@@ -34,7 +34,7 @@ class ClientSettings:
     """Deadline of one try of a request; the caller's own deadline covers all tries."""
     question_s_max: float = 30.0
     """Deadline of a question to the log when the caller gives none."""
-    mount_s_max: float = 10.0
+    mount_s_max: float = 15.0
     """A mount that brings neither feed nor answer for this long is tried again."""
     retry_s_min: float = 0.02
     retry_s_max: float = 2.0

@@ -21,12 +21,12 @@ class View(Protocol):
         Asked when the client mounts the partition, and again after `apply` has failed.
         """
 
-    def apply(self, tx: Transaction) -> None | Awaitable[None]:
+    def apply(self, tx: Transaction) -> Awaitable[None] | None:
         """Apply one transaction. Called strictly by id, without gaps, one at a time per partition.
 
         Partitions are independent: two of them may be within `apply` at once if it is a coroutine. What it raises is
         reported to `failed`, and the same transaction is delivered again after a pause.
         """
 
-    def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> None | Awaitable[None]:
+    def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
         """`apply` raised `error` for this transaction; only this partition waits."""

@@ -7,6 +7,7 @@ kernel frees at a process's death, and changes that are not cut short by a cance
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import posixpath
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
@@ -16,6 +17,7 @@ from polonaise.errors import (
     CoordinatorDamaged,
     CoordinatorUnavailable,
     DirectoryInUse,
+    DiskFailed,
     NotFound,
     PolonaiseError,
     UnsupportedFormat,
@@ -102,7 +104,7 @@ class ValueDirectory:
     def __init__(self, host: Host, path: str, lock_wait_s: float) -> None:
         self.host = host
         self.disk = host.disk
-        self._path = path
+        self._path = posixpath.normpath(path)
         self._lock_wait_s = lock_wait_s
         self._swept = False
         self._turns = {CHANGE_LOCK: asyncio.Lock(), MEMBERS_LOCK: asyncio.Lock()}
@@ -116,15 +118,18 @@ class ValueDirectory:
         return posixpath.join(self._path, name)
 
     async def make(self) -> None:
-        """Make the directory and those above it, as durable as what will be in it."""
-        made: list[str] = []
-        path = self._path
-        while path and not await self.disk.exists(path):
-            made.append(path)
-            path = posixpath.dirname(path)
+        """Make the directory and those above it, as durable as what will be in it.
+
+        Synced even where they exist: whoever made them may have died before its sync.
+        """
         await self.disk.make_directory(self._path)
-        for path in made:
-            await self.disk.sync_directory(posixpath.dirname(path) or ".")
+        above = posixpath.dirname(self._path)
+        await self.disk.sync_directory(above or ".")
+        while above not in ("", "/"):
+            above = posixpath.dirname(above)
+            # Further up they may be closed to this process; then they are older than it.
+            with contextlib.suppress(DiskFailed):
+                await self.disk.sync_directory(above or ".")
 
     async def names(self) -> list[str]:
         try:

@@ -67,6 +67,7 @@ _UNIQUE_ID: Final = "unique-id"
 _PARTITION: Final = "partition-"
 _INITIALIZING: Final = "initializing"
 _MEMBERS: Final = "members"
+_SYNC_TRIES: Final = 3
 
 T = TypeVar("T")
 
@@ -151,7 +152,7 @@ class FileCoordinator:
         self, partition: PartitionId, value: PartitionValue, expected_version: int
     ) -> Versioned[PartitionValue] | None:
         name = await self._partition_name(partition)
-        version = await self._compare_and_set(name, value.encode(), expected_version)
+        version = await self._compare_and_set(name, value.encode(), expected_version, PartitionValue.decode)
         return None if version is None else Versioned(version, value)
 
     async def assignment(self) -> Versioned[Assignment]:
@@ -165,7 +166,7 @@ class FileCoordinator:
             await asyncio.sleep(self._poll_s)
 
     async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
-        version = await self._compare_and_set(_ASSIGNMENT, value.encode(), expected_version)
+        version = await self._compare_and_set(_ASSIGNMENT, value.encode(), expected_version, Assignment.decode)
         return None if version is None else Versioned(version, value)
 
     async def unique_id(self) -> int:
@@ -218,11 +219,14 @@ class FileCoordinator:
             found = await self._read(name)
         return Versioned(found.version, self._decoded(name, found, decode))
 
-    async def _compare_and_set(self, name: str, payload: bytes, expected_version: int) -> int | None:
+    async def _compare_and_set(
+        self, name: str, payload: bytes, expected_version: int, decode: Callable[[bytes], object]
+    ) -> int | None:
         """The new version, or None when the value has another version than the expected one."""
 
         async def change() -> int | None:
             found = await self._read(name)
+            self._decoded(name, found, decode)
             if found.version != expected_version:
                 return None
             await self._replace(name, found.cluster_key, expected_version + 1, payload)
@@ -314,9 +318,20 @@ class FileCoordinator:
             self._seen[name] = max(version, self._seen.get(name, -1))
 
     async def _replace(self, name: str, cluster_key: bytes, version: int, payload: bytes) -> None:
-        """Put a new value in place, durably. Only with the change lock held."""
-        await self._values.put(name, seal(name, cluster_key, version, payload))
-        await self._values.sync()
+        """Put a new value in place, durably. Only with the change lock held.
+
+        The new value can be seen from the rename on, and syncing again after a failed sync proves nothing: so it is
+        put in place anew before this is given up.
+        """
+        contents = seal(name, cluster_key, version, payload)
+        for tries_left in reversed(range(_SYNC_TRIES)):
+            await self._values.put(name, contents)
+            try:
+                await self._values.sync()
+                break
+            except DiskFailed:
+                if not tries_left:
+                    raise
         self._seen[name] = version
 
     # -------------------------------------------------------------- making a cluster

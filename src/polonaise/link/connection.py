@@ -11,6 +11,7 @@ from polonaise.errors import (
     Closed,
     ConnectionLost,
     DeadlineExceeded,
+    InvariantViolated,
     Overloaded,
     PolonaiseError,
     ProtocolError,
@@ -48,6 +49,10 @@ class LinkSettings:
     hello_s_max: float = 5.0
     frame_s_max: float = 30.0
     """The longest that one frame may take to arrive once it has begun."""
+    unread_s_max: float = 30.0
+    """A peer that is full of unread bytes and takes none of them for this long is cut off."""
+    linger_s_max: float = 5.0
+    """How long a closed connection may take to send what it still has to say."""
     frame_bytes_max: int = FRAME_BYTES_MAX
     unsent_bytes_high: int = 4 * 1024 * 1024
     """Above this, writers are asked to wait."""
@@ -58,7 +63,8 @@ class LinkSettings:
 OnMessage = Callable[["Connection", Message, int, int], None]
 """(connection, message, request number, partition), for everything that is not an answer to a request of ours.
 
-A `PolonaiseError` it raises is sent back as `Refused`; a `ProtocolError` closes the connection too.
+A `PolonaiseError` it raises is sent back as `Refused`; a `ProtocolError` closes the connection too; an
+`InvariantViolated` is our own mistake and stops the node.
 """
 OnClosed = Callable[["Connection", PolonaiseError], None]
 
@@ -96,6 +102,11 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._reading_paused: set[str] = set()
         self._beat: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._given_bytes = 0
+        self._taken_bytes = 0
+        self._taken_s = 0.0
+        self._peer_name = "an ungreeted peer"
         self._heard_s = 0.0
         self._sent_s = 0.0
         self._frame_began_s: float | None = None
@@ -110,7 +121,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def peer_name(self) -> str:
-        return self.peer.name if self.peer else "an ungreeted peer"
+        """What the peer calls itself, fit for a line of a log."""
+        return self._peer_name
 
     @property
     def unsent_bytes(self) -> int:
@@ -122,15 +134,18 @@ class Connection(asyncio.Protocol):
 
     async def wait_writable(self) -> None:
         """Until the peer has taken enough of what was sent. Raises when the connection closes meanwhile."""
-        await self._writable.wait()
+        while not self._writable.is_set():  # of those who waited together, the first may have filled it up again
+            await self._writable.wait()
         if self.closed:
-            raise self.closed
+            raise self.closed.with_traceback(None)
 
     def send(self, message: Message, *, request: int = 0, partition: int = -1) -> None:
         """Send without waiting; silently nothing on a closed connection (the closing is told through `on_closed`)."""
         if self.closed or self._transport is None:
             return
-        self._transport.writelines(message.frame(request=request, partition=partition))
+        buffers = message.frame(request=request, partition=partition)
+        self._transport.writelines(buffers)
+        self._given_bytes += sum(map(len, buffers))
         self._sent_s = self._host.clock.monotonic_s()
         if self._transport.get_write_buffer_size() > self._settings.unsent_bytes_max:
             self.abort(Overloaded(f"{self.peer_name} does not read what it is sent"))
@@ -146,7 +161,7 @@ class Connection(asyncio.Protocol):
     async def request(self, message: Message, *, partition: int = -1, deadline_s: float) -> Message:
         """Send and wait for the answer. Raises what the peer refused with, `DeadlineExceeded` or `ConnectionLost`."""
         if self.closed:
-            raise self.closed
+            raise self.closed.with_traceback(None)
         number = self._next_request()
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._requests[number] = answer
@@ -175,6 +190,8 @@ class Connection(asyncio.Protocol):
         self._reading_paused.discard(reason)
         if not self._reading_paused and self._transport and not self.closed:
             self._heard_s = self._host.clock.monotonic_s()
+            if self._frame_began_s is not None:
+                self._frame_began_s = self._heard_s  # what it could not go on with was not the peer's delay
             self._transport.resume_reading()
 
     # ------------------------------------------------------------------ life
@@ -185,9 +202,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close after what was sent has gone out."""
-        if self._transport and not self.closed:
-            self._transport.close()
-        self._end(Closed("closed by this side"))
+        self._close_for(Closed("closed by this side"))
 
     def abort(self, error: PolonaiseError) -> None:
         """Close at once because of `error`."""
@@ -225,6 +240,8 @@ class Connection(asyncio.Protocol):
         self._schedule_beat()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._linger:
+            self._linger.cancel()
         self._end(ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else "")))
 
     def pause_writing(self) -> None:
@@ -236,11 +253,13 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = self._heard_s = self._host.clock.monotonic_s()
         try:
-            frames = self._frames.feed(data)
-            for received in frames:
-                if self.closed:
-                    return
-                self._receive(received)
+            received = frames = self._frames.feed(data)
+            while frames:
+                for frame in frames:
+                    if self.closed:
+                        return
+                    self._receive(frame)
+                frames = self._frames.feed(b"")
         except ProtocolError as error:
             self.refuse(error)
             self._close_for(error)
@@ -248,13 +267,15 @@ class Connection(asyncio.Protocol):
         if self.peer is not None:
             if not self._frames.unfinished:
                 self._frame_began_s = None
-            elif frames or self._frame_began_s is None:
+            elif received or self._frame_began_s is None:
                 self._frame_began_s = now
 
     def _close_for(self, error: PolonaiseError) -> None:
-        """Close for a fault of the peer, letting the refusal that was just sent go out."""
-        if self._transport:
+        """Close because of `error`, letting what was sent go out, if the peer takes it within a bounded time."""
+        if self._transport and not self.closed:
             self._transport.close()
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(self._settings.linger_s_max, self._transport.abort)
         self._end(error)
 
     def _receive(self, received: Frame) -> None:
@@ -268,15 +289,20 @@ class Connection(asyncio.Protocol):
             return
         if kind is Pong:
             return
+        if kind is Hello:
+            raise ProtocolError("hello twice")
         if received.request and (answer := self._requests.get(received.request)) is not None:
             self._answer(answer, message)
             return
         if isinstance(message, Refused) and not received.request and received.partition < 0:
-            self._close_for(error_of(message.code, message.text))
+            self._close_for(error_of(message.code, _printable(message.text)))
             return
         try:
             self._on_message(self, message, received.request, received.partition)
         except ProtocolError:
+            raise
+        except InvariantViolated as error:
+            self._host.fail(error)
             raise
         except PolonaiseError as error:
             self.refuse(error, request=received.request, partition=received.partition)
@@ -285,7 +311,7 @@ class Connection(asyncio.Protocol):
         if answer.done():
             return
         if isinstance(message, Refused):
-            error = error_of(message.code, message.text)
+            error = error_of(message.code, _printable(message.text))
             error.add_note(f"refused by {self.peer_name}, detail {message.detail}")
             answer.set_exception(error)
         else:
@@ -311,6 +337,7 @@ class Connection(asyncio.Protocol):
             self._close_for(error)
             return
         self.peer = message
+        self._peer_name = _printable(message.name, 100) or f"a {_ROLE_NAMES[message.role]}"
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None
         if not self._greeted.done():
@@ -332,15 +359,35 @@ class Connection(asyncio.Protocol):
             if now - self._heard_s > settings.hello_s_max or now - (self._frame_began_s or now) > settings.hello_s_max:
                 self.abort(ConnectionLost("the peer did not say hello"))
                 return
-        elif self._frame_began_s is not None and now - self._frame_began_s > settings.frame_s_max:
+        elif (
+            not self._reading_paused
+            and self._frame_began_s is not None
+            and now - self._frame_began_s > settings.frame_s_max
+        ):
             self.abort(ConnectionLost(f"{self.peer_name} did not finish a frame in {settings.frame_s_max:g} s"))
             return
         elif not self._reading_paused and now - self._heard_s > settings.silence_s_max:
             self.abort(ConnectionLost(f"{self.peer_name} was silent for {settings.silence_s_max:g} s"))
             return
+        if not self._takes(now):
+            self.abort(Overloaded(f"{self.peer_name} reads nothing of what it is sent"))
+            return
         if self.peer is not None and now - min(self._sent_s, self._heard_s) >= settings.heartbeat_s * 0.9:
             self.send(Ping())
         self._schedule_beat()
+
+    def _takes(self, now: float) -> bool:
+        """Whether the peer reads what it is sent, or has not had long enough to."""
+        taken = self._given_bytes - self.unsent_bytes
+        if self.writable or taken != self._taken_bytes:
+            self._taken_bytes, self._taken_s = taken, now
+        return now - self._taken_s <= self._settings.unread_s_max
+
+
+def _printable(text: str, length_max: int = 2_000) -> str:
+    """A peer's words without control characters and of bounded length: they end up in messages and logs."""
+    text = text if len(text) <= length_max else f"{text[:length_max]}…"
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _retrieve(future: asyncio.Future[Message]) -> None:
@@ -352,6 +399,7 @@ def _retrieve(future: asyncio.Future[Message]) -> None:
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
     """A greeted connection to `address`. Raises `ConnectionLost`, or what either side refused with."""
     made: list[Connection] = []
+    greeted = False
 
     def factory() -> Connection:
         made.append(make())
@@ -361,11 +409,12 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
         async with asyncio.timeout(deadline_s):
             await host.network.connect(address, factory)
             await made[-1].greeted()
-            return made[-1]
+        greeted = True
+        return made[-1]
     except TimeoutError:
         raise ConnectionLost(f"{address} did not answer within {deadline_s:g} s") from None
     finally:
-        if made and made[-1].peer is None and not made[-1].closed:
+        if made and not greeted:
             made[-1].abort(ConnectionLost(f"{address} did not say hello"))
 
 

@@ -23,7 +23,7 @@ from polonaise.errors import (
     WrongClusterKey,
     invariant,
 )
-from polonaise.host import DirectoryLock, File, Host
+from polonaise.host import DirectoryLock, Disk, File, Host
 from polonaise.log.promises import NO_EVIDENCE, SECTOR_BYTES, Copy, Evidence, Promises, Slot
 from polonaise.terms import PartitionId
 
@@ -139,7 +139,7 @@ class ControlFile:
         `NotInitialized` for an empty directory without a key.
         """
         disk = host.disk
-        await disk.make_directory(directory)
+        await _make_directory(disk, directory)
         lock = await disk.lock(f"{directory}/{LOCK_FILE}")
         try:
             path = f"{directory}/{CONTROL_FILE}"
@@ -265,6 +265,20 @@ async def _create(host: Host, directory: str, cluster_key: bytes | None) -> None
         await file.close()
     await disk.rename(f"{path}.new", path)
     await disk.sync_directory(directory)
-    parent = directory.rpartition("/")[0]
-    if parent:
-        await disk.sync_directory(parent)
+
+
+async def _make_directory(disk: Disk, directory: str) -> None:
+    """Make the directory and its parents, for good: each name lasts only once its parent is synced."""
+    await disk.make_directory(directory)
+    parent = _parent(directory)
+    await disk.sync_directory(parent)
+    while parent not in (".", "/"):
+        parent = _parent(parent)
+        # Further up they may be closed to this process; then they are older than it.
+        with contextlib.suppress(PolonaiseError):
+            await disk.sync_directory(parent)
+
+
+def _parent(path: str) -> str:
+    head, slash, _ = path.rstrip("/").rpartition("/")
+    return head or ("/" if slash else ".")

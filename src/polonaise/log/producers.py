@@ -71,6 +71,6 @@ class Produced(NamedTuple):
         if len(value) < _HEAD.size:
             raise ProtocolError("the register of a producer does not parse")
         epoch, last_sequence, count = _HEAD.unpack_from(value)
-        if len(value) != _HEAD.size + 8 * count:
+        if count > IDS_KEPT or len(value) != _HEAD.size + 8 * count:
             raise ProtocolError("the register of a producer does not parse")
         return cls(epoch, last_sequence, struct.unpack_from(f"<{count}q", value, _HEAD.size))

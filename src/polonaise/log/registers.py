@@ -54,8 +54,8 @@ def decode(section: bytes | memoryview) -> Iterator[Change]:
 
 
 def apply(registers: dict[bytes, bytes], section: bytes | memoryview) -> None:
-    """Change `registers` as the section says."""
-    for key, value in decode(section):
+    """Change `registers` as the section says; not at all if it is damaged."""
+    for key, value in list(decode(section)):
         if value is None:
             registers.pop(key, None)
         else:

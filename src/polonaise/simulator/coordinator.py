@@ -231,7 +231,7 @@ class SimulatedCoordinatorClient:
         self, partition: PartitionId, value: PartitionValue, expected_version: int
     ) -> Versioned[PartitionValue] | None:
         name = await self._partition_name(partition)
-        version = await self._compare_and_set(name, value.encode(), expected_version)
+        version = await self._compare_and_set(name, value.encode(), expected_version, PartitionValue.decode)
         return None if version is None else Versioned(version, value)
 
     async def assignment(self) -> Versioned[Assignment]:
@@ -245,7 +245,7 @@ class SimulatedCoordinatorClient:
             await self._service.assignment_changed(current.version)
 
     async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
-        version = await self._compare_and_set(_ASSIGNMENT, value.encode(), expected_version)
+        version = await self._compare_and_set(_ASSIGNMENT, value.encode(), expected_version, Assignment.decode)
         return None if version is None else Versioned(version, value)
 
     async def unique_id(self) -> int:
@@ -285,20 +285,21 @@ class SimulatedCoordinatorClient:
         return f"partition-{partition}"
 
     async def _get(self, name: str, decode: Callable[[bytes], T]) -> Versioned[T]:
-        version, raw = await self._call(lambda: self._read(name))
-        try:
-            return Versioned(version, decode(raw))
-        except CoordinatorDamaged as error:
-            raise CoordinatorDamaged(f"{name} at the simulated coordinator: {error.text}. Restore it") from error
+        return await self._call(lambda: self._read(name, decode))
 
-    async def _compare_and_set(self, name: str, raw: bytes, expected_version: int) -> int | None:
+    async def _compare_and_set(
+        self, name: str, raw: bytes, expected_version: int, decode: Callable[[bytes], object]
+    ) -> int | None:
         def change() -> int | None:
-            self._read(name)
-            return self._service.compare_and_set(name, raw, expected_version)
+            self._read(name, decode)
+            version = self._service.compare_and_set(name, raw, expected_version)
+            if version is not None:
+                self._seen[name] = version
+            return version
 
         return await self._call(change, changes=True)
 
-    def _read(self, name: str) -> tuple[int, bytes]:
+    def _read(self, name: str, decode: Callable[[bytes], T]) -> Versioned[T]:
         """A value, unless it has gone back to what it was: requests of one client arrive in order."""
         seen = self._seen.get(name, -1)
         try:
@@ -309,8 +310,12 @@ class SimulatedCoordinatorClient:
             raise
         if version < seen:
             raise CoordinatorDamaged(f"{name} went back from version {seen} to {version} at the simulated coordinator")
+        try:
+            value = decode(raw)
+        except CoordinatorDamaged as error:
+            raise CoordinatorDamaged(f"{name} at the simulated coordinator: {error.text}. Restore it") from error
         self._seen[name] = version
-        return version, raw
+        return Versioned(version, value)
 
     # -------------------------------------------------------------- the way there and back
 

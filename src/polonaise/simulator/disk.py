@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from polonaise.errors import DiskFailed, DiskFull, NotFound
@@ -32,6 +33,7 @@ class SimulatedDisk:
         self._root = DirectoryImage()
         self._unsynced_names: list[NameChange] = []
         self._failures = {"sync": 0, "read": 0, "write": 0}
+        self._extra_s = 0.0
 
     # -------------------------------------------------------------- for scenarios: faults of the running disk
 
@@ -52,6 +54,23 @@ class SimulatedDisk:
     def free(self) -> None:
         """There is room again."""
         self.capacity_bytes = None
+
+    def slow(self, seconds: float) -> None:
+        """From now on every call takes so much longer; 0 ends it."""
+        self._extra_s = seconds
+
+    def calm(self) -> None:
+        """From now on the disk works, and nothing of it fails by itself; damage that is done stays."""
+        self._failures = dict.fromkeys(self._failures, 0)
+        self._extra_s = 0.0
+        self.free()
+        self.configuration = replace(
+            self.configuration,
+            spike_chance=0.0,
+            sync_failure_chance=0.0,
+            write_failure_chance=0.0,
+            read_failure_chance=0.0,
+        )
 
     # -------------------------------------------------------------- for scenarios: damage at rest
 
@@ -190,6 +209,9 @@ class SimulatedDisk:
         """How long a call takes."""
         configuration, draw = self.configuration, self.random.random
         delay = configuration.sync_s * (1.0 + 2.0 * draw()) if sync else configuration.operation_s * (1.0 + draw())
+        if self._extra_s:
+            self.world.faults.count("delay")
+            delay += self._extra_s
         if configuration.spike_chance and draw() < configuration.spike_chance:
             self.world.faults.count("delay")
             delay += configuration.spike_s * draw()

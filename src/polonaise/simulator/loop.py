@@ -342,40 +342,42 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     # -------------------------------------------------------------- the end of a life
 
-    def tasks_of(self, life: Life | None) -> list[Task]:
-        """Its unfinished tasks, eldest first."""
-        tasks = [cast(Task, task) for task in asyncio.all_tasks(self)]
-        return sorted((task for task in tasks if task.life is life), key=lambda task: task.birth)
-
     def describe_tasks(self) -> str:
         """Every unfinished task and where it waits, by process."""
-        tasks = sorted((cast(Task, task) for task in asyncio.all_tasks(self)), key=lambda task: task.birth)
-        return "\n".join(f"{task.life.name if task.life else 'scenario'}: {_place(task)}" for task in tasks)
+        return "\n".join(
+            f"{task.life.name if task.life else 'scenario'}: {_place(task)}" for task in self._unfinished(0)
+        )
 
-    def bury(self, life: Life | None) -> None:
-        """Drop what a dead life still had to do and close its coroutines, eldest first.
+    def bury(self, *lives: Life | None) -> None:
+        """Drop what dead lives still had to do and close their coroutines, eldest first.
 
         Their `finally` blocks run, because Python runs them, but into nothing: the host's ports raise `Killed`, and
-        what they schedule is dropped.
+        what they schedule is dropped. None stands for the scenario.
         """
-        buried: set[int] = set()
-        self._drop(life)
+        self._drop(lives)
+        last = 0
         for _ in range(_CLOSE_TRIES):
-            tasks = [task for task in self.tasks_of(life) if task.birth not in buried]
-            if not tasks:
+            unseen, last = last, self._births
+            for task in self._unfinished(unseen):
+                if task.life in lives:
+                    _silence(task)
+                    context = copy_context() if task.life is None else task.life.context.copy()
+                    context.run(_close, task.get_coro())
+            if self._births == last:  # else some `finally` block has made a task
                 break
-            for task in tasks:
-                buried.add(task.birth)
-                _silence(task)
-                context = copy_context() if life is None else life.context.copy()
-                context.run(_close, task.get_coro())
-            self._drop(life)
-        if life is not None:
-            life.held.clear()
+        self._drop(lives)
+        for life in lives:
+            if life is not None:
+                life.held.clear()
 
-    def _drop(self, life: Life | None) -> None:
+    def _unfinished(self, birth: int) -> list[Task]:
+        """All tasks that are not done and born after `birth`, eldest first."""
+        tasks = [cast(Task, task) for task in asyncio.all_tasks(self)]
+        return sorted((task for task in tasks if task.birth > birth), key=lambda task: task.birth)
+
+    def _drop(self, lives: tuple[Life | None, ...]) -> None:
         def kept(handle: Handle) -> bool:
-            return handle._context is None or handle._context.get(LIFE) is not life
+            return handle._context is None or handle._context.get(LIFE) not in lives
 
         queue = [handle for handle in self._queue if kept(handle)]
         self._queue.clear()
@@ -412,11 +414,13 @@ def _close(coroutine: Any) -> None:
 
 
 def _close_generator(closing: Any) -> None:
-    for _ in range(_CLOSE_TRIES):
-        try:
-            closing.send(None)
-        except BaseException:  # noqa: BLE001
-            return
+    """Run the `aclose()` of a dead process's generator as far as it goes without waiting."""
+    try:
+        closing.send(None)
+        for _ in range(_CLOSE_TRIES):
+            closing.throw(Killed())
+    except BaseException:  # noqa: BLE001
+        return
     _graveyard.append(closing)
 
 

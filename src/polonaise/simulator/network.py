@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from polonaise.errors import AddressInUse, BadOption, ConnectionLost
@@ -50,22 +51,24 @@ class Link:
         self.flips = network.configuration.flip_chance > 0.0
         """Whether bytes may have to be flipped."""
         self.flips_due = 0
-        self._configuration = network.configuration
+        self._network = network
         self._faults = network.world.faults
         self._random: random.Random = network.world.random(f"link/{self.name}")
         self.draw = self._random.random
         local = source == target
-        self._base_s = self._configuration.loopback_s if local else self._configuration.latency_s
-        self._jitter_s = self._configuration.loopback_s if local else self._configuration.jitter_s
+        configuration = network.configuration
+        self._base_s = configuration.loopback_s if local else configuration.latency_s
+        self._jitter_s = configuration.loopback_s if local else configuration.jitter_s
 
     def latency_s(self) -> float:
         """How long the next thing takes."""
         delay = self._base_s + self._jitter_s * self.draw() + self.extra_s
         if self.extra_s:
             self._faults.count("delay")
-        if self.strikes(self._configuration.delay_chance):
+        configuration = self._network.configuration
+        if self.strikes(configuration.delay_chance):
             self._faults.count("delay")
-            delay += self._configuration.delay_s * self.draw()
+            delay += configuration.delay_s * self.draw()
         return delay
 
     def retransmit_s(self) -> float:
@@ -80,7 +83,7 @@ class Link:
         """The data with one bit wrong, if one is due."""
         if self.flips_due:
             self.flips_due -= 1
-        elif not self.strikes(self._configuration.flip_chance):
+        elif not self.strikes(self._network.configuration.flip_chance):
             return data
         damaged = bytearray(data)
         damaged[int(self.draw() * len(damaged))] ^= 1 << int(self.draw() * 8)
@@ -268,6 +271,14 @@ class SimulatedNetwork:
         link = self.link(_name(source), _name(target))
         link.flips = True
         link.flips_due += count
+
+    def calm(self) -> None:
+        """From now on the network works, and nothing in it fails by itself."""
+        self.heal()
+        for link in self._links.values():
+            link.extra_s = 0.0
+            link.flips_due = 0
+        self.configuration = replace(self.configuration, delay_chance=0.0, reset_chance=0.0, flip_chance=0.0)
 
     @property
     def connections(self) -> int:

@@ -121,7 +121,10 @@ class Pipe:
 
 
 class SimulatedTransport(asyncio.Transport):
-    """One end of a connection, with the promises of asyncio's own."""
+    """One end of a connection, with the promises of asyncio's own transports.
+
+    Where asyncio and uvloop differ it is the stricter one: to write after `connection_lost` is an error.
+    """
 
     def __init__(
         self, process: Process, outgoing: Pipe, incoming: Pipe, local: tuple[str, int], peer: tuple[str, int]
@@ -151,6 +154,7 @@ class SimulatedTransport(asyncio.Transport):
         self._eof_sent = False
         self._closing = False
         self._lost = False
+        self._finished = False
         process.transports[self] = None
 
     def __hash__(self) -> int:
@@ -186,6 +190,7 @@ class SimulatedTransport(asyncio.Transport):
         return self._low, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._check_unfinished()
         if high is None:
             high = _HIGH_WATER if low is None else 4 * low
         if low is None:
@@ -207,6 +212,7 @@ class SimulatedTransport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
+        self._check_unfinished()
         if self.process.dead or self._closing or self._eof_asked:
             return
         self.process.call()
@@ -228,7 +234,12 @@ class SimulatedTransport(asyncio.Transport):
         self.process.call()
         self._lose(None)
 
+    def _check_unfinished(self) -> None:
+        if self._finished:
+            raise RuntimeError("the connection was lost: this transport is of no more use")
+
     def _write(self, data: bytes) -> None:
+        self._check_unfinished()
         if self.process.dead:
             return
         self.process.call()
@@ -265,6 +276,7 @@ class SimulatedTransport(asyncio.Transport):
         self._loop.soon(self._loop.enter, self.process, self._connection_lost, error)
 
     def _connection_lost(self, error: OSError | None) -> None:
+        self._finished = True
         self.kernel_close()
         self.process.transports.pop(self, None)
         self.get_protocol().connection_lost(error)

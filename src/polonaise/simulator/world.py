@@ -152,6 +152,17 @@ class World:
         for machine in machines:
             machine.power_loss()
 
+    def calm(self) -> None:
+        """End all faults but the damage that is done: from now on whatever can go on must.
+
+        Links carry, disks work and have room, paused processes go on. Who is dead stays so until it is started.
+        """
+        self.network.calm()
+        for machine in self.machines.values():
+            machine.disk.calm()
+            for process in machine.processes:
+                process.resume()
+
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:
         """Run the schedule until the scenario returns; then every process is put away.
 
@@ -184,8 +195,6 @@ class World:
         processes = [process for machine in self.machines.values() for process in machine.processes]
         for life in processes:
             life.dead = life.blocked = True
-        for life in processes:
-            self.loop.bury(life)
-        self.loop.bury(None)
+        self.loop.bury(*processes, None)
         self.loop.clear()
         self.loop.close()

@@ -32,6 +32,9 @@ OPERATIONS: Final = 4
 CHANGE: Final = 16
 """Operation numbers from here on are changes: `CHANGE + ChangeKind`."""
 
+OPERATIONS_MAX: Final = 65_536
+"""In one frame: each becomes an object of many times its size on the wire."""
+
 _OPERATION: Final = struct.Struct("<IBHI")
 _FAILURE: Final = struct.Struct("<qqB")
 _MODES: Final = bytes(LockMode)
@@ -170,6 +173,7 @@ class ReceivedAppends:
         "lock_modes",
         "operations",
         "sequences",
+        "size",
     )
 
     def __init__(self, message: Append) -> None:
@@ -180,6 +184,8 @@ class ReceivedAppends:
         if message.flags & ~(LOCKS | GROUPS | OPERATIONS):
             raise ProtocolError(f"unknown append flags {message.flags:#x}")
         take = _Cursor(message.payload)
+        self.size = take.size
+        """Bytes of all of it, which is what it keeps in memory."""
         self.sequences = take(8 * count).cast("q")
         self.client_high_water_marks = take(8 * count).cast("q")
         self.headers = take(4 * count).cast("i")
@@ -195,6 +201,8 @@ class ReceivedAppends:
             self.group_ends = take(count)
             if self.group_ends[count - 1] != 1:
                 raise ProtocolError("an append frame ends within a group")
+            if bytes(self.group_ends).strip(b"\0\1"):
+                raise ProtocolError("the ends of groups are neither 0 nor 1")
         self.operations: list[Operation] = []
         if message.flags & OPERATIONS:
             self._take_operations(take)
@@ -225,6 +233,8 @@ class ReceivedAppends:
             known = kind <= max(ExpectationKind) or CHANGE <= kind <= CHANGE + max(ChangeKind)
             if end > len(rows) or not index_before <= index < self.count or not known:
                 raise ProtocolError("operations do not parse")
+            if len(self.operations) == OPERATIONS_MAX:
+                raise ProtocolError(f"more than {OPERATIONS_MAX} operations in one append frame")
             index_before = index
             key = rows[offset : offset + key_bytes]
             self.operations.append(Operation(index, kind, key, rows[offset + key_bytes : end]))
@@ -234,11 +244,12 @@ class ReceivedAppends:
 class _Cursor:
     """Takes padded columns off the front of a payload."""
 
-    __slots__ = ("_offset", "_view")
+    __slots__ = ("_offset", "_view", "size")
 
     def __init__(self, payload: Payload) -> None:
         self._view = memoryview(payload[0] if payload else b"")
         self._offset = 0
+        self.size = len(self._view)
 
     def __call__(self, length: int) -> memoryview:
         start = self._offset

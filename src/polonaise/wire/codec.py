@@ -27,7 +27,7 @@ I32 = Annotated[int, "i"]
 I64 = Annotated[int, "q"]
 Key = Annotated[bytes, "16s"]
 Text = Annotated[str, "text"]
-"""UTF-8, at most 65,535 bytes."""
+"""UTF-8, at most 65,535 bytes: what is longer is cut, what has no UTF-8 (a file name's stray bytes) becomes `?`."""
 Blob = Annotated[bytes, "blob"]
 """At most what the frame holds."""
 _TEXT_BYTES_MAX = 65_535
@@ -111,7 +111,9 @@ def kinds() -> dict[int, type[Message]]:
 
 def _pack_variable(kind: str, value: str | bytes) -> bytes:
     if kind == "text":
-        raw = cast(str, value).encode()[:_TEXT_BYTES_MAX]
+        raw = cast(str, value).encode(errors="replace")
+        if len(raw) > _TEXT_BYTES_MAX:
+            raw = raw[:_TEXT_BYTES_MAX].decode(errors="ignore").encode()  # never within a character
         return len(raw).to_bytes(2, "little") + raw
     raw = cast(bytes, value)
     return len(raw).to_bytes(4, "little") + raw

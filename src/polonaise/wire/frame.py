@@ -53,38 +53,40 @@ class Frames:
     """Cuts a stream of bytes into frames.
 
     Bounded: it keeps at most one unfinished frame, whose length was checked against `bytes_max` before anything was
-    kept. Chunks that arrive whole are not copied.
+    kept, and as many bytes as have come, in however small pieces. Chunks that arrive whole are not copied.
     """
 
-    __slots__ = ("_kept", "_kept_bytes", "_needed", "bytes_max")
+    __slots__ = ("_kept", "_needed", "bytes_max")
 
     def __init__(self, bytes_max: int = HELLO_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
-        self._kept: list[bytes] = []
-        self._kept_bytes = 0
+        self._kept = bytearray()
         self._needed = HEADER_BYTES
 
     @property
     def unfinished(self) -> bool:
         """Whether part of a frame has arrived and the rest has not."""
-        return self._kept_bytes > 0
+        return len(self._kept) > 0
 
-    def feed(self, chunk: bytes) -> list[Frame]:
-        """The frames that this chunk completes. Raises `ProtocolError`; the stream is useless after that."""
+    def feed(self, chunk: bytes | bytearray) -> list[Frame]:
+        """The frames that this chunk completes. Raises `ProtocolError`; the stream is useless after that.
+
+        A frame above the limit that follows others in one chunk is not judged yet, because the limit may rise with
+        them (after a hello): until nothing comes back, feed `b""`.
+        """
         if self._kept:
-            self._kept.append(chunk)
-            self._kept_bytes += len(chunk)
-            if self._kept_bytes < self._needed:
+            self._kept += chunk
+            if len(self._kept) < self._needed:
                 return []
-            chunk = b"".join(self._kept)
-            self._kept.clear()
-            self._kept_bytes = 0
+            chunk, self._kept = self._kept, bytearray()
         frames: list[Frame] = []
         view = memoryview(chunk)
         offset, end = 0, len(chunk)
         while end - offset >= HEADER_BYTES:
             length = int.from_bytes(view[offset : offset + 4], "little")
             if length > self.bytes_max:
+                if frames:
+                    break
                 raise FrameTooLarge(f"a frame of {length} bytes; the limit here is {self.bytes_max}")
             if length < HEADER_BYTES:
                 raise ProtocolError(f"a frame of {length} bytes is shorter than its header")
@@ -97,10 +99,8 @@ class Frames:
             self._keep(chunk, offset, HEADER_BYTES)
         return frames
 
-    def _keep(self, chunk: bytes, offset: int, needed: int) -> None:
-        rest = chunk[offset:] if offset else chunk
-        self._kept.append(rest)
-        self._kept_bytes = len(rest)
+    def _keep(self, chunk: bytes | bytearray, offset: int, needed: int) -> None:
+        self._kept += memoryview(chunk)[offset:]
         self._needed = needed
 
 

@@ -198,9 +198,7 @@ class Draft:
                 f"{self._limits.group_count_max} and {self._limits.group_bytes_max}: split it"
             )
 
-    def expect(
-        self, key: bytes, *, equals: bytes | None = None, absent: bool = False, present: bool = False
-    ) -> None:
+    def expect(self, key: bytes, *, equals: bytes | None = None, absent: bool = False, present: bool = False) -> None:
         """Demand that a register equals a value, is absent, or is present: exactly one of the three.
 
         If it is not so when the append is ordered, the append is refused and `run` raises `ExpectationFailed`.

@@ -59,7 +59,9 @@ def error_of(failure: Failure, partition: PartitionId, sequence: int, receipt: A
         case FailureReason.LOCK_CONFLICT:
             return LockConflict(f"{which} was built on stale state: apply {value} first, then build it anew", value)
         case FailureReason.EXPECTATION_FAILED:
-            return ExpectationFailed(f"{which}: a register or the position is not as demanded; it would have got {value}")
+            return ExpectationFailed(
+                f"{which}: a register or the position is not as demanded; it would have got {value}"
+            )
         case FailureReason.INSUFFICIENT_REPLICAS:
             return InsufficientReplicas(f"{which}: too few replicas are engaged; nothing was written")
         case FailureReason.PRODUCER_FENCED:

@@ -157,9 +157,7 @@ class Outstanding:
         self.count -= count
         self.bytes -= size
 
-    def _commit_scattered(
-        self, sequences: list[int], ids: list[TransactionId] | range, watched: list[Pending]
-    ) -> None:
+    def _commit_scattered(self, sequences: list[int], ids: list[TransactionId] | range, watched: list[Pending]) -> None:
         """Own sequences with gaps between: what lies in the gaps was passed over."""
         if sequences != sorted(set(sequences)):
             raise self._contradiction(sequences, ids)

@@ -76,8 +76,6 @@ def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
             columns.lock_ends.append(len(columns.lock_hashes))
     if any(operations):
         columns.operations = [
-            Operation(place, kind, key, value)
-            for place, asked in enumerate(operations)
-            for kind, key, value in asked
+            Operation(place, kind, key, value) for place, asked in enumerate(operations) for kind, key, value in asked
         ]
     return columns

@@ -33,7 +33,7 @@ class Subscription:
     rises, so that no fate is told twice.
     """
 
-    __slots__ = ("_expecting_first", "continuity", "generation_known", "judged")
+    __slots__ = ("_expecting_first", "_mounted_at", "continuity", "generation_known", "judged")
 
     def __init__(self, client_high_water_mark: TransactionId) -> None:
         self.continuity = Continuity(client_high_water_mark + 1)
@@ -41,6 +41,7 @@ class Subscription:
         self.generation_known: Generation = 0
         """The largest generation of the partition seen so far."""
         self._expecting_first = False
+        self._mounted_at = client_high_water_mark
 
     @property
     def received(self) -> TransactionId:
@@ -49,6 +50,7 @@ class Subscription:
     def mount(self) -> TransactionId:
         """A mount goes out: the mark from which it has to feed."""
         self._expecting_first = True
+        self._mounted_at = self.received
         return self.received
 
     def rewind(self, client_high_water_mark: TransactionId) -> None:
@@ -84,6 +86,6 @@ class Subscription:
         self.generation_known = generation
         if state is MountState.NOT_READY:
             return Verdict.ASK_AGAIN
-        if state is MountState.CLIENT_AHEAD or high_water_mark < self.received:
+        if state is MountState.CLIENT_AHEAD or high_water_mark < self._mounted_at:
             return Verdict.CLIENT_AHEAD
-        return Verdict.READY if high_water_mark == self.received else Verdict.INCOMPLETE
+        return Verdict.READY if high_water_mark <= self.received else Verdict.INCOMPLETE

@@ -15,6 +15,7 @@ from polonaise.log.batch import Columns, seal
 from polonaise.log.registers import Change
 from polonaise.server.protocol.locks import LockTable
 from polonaise.terms import (
+    NO_TRANSACTION,
     ChangeKind,
     ClientId,
     ExpectationKind,
@@ -31,6 +32,14 @@ LOCKS_MAX: Final = 1_000
 """Locks that one transaction may carry."""
 INLINE_BYTES_MAX: Final = 1024 * 1024
 """The largest body that travels within a batch."""
+FRAME_COUNT_MAX: Final = 65_536
+"""Transactions of one append frame: they are judged in one turn of the loop."""
+FRAME_BYTES_MAX: Final = 32 * 1024 * 1024
+"""The largest append frame: a batch of it, with its evidence, still travels to the replicas in one frame."""
+_ROW_BYTES: Final = 40
+"""Of one transaction in a batch's columns, with its evidence."""
+_LOCK_BYTES: Final = 9
+_CHANGE_BYTES: Final = 7
 _READ: Final = int(LockMode.READ)
 _WRITE: Final = int(LockMode.WRITE)
 _APPEND: Final = int(LockMode.APPEND)
@@ -62,6 +71,11 @@ def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_
 
     Raises `DataDamaged`, `BodyTooLarge` or `TooManyLocks`; the whole frame is refused then, nothing of it is ordered.
     """
+    if appends.count > FRAME_COUNT_MAX or appends.size > FRAME_BYTES_MAX:
+        raise BodyTooLarge(
+            f"{appends.count} appends of {appends.size} bytes in one frame; "
+            f"the limits are {FRAME_COUNT_MAX} and {FRAME_BYTES_MAX}"
+        )
     data, start = appends.data, 0
     for end, crc in zip(appends.data_ends.tolist(), appends.data_crcs.tolist(), strict=True):
         if crc32(data[start:end]) != crc:
@@ -111,6 +125,7 @@ class Order:
         self._commit_time_us = commit_time_us
         self._forming = Columns()
         self._changes: list[Change] = []
+        self._changes_bytes = 0
 
     # ------------------------------------------------------------------ forming
 
@@ -121,12 +136,19 @@ class Order:
 
     @property
     def forming_bytes(self) -> int:
-        return self._forming.data_bytes
+        """About the size of the batch that these would make: bodies, columns, locks kept as evidence, changes."""
+        forming = self._forming
+        return (
+            forming.data_bytes
+            + _ROW_BYTES * len(forming)
+            + _LOCK_BYTES * len(forming.lock_hashes)
+            + self._changes_bytes
+        )
 
     def seal(self, wall_us: int) -> Sealed:
         """A batch of everything let in since the last time; its commit time never goes back, even if the clock does."""
         columns, self._forming = self._forming, Columns()
-        changes, self._changes = self._changes, []
+        changes, self._changes, self._changes_bytes = self._changes, [], 0
         count = len(columns)
         invariant(count > 0, "an empty batch is never stored")
         self._commit_time_us = max(self._commit_time_us, wall_us)
@@ -148,10 +170,19 @@ class Order:
     # ------------------------------------------------------------------ judging
 
     def judge(self, client_id: ClientId, appends: ReceivedAppends) -> list[Refusal]:
-        """Order what may be ordered, refuse the rest. Raises `ProtocolError` for marks that nobody can have."""
+        """Order what may be ordered, refuse the rest.
+
+        Raises `ProtocolError` for marks that nobody can have and requests of producers that do not parse; nothing of
+        the frame is ordered then.
+        """
         marks = appends.client_high_water_marks.tolist()
-        if max(marks) >= self.next_id:
-            raise ProtocolError(f"a client claims to have applied {max(marks)}; the log ends before {self.next_id}")
+        if max(marks) >= self.next_id or min(marks) < NO_TRANSACTION:
+            raise ProtocolError(
+                f"a client claims to have applied {min(marks)} to {max(marks)}; the log ends before {self.next_id}"
+            )
+        for operation in appends.operations:
+            if operation.kind == _PRODUCE:
+                producers.parse_request(operation.value)
         if appends.group_ends is not None or appends.operations:
             return self._judge_groups(client_id, appends, marks)
         if appends.lock_ends is None:
@@ -210,14 +241,14 @@ class Order:
     def _take_all(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int]) -> None:
         """A whole frame is let in: columns are copied as they lie."""
         forming, count = self._forming, appends.count
-        forming.sequences.frombytes(appends.sequences)
-        forming.headers.frombytes(appends.headers)
-        forming.data_crcs.frombytes(appends.data_crcs)
+        forming.sequences.frombytes(appends.sequences.cast("B"))
+        forming.headers.frombytes(appends.headers.cast("B"))
+        forming.data_crcs.frombytes(appends.data_crcs.cast("B"))
         if forming.data_bytes:
             base = forming.data_bytes
             forming.data_ends.extend([end + base for end in appends.data_ends.tolist()])
         else:
-            forming.data_ends.frombytes(appends.data_ends)
+            forming.data_ends.frombytes(appends.data_ends.cast("B"))
         forming.data.append(appends.data)
         forming.data_bytes += len(appends.data)
         self._fill(client_id, count)
@@ -257,7 +288,7 @@ class Order:
         ends = appends.lock_ends
         for place in places:
             start, end = ends[place - 1] if place else 0, ends[place]
-            forming.lock_hashes.frombytes(appends.lock_hashes[start:end])
+            forming.lock_hashes.frombytes(appends.lock_hashes[start:end].cast("B"))
             forming.lock_modes += appends.lock_modes[start:end]
             forming.lock_ends.append(len(forming.lock_hashes))
 
@@ -349,7 +380,11 @@ class Order:
         """A producer's next number, a number it sent before, or neither."""
         epoch, sequence = producers.parse_request(value)
         held = self.registers.get(key)
-        known = producers.Produced.parse(held) if held is not None else producers.Produced.none()
+        try:
+            known = producers.Produced.parse(held) if held is not None else producers.Produced.none()
+        except ProtocolError:
+            # Somebody set the register by hand: this producer is refused, and nobody's connection is closed for it.
+            return self.next_id, FailureReason.EXPECTATION_FAILED
         if sequence == producers.OPEN:
             if epoch <= known.epoch:
                 return known.epoch, FailureReason.PRODUCER_FENCED
@@ -388,4 +423,5 @@ class Order:
             else:
                 self.registers[key] = value
         self._changes += changes
+        self._changes_bytes += sum(_CHANGE_BYTES + len(key) + len(value or b"") for key, value in changes)
         return True

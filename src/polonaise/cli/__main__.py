@@ -1,0 +1,5 @@
+"""`python -m polonaise.cli`."""
+
+from polonaise.cli import main
+
+main()

@@ -1,0 +1,105 @@
+"""Every command, by what it is about."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polonaise.errors import BadOption
+
+application = typer.Typer(
+    name="polonaise",
+    help="A distributed write-ahead log: optimistic locks, quorum commits, exactly-once feeds.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+storage = typer.Typer(help="Storage nodes: keep the bytes.", no_args_is_help=True)
+server = typer.Typer(help="Servers: own partitions, check locks, order, commit, feed.", no_args_is_help=True)
+demo = typer.Typer(help="Applications to watch.", no_args_is_help=True)
+application.add_typer(storage, name="storage")
+application.add_typer(server, name="server")
+application.add_typer(demo, name="demo")
+
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the node does.")]
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def _say_ready(address: str) -> None:
+    """One line on standard output, so that whoever started the process knows where it listens."""
+    print(f"listening {address}", flush=True)  # noqa: T201
+
+
+@storage.command("run")
+def storage_run(
+    directory: Annotated[Path, typer.Option(help="Where the log's files are kept; made if missing.")],
+    listen: Annotated[
+        str, typer.Option(help="host:port or unix:/path; port 0 lets the system choose.")
+    ] = "127.0.0.1:0",
+    segment_bytes: Annotated[int, typer.Option(min=4096, help="Start a new segment file at this size.")] = 256 * 2**20,
+    verbose: Verbose = False,
+) -> None:
+    """Run one storage node until it is interrupted."""
+    from polonaise.host.real import run
+    from polonaise.node.processes import run_storage
+    from polonaise.storage.settings import StorageSettings
+
+    _log_to_stderr(verbose)
+    settings = StorageSettings(directory=str(directory.absolute()), listen=listen, segment_bytes_max=segment_bytes)
+    run(lambda host: run_storage(host, settings, _say_ready))
+
+
+@server.command("run")
+def server_run(
+    coordinator: Annotated[str, typer.Option(help="file:PATH, a directory of this machine.")],
+    storage: Annotated[str, typer.Option(help="Addresses of the storage nodes, for a new cluster: A,B,C.")] = "",
+    partitions: Annotated[int, typer.Option(min=1, max=4096, help="Partitions of a new cluster.")] = 1,
+    listen: Annotated[
+        str, typer.Option(help="host:port or unix:/path; port 0 lets the system choose.")
+    ] = "127.0.0.1:0",
+    evidence: Annotated[bool, typer.Option(help="Keep in the log what each transaction was judged by.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run one server until it is interrupted; the first one makes the cluster."""
+    from polonaise.host.real import run
+    from polonaise.node.processes import run_server
+    from polonaise.server.settings import ServerSettings
+
+    _log_to_stderr(verbose)
+    nodes = tuple(address.strip() for address in storage.split(",") if address.strip())
+    if len(set(nodes)) != len(nodes):
+        raise BadOption("--storage names an address twice: each replica needs a node of its own")
+    settings = ServerSettings(listen=listen, evidence=evidence)
+    run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready))
+
+
+@demo.command("bank")
+def demo_bank(
+    payments: Annotated[
+        Path | None, typer.Option(help="CSV with columns trans_id, account_id, date, direction, amount, balance, ….")
+    ] = None,
+    generate: Annotated[int, typer.Option(min=1, help="Payments to make up when no file is given.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Seed of the made-up payments.")] = 1,
+    tellers: Annotated[int, typer.Option(min=1, max=1_000, help="Payments under way at the same time.")] = 32,
+) -> None:
+    """A bank on the log: real processes, one killed on the way, and at the end every balance is checked."""
+    import asyncio
+
+    from rich.console import Console
+
+    from polonaise.demo.payments import make_payments, read_payments
+    from polonaise.demo.run import run_bank
+
+    book = read_payments(payments) if payments else make_payments(generate, seed)
+    if not book.payments:
+        raise BadOption(f"{payments} holds no payment that can be used")
+    if not asyncio.run(run_bank(book, tellers, Console())):
+        raise typer.Exit(1)

@@ -1,0 +1,93 @@
+"""Questions to whoever owns a partition, over the bulk connections; asked again elsewhere when that has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TypeVar
+
+from polonaise.client.links import Links
+from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.routes import Routes
+from polonaise.client.settings import ClientSettings
+from polonaise.errors import BeyondLog, DeadlineExceeded, PolonaiseError, ProtocolError, Retry
+from polonaise.host import Host
+from polonaise.terms import PartitionId, TransactionId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import GetRegister, Health, HealthIs, HighWaterMark, HighWaterMarkIs, RegisterIs
+
+M = TypeVar("M", bound=Message)
+
+_log = logging.getLogger("polonaise.client")
+
+
+class Questions:
+    """Requests that have an answer and change nothing, so that they can be repeated."""
+
+    def __init__(self, host: Host, routes: Routes, links: Links, settings: ClientSettings) -> None:
+        self._host = host
+        self._routes = routes
+        self._links = links
+        self._settings = settings
+
+    async def ask(
+        self, partition: PartitionId, question: Message, answer: type[M], timeout: float | None, *, wait_s: float = 0.0
+    ) -> M:
+        """The answer of the partition's owner, whoever that is by then.
+
+        Tries again, with pauses, whatever may pass; raises what will not, and `DeadlineExceeded` after `timeout`
+        seconds over all tries (None: bound only to the life of the client). `wait_s` is how long the question itself
+        lets the server wait.
+        """
+        troubles: list[PolonaiseError] = []
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._ask_until_answered(partition, question, answer, wait_s, troubles)
+        except TimeoutError:
+            because = f"; the last trouble: {troubles[-1]}" if troubles else ""
+            raise DeadlineExceeded(
+                f"partition {partition} did not answer {type(question).__name__} within {timeout:g} s{because}"
+            ) from (troubles[-1] if troubles else None)
+
+    async def _ask_until_answered(
+        self,
+        partition: PartitionId,
+        question: Message,
+        answer: type[M],
+        wait_s: float,
+        troubles: list[PolonaiseError],
+    ) -> M:
+        backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        while True:
+            try:
+                owner = await self._routes.owner(partition)
+                connection = await self._links.bulk(owner.address)
+                found = await connection.request(
+                    question, partition=partition, deadline_s=self._settings.request_s_max + wait_s
+                )
+                if isinstance(found, answer):
+                    return found
+                raise ProtocolError(f"{type(found).__name__} is no answer to {type(question).__name__}")
+            except BeyondLog:
+                raise
+            except PolonaiseError as error:
+                if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
+                    raise
+                _log.info("partition %d: %s is asked again: %s", partition, type(question).__name__, error)
+                troubles[:] = [error]
+                if error.retry is Retry.ELSEWHERE:
+                    await self._routes.reread()
+            await asyncio.sleep(backoff.pause_s(self._host.random.random()))
+
+    async def high_water_mark(self, partition: PartitionId, timeout: float | None) -> TransactionId:
+        """The committed high-water mark, proved after this was asked."""
+        return (await self.ask(partition, HighWaterMark(), HighWaterMarkIs, timeout)).high_water_mark
+
+    async def register(self, partition: PartitionId, key: bytes, timeout: float | None) -> bytes | None:
+        """A register's value, proved after this was asked; None if it is absent."""
+        found = await self.ask(partition, GetRegister(key), RegisterIs, timeout)
+        return found.value if found.present else None
+
+    async def health(self, partition: PartitionId, timeout: float | None) -> bytes:
+        """How the partition's owner is: a JSON document."""
+        return (await self.ask(partition, Health(), HealthIs, timeout)).document

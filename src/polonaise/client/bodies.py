@@ -1,0 +1,141 @@
+"""Bodies that do not come with the feed: which are wanted, and fetching them a little ahead of their use."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import deque
+from collections.abc import Callable
+from zlib import crc32
+
+from polonaise.client.asking import Questions
+from polonaise.client.settings import ClientSettings
+from polonaise.client.waiting import retrieve
+from polonaise.errors import Closed, DataDamaged, PolonaiseError, ProtocolError
+from polonaise.host import Host
+from polonaise.log.batch import Batch, padded
+from polonaise.terms import PartitionId, TransactionId
+from polonaise.wire import messages
+from polonaise.wire.messages import Fetch
+
+_DAMAGED_MAX = 5
+"""So often a body that does not fit its CRC is asked for again."""
+
+
+class Wanted:
+    """The wanted bodies of one batch, on their way."""
+
+    __slots__ = ("_fetched", "crcs", "lengths", "transactions")
+
+    def __init__(self, transactions: list[TransactionId], lengths: list[int], crcs: list[int]) -> None:
+        self.transactions = transactions
+        self.lengths = lengths
+        self.crcs = crcs
+        self._fetched: asyncio.Future[dict[TransactionId, bytes]] = asyncio.get_running_loop().create_future()
+        self._fetched.add_done_callback(retrieve)
+
+    async def bodies(self) -> dict[TransactionId, bytes]:
+        """Them, once fetched. Raises what made fetching them impossible."""
+        return await asyncio.shield(self._fetched)
+
+    def found(self, bodies: dict[TransactionId, bytes]) -> None:
+        if not self._fetched.done():
+            self._fetched.set_result(bodies)
+
+    def failed(self, error: PolonaiseError) -> None:
+        if not self._fetched.done():
+            self._fetched.set_exception(error)
+
+    def chunks(self, bytes_max: int) -> list[tuple[int, int]]:
+        """(start, stop) of parts that are at most this large, or one body."""
+        cuts, start, size = [], 0, 0
+        for place, length in enumerate(self.lengths):
+            if size and size + length > bytes_max:
+                cuts.append((start, place))
+                start, size = place, 0
+            size += length
+        if start < len(self.lengths):
+            cuts.append((start, len(self.lengths)))
+        return cuts
+
+
+class Bodies:
+    """Fetches bodies for one partition's view, several requests at once, in the order in which they are wanted."""
+
+    def __init__(
+        self,
+        host: Host,
+        partition: PartitionId,
+        questions: Questions,
+        wants: Callable[[int], bool] | None,
+        settings: ClientSettings,
+    ) -> None:
+        self._host = host
+        self._partition = partition
+        self._questions = questions
+        self._wants = wants
+        self._settings = settings
+        self._waiting: deque[Wanted] = deque()
+        self._running = 0
+
+    def want(self, batch: Batch, after: TransactionId) -> Wanted:
+        """Begin to fetch the bodies of this batch, which came without data, that the application wants."""
+        ends, crcs, first = batch.data_ends.tolist(), batch.data_crcs.tolist(), batch.first
+        wants = self._wants
+        places = [
+            place
+            for place, header in enumerate(batch.headers.tolist())
+            if first + place > after and (wants is None or wants(header))
+        ]
+        lengths = [ends[place] - (ends[place - 1] if place else 0) for place in places]
+        wanted = Wanted([first + place for place in places], lengths, [crcs[place] for place in places])
+        if places:
+            self._waiting.append(wanted)
+            self._start()
+        else:
+            wanted.found({})
+        return wanted
+
+    def _start(self) -> None:
+        while self._waiting and self._running < self._settings.fetches_max:
+            self._running += 1
+            self._host.spawn(self._fetch(self._waiting.popleft()), f"client: fetch bodies of {self._partition}")
+
+    async def _fetch(self, wanted: Wanted) -> None:
+        try:
+            bodies: dict[TransactionId, bytes] = {}
+            for start, stop in wanted.chunks(self._settings.fetch_bytes):
+                bodies.update(await self._fetch_checked(wanted.transactions[start:stop], wanted.crcs[start:stop]))
+            wanted.found(bodies)
+        except PolonaiseError as error:
+            wanted.failed(error)
+        finally:
+            wanted.failed(Closed("fetching was interrupted"))
+            self._running -= 1
+            self._start()
+
+    async def _fetch_checked(self, transactions: list[TransactionId], crcs: list[int]) -> dict[TransactionId, bytes]:
+        for _ in range(_DAMAGED_MAX):
+            question = Fetch([array("q", transactions).tobytes()])
+            answer = await self._questions.ask(self._partition, question, messages.Bodies, None)
+            bodies = parse_bodies(answer, len(transactions))
+            if all(crc32(body) == crc for body, crc in zip(bodies, crcs, strict=True)):
+                return dict(zip(transactions, bodies, strict=True))
+            await asyncio.sleep(self._settings.retry_s_min)
+        raise DataDamaged(f"bodies among {transactions[0]} to {transactions[-1]} of partition {self._partition}")
+
+
+def parse_bodies(answer: messages.Bodies, expected: int) -> list[bytes]:
+    """The bodies of an answer, in the order asked for. Raises `ProtocolError` unless it holds just those."""
+    payload = memoryview(answer.payload[0] if answer.payload else b"")
+    columns = 2 * padded(4 * expected)
+    if answer.count != expected or len(payload) < columns:
+        raise ProtocolError(f"asked for {expected} bodies and got {answer.count} in {len(payload)} bytes")
+    lengths = payload[: 4 * expected].cast("I").tolist()
+    if columns + sum(lengths) != len(payload):
+        raise ProtocolError("bodies do not fill their message")
+    bodies, start = [], columns
+    for length in lengths:
+        bodies.append(bytes(payload[start : start + length]))
+        start += length
+    return bodies

@@ -1,0 +1,280 @@
+"""The appends of one partition: registered, sent in frames, settled by what the server says and feeds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from polonaise.client.links import Stream
+from polonaise.client.protocol.draft import Draft
+from polonaise.client.protocol.outstanding import Failure, Outstanding, Pending
+from polonaise.client.protocol.packing import LockHashes, Operations, Outgoing, frames
+from polonaise.client.receipt import Receipt, tell
+from polonaise.client.settings import ClientSettings
+from polonaise.client.waiting import Admission, AppliedMark, until
+from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError
+from polonaise.log.batch import Batch
+from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, TransactionId
+from polonaise.wire.appends import Failure as Row
+from polonaise.wire.messages import Flush
+
+_NO_LOCKS: LockHashes = ()
+_NO_OPERATIONS: Operations = ()
+
+
+class PartitionAppends:
+    """What this client has asked to append to one partition and not heard the fate of.
+
+    Appends may be made at any time. They are sent while the partition is mounted: everything made in one turn of the
+    loop goes out together. Between mounts they wait, unsent, within the bounds of `ClientSettings`.
+    """
+
+    def __init__(self, partition: PartitionId, client_id: ClientId, settings: ClientSettings) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._outstanding = Outstanding()
+        self._unsent: list[Outgoing] = []
+        self._sends_soon = False
+        self._stream: Stream | None = None
+        self._opening: list[asyncio.Future[None]] = []
+        self._flushes: dict[int, tuple[int, asyncio.Future[TransactionId] | None]] = {}
+        """Flushes under way, by request number: the sequence they cover, and who waits."""
+        self._idle: asyncio.TimerHandle | None = None
+        self._news_s = 0.0
+        self.partition = partition
+        self.client_id = client_id
+        self.generation: Generation = 0
+        """The generation of the latest mount, which every append carries."""
+        self.mark = AppliedMark(NO_TRANSACTION)
+        self.admission = Admission(self._is_open)
+        self.stopped: PolonaiseError | None = None
+        """Why nothing goes on here any more."""
+        self.trouble: PolonaiseError | None = None
+        """Why the partition is not mounted; None while it is."""
+
+    @property
+    def mounted(self) -> bool:
+        """Whether appends go out at once."""
+        return self._stream is not None
+
+    @property
+    def outstanding_count(self) -> int:
+        """Appends whose fate is not known, those that wait to be sent included."""
+        return self._outstanding.count
+
+    @property
+    def sent(self) -> int:
+        """The highest sequence sent so far."""
+        return self._outstanding.sent
+
+    def _is_open(self, taken: int) -> bool:
+        outstanding = self._outstanding
+        return (
+            self._stream is not None
+            and outstanding.count + taken < self._settings.outstanding_count_max
+            and outstanding.bytes < self._settings.outstanding_bytes_max
+        )
+
+    # ------------------------------------------------------------------ appending
+
+    def append(
+        self,
+        body: bytes,
+        header: int,
+        client_high_water_mark: TransactionId | None,
+        locks: LockHashes = _NO_LOCKS,
+        operations: Operations = _NO_OPERATIONS,
+    ) -> Receipt:
+        """Register one append and send it with this turn of the loop. Raises `Overloaded` at the bounds."""
+        outstanding = self._outstanding
+        settings = self._settings
+        if (
+            outstanding.count + self.admission.taken >= settings.outstanding_count_max
+            or outstanding.bytes >= settings.outstanding_bytes_max
+        ):
+            raise Overloaded(
+                f"{outstanding.count} appends ({outstanding.bytes} bytes) to partition {self.partition} are "
+                "outstanding: wait with `await log.ready(partition)`"
+            )
+        if self.stopped:
+            raise self.stopped
+        receipt = Receipt(self, 1, len(body))
+        outstanding.add(receipt)
+        mark = self.mark.value if client_high_water_mark is None else client_high_water_mark
+        self._unsent.append((receipt, receipt.sequence, mark, header, body, locks, operations, True))
+        if not self._sends_soon and self._stream is not None:
+            self._sends_soon = True
+            self._loop.call_soon(self._send)
+        return receipt
+
+    def append_draft(self, draft: Draft) -> Receipt:
+        """Register what a context built, for which a slot was taken. The slot is the caller's to give back."""
+        if self.stopped:
+            raise self.stopped
+        bodies = draft.bodies
+        receipt = Receipt(self, len(bodies), draft.size)
+        self._outstanding.add(receipt)
+        sequence, last = receipt.sequence, len(bodies) - 1
+        for place, (header, body) in enumerate(bodies):
+            ends = place == last
+            # A lock is raised to the id of the transaction that carries it: the last one covers the whole group.
+            locks = draft.locks if ends else _NO_LOCKS
+            operations = draft.operations if ends else _NO_OPERATIONS
+            self._unsent.append(
+                (receipt, sequence + place, draft.high_water_mark, header, body, locks, operations, ends)
+            )
+        if not self._sends_soon and self._stream is not None:
+            self._sends_soon = True
+            self._loop.call_soon(self._send)
+        return receipt
+
+    def withdraw(self, receipt: Receipt) -> bool:
+        """Take back an append that was not sent yet."""
+        if not self._outstanding.withdraw(receipt):
+            return False
+        tell([receipt])
+        self.admission.admit()
+        return True
+
+    def _send(self) -> None:
+        """Send what waits, unless the server is not reading: then as soon as it does."""
+        self._sends_soon = False
+        stream = self._stream
+        if stream is None or not self._unsent:
+            return
+        if not stream.connection.writable:
+            self._sends_soon = True
+            stream.when_writable(self._send)
+            return
+        self._send_all(stream)
+
+    def _send_all(self, stream: Stream) -> None:
+        unsent, self._unsent = self._unsent, []
+        if not unsent:
+            return
+        settings = self._settings
+        for columns, _ in frames(unsent, settings.frame_count_max, settings.frame_bytes_max):
+            stream.connection.send(columns.message(self.generation), partition=self.partition)
+        self._outstanding.sent = unsent[-1][1]
+        if self._idle is None:
+            self._news_s = self._loop.time()
+            self._idle = self._loop.call_later(settings.idle_flush_s, self._ask_after)
+
+    # ------------------------------------------------------------------ mounts
+
+    def open(self, stream: Stream, generation: Generation, sent_before: int) -> None:
+        """A mount is ready: whatever was sent before it and was not fed has failed; what waits goes out."""
+        self._stream = stream
+        self.generation = generation
+        self._settled(self._outstanding.passed(sent_before))
+        opening, self._opening = self._opening, []
+        for future in opening:
+            if not future.done():
+                future.set_result(None)
+        self._send()
+
+    def shut(self) -> None:
+        """The mount is over: hold everything back until the next one."""
+        self._stream = None
+        self._sends_soon = False
+        flushes, self._flushes = self._flushes, {}
+        for _, future in flushes.values():
+            if future is not None and not future.done():
+                future.set_exception(ConnectionLost("the mount ended before the flush was answered"))
+
+    def stop(self, error: PolonaiseError) -> None:
+        """Settle everything that is pending, as far as it can be settled; refuse everything from now on."""
+        if self.stopped:
+            return
+        self.stopped = error
+        self.shut()
+        self._unsent.clear()
+        if self._idle is not None:
+            self._idle.cancel()
+        tell(self._outstanding.stop())
+        for future in self._opening:
+            if not future.done():
+                future.set_exception(error)
+        self._opening.clear()
+        self.admission.stop(error)
+        self.mark.stop(error)
+
+    # ------------------------------------------------------------------ what the server says
+
+    def judge(self, batch: Batch) -> None:
+        """Read the fates of own appends from a fed batch. Raises `ConsistencyLost` where one was told otherwise."""
+        clients = batch.client_ids.tolist()
+        own = clients.count(self.client_id)
+        if not own:
+            return
+        sequences = batch.sequences.tolist()
+        ids: range | list[int] = range(batch.first, batch.last + 1)
+        if own != batch.count:
+            places = [place for place, client in enumerate(clients) if client == self.client_id]
+            sequences = [sequences[place] for place in places]
+            ids = [batch.first + place for place in places]
+        self._settled(self._outstanding.committed(sequences, ids))
+
+    def refused(self, rows: Sequence[Row]) -> None:
+        """Appends that the server refused by name."""
+        settled: list[Pending] = []
+        for sequence, value, reason in rows:
+            settled += self._outstanding.refused(sequence, Failure(reason, value))
+        self._settled(settled)
+
+    def flushed(self, request: int, high_water_mark: TransactionId) -> None:
+        """A flush was answered: whatever it covered and is still pending has failed."""
+        covered, future = self._flushes.pop(request, (0, None))
+        if covered:
+            self._settled(self._outstanding.passed(covered))
+        if future is not None and not future.done():
+            future.set_result(high_water_mark)
+
+    def _settled(self, settled: list[Pending]) -> None:
+        self._news_s = self._loop.time()
+        if settled:
+            tell(settled)
+        self.admission.admit()
+
+    # ------------------------------------------------------------------ asking after appends
+
+    def _ask_after(self) -> None:
+        """Nothing was heard of what was sent for a while: ask, so that no fate stays unknown."""
+        self._idle = None
+        if self.stopped or not self._outstanding.awaited:
+            return
+        now, idle_s = self._loop.time(), self._settings.idle_flush_s
+        due = self._news_s + idle_s
+        if now >= due:
+            due = now + idle_s
+            if self._stream is not None and not self._flushes:
+                self._send_flush(self._stream, None)
+        self._idle = self._loop.call_at(due, self._ask_after)
+
+    def _send_flush(self, stream: Stream, future: asyncio.Future[TransactionId] | None) -> int:
+        request = stream.next_request()
+        self._flushes[request] = (self._outstanding.sent, future)
+        stream.connection.send(Flush(), request=request, partition=self.partition)
+        return request
+
+    async def flush(self, deadline_s: float | None) -> TransactionId:
+        """Wait until the fate of everything appended so far is known; the committed high-water mark then.
+
+        Raises `TimeoutError` when the loop's time passes the deadline, or what stopped the partition.
+        """
+        while True:
+            if self.stopped:
+                raise self.stopped
+            if self._stream is None:
+                opened: asyncio.Future[None] = self._loop.create_future()
+                self._opening = [waiting for waiting in self._opening if not waiting.done()]
+                self._opening.append(opened)
+                await until(opened, deadline_s)
+                continue
+            self._send_all(self._stream)
+            future: asyncio.Future[TransactionId] = self._loop.create_future()
+            self._send_flush(self._stream, future)
+            try:
+                return await until(future, deadline_s)
+            except ConnectionLost:
+                continue

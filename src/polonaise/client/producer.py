@@ -1,0 +1,166 @@
+"""Idempotent producers: the application numbers its appends, and none is in the log twice, whatever crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from polonaise.client.asking import Questions
+from polonaise.client.partition import PartitionAppends
+from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.protocol.draft import Expectation, operations
+from polonaise.client.protocol.packing import LockHashes
+from polonaise.client.receipt import Receipt
+from polonaise.errors import (
+    AppendUnknown,
+    BadOption,
+    DeadlineExceeded,
+    ExpectationFailed,
+    PolonaiseError,
+    ProducerFenced,
+    ProducerSequence,
+    Retry,
+)
+from polonaise.host import Host
+from polonaise.log import registers
+from polonaise.log.producers import IDS_KEPT, KEY_PREFIX, OPEN, Produced, pack_request
+from polonaise.terms import ChangeKind, TransactionId
+from polonaise.wire.appends import CHANGE
+
+_PRODUCE = CHANGE + ChangeKind.PRODUCE
+
+
+class Producer:
+    """A named writer of one partition, opened by one process at a time; opening it again fences the one before.
+
+    Numbers start at 0 and rise by one. At most 16 appends are on their way at once, because the log remembers the
+    last 16: so every one of them can be repeated after a crash and is answered with the id that it got the first time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        key: bytes,
+        produced: Produced,
+        appends: PartitionAppends,
+        host: Host,
+        check: Callable[[Any], bytes],
+        retry_s: tuple[float, float],
+    ) -> None:
+        self.name = name
+        self.epoch = produced.epoch
+        """How often it was opened; the latest opener holds it."""
+        self.last_sequence = produced.last_sequence
+        """The last number that is in the log as far as this producer knows; -1 for none."""
+        self._key = key
+        self._appends = appends
+        self._host = host
+        self._check = check
+        self._retry_s = retry_s
+        self._slots = asyncio.Semaphore(IDS_KEPT)
+        self._under_way: dict[int, asyncio.Future[None]] = {}
+
+    async def append(
+        self,
+        sequence: int,
+        data: Any,
+        *,
+        header: int = 0,
+        locks: LockHashes = (),
+        timeout: float | None = None,
+    ) -> TransactionId:
+        """Append under this number; the id of the transaction, which for a repetition is the id of the first time.
+
+        Tries again by itself whatever may pass. Raises `ProducerFenced` when another process has opened the producer,
+        `ProducerSequence` for a number that is neither the next nor one of the last 16, and `AppendUnknown` after
+        `timeout` seconds: call it again with the same number to learn what became of it.
+        """
+        if sequence < 0:
+            raise BadOption(f"a producer's numbers start at 0, not at {sequence}")
+        body = self._check(data)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._append(sequence, body, header, locks)
+        except TimeoutError:
+            raise AppendUnknown(
+                f"append {sequence} of producer {self.name!r} is not decided after {timeout:g} s: "
+                "call append again with the same number"
+            ) from None
+
+    async def _append(self, sequence: int, body: bytes, header: int, locks: LockHashes) -> TransactionId:
+        async with self._slots:
+            mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            earlier, self._under_way[sequence] = self._under_way.get(sequence), mine
+            try:
+                if earlier is not None:
+                    await asyncio.shield(earlier)
+                return await self._append_until_decided(sequence, body, header, locks)
+            finally:
+                if self._under_way.get(sequence) is mine:
+                    del self._under_way[sequence]
+                mine.set_result(None)
+
+    async def _append_until_decided(self, sequence: int, body: bytes, header: int, locks: LockHashes) -> TransactionId:
+        backoff = Backoff(*self._retry_s)
+        produce = [(_PRODUCE, self._key, pack_request(self.epoch, sequence))]
+        while True:
+            await self._appends.admission.take(None)
+            self._appends.admission.give_back()
+            try:
+                receipt = await self._appends.append(body, header, None, locks, produce)
+            except ProducerSequence:
+                before = [number for number in self._under_way if number < sequence]
+                if not before:
+                    raise
+                await asyncio.wait([self._under_way[number] for number in before])
+                continue
+            except PolonaiseError as error:
+                if error.retry is not Retry.AGAIN:
+                    raise
+                await asyncio.sleep(backoff.pause_s(self._host.random.random()))
+                continue
+            self.last_sequence = max(self.last_sequence, sequence)
+            return receipt.id
+
+
+async def open_producer(
+    name: str,
+    appends: PartitionAppends,
+    questions: Questions,
+    host: Host,
+    check: Callable[[Any], bytes],
+    retry_s: tuple[float, float],
+    timeout: float,
+) -> Producer:
+    """Open the producer under the next epoch. As `Log.producer`."""
+    key = KEY_PREFIX + name.encode()
+    if not name or len(key) > registers.KEY_BYTES_MAX:
+        raise BadOption(f"a producer's name has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes")
+    backoff = Backoff(*retry_s)
+    try:
+        async with asyncio.timeout(timeout):
+            while True:
+                held = await questions.register(appends.partition, key, timeout)
+                produced = Produced.none() if held is None else Produced.parse(held)
+                try:
+                    await _open(key, held, produced, appends)
+                except (ExpectationFailed, ProducerFenced):
+                    pass
+                except PolonaiseError as error:
+                    if error.retry is not Retry.AGAIN:
+                        raise
+                else:
+                    opened = produced.opened(produced.epoch + 1)
+                    return Producer(name, key, opened, appends, host, check, retry_s)
+                await asyncio.sleep(backoff.pause_s(host.random.random()))
+    except TimeoutError:
+        raise DeadlineExceeded(f"producer {name!r} could not be opened within {timeout:g} s") from None
+
+
+async def _open(key: bytes, held: bytes | None, produced: Produced, appends: PartitionAppends) -> Receipt:
+    expectation = Expectation.absent(key) if held is None else Expectation.equals(key, held)
+    asked = [*operations([expectation], []), (_PRODUCE, key, pack_request(produced.epoch + 1, OPEN))]
+    await appends.admission.take(None)
+    appends.admission.give_back()
+    return await appends.append(b"", 0, None, (), asked)

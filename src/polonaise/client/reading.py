@@ -1,0 +1,165 @@
+"""Reading a partition from a given id, without a view: one answer is consumed while the next is on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from polonaise.client.asking import Questions
+from polonaise.client.protocol.continuity import Continuity
+from polonaise.client.settings import ClientSettings
+from polonaise.client.waiting import retrieve
+from polonaise.errors import BatchDamaged, ProtocolError
+from polonaise.log.batch import Batch, split
+from polonaise.terms import PartitionId, Transaction, TransactionId
+from polonaise.wire.messages import Batches, Read
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_HEADER_UNSUMMED = 8
+"""Magic and the CRC itself come before what the CRC is of."""
+
+
+class BatchReader:
+    """Batches of one partition, whole and verified, in order: `async for batch in reader`.
+
+    Promises: ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were
+    written. Raises `BatchDamaged`, `OutOfOrder` or `LogForked` rather than yield anything else. Close it with
+    `aclose`, or leave it to the client's end.
+    """
+
+    def __init__(
+        self,
+        questions: Questions,
+        settings: ClientSettings,
+        partition: PartitionId,
+        *,
+        after: TransactionId = -1,
+        until: TransactionId | None = None,
+        follow: bool = False,
+        with_data: bool = True,
+        since_us: int = 0,
+        timeout: float | None = None,
+    ) -> None:
+        self._questions = questions
+        self._settings = settings
+        self._partition = partition
+        self._until = until
+        self._follow = follow
+        self._with_data = with_data
+        self._since_us = since_us
+        self._timeout = settings.question_s_max if timeout is None else timeout
+        self._first = after + 1
+        self._continuity: Continuity | None = None if since_us else Continuity(after + 1)
+        self._end: TransactionId | None = until
+        """The last id that is wanted, once that is known."""
+        self._batches: deque[Batch] = deque()
+        self._coming: asyncio.Task[Batches] | None = None
+        self._done = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        while not self._batches:
+            if self._done:
+                raise StopAsyncIteration
+            await self._take_answer()
+        batch = self._batches.popleft()
+        if self._with_data and crc32(batch.view[_HEADER_UNSUMMED:]) != batch.crc:
+            self._done = True
+            raise BatchDamaged(f"the batch of partition {self._partition} that starts at {batch.first} arrived damaged")
+        return batch
+
+    async def aclose(self) -> None:
+        """Stop: what is on its way is not waited for."""
+        self._done = True
+        self._batches.clear()
+        if self._coming is not None:
+            self._coming.cancel()
+            self._coming = None
+
+    async def _take_answer(self) -> None:
+        if self._coming is None:
+            self._ask()
+        assert self._coming is not None
+        coming = self._coming
+        try:
+            answer = await asyncio.shield(coming)
+        finally:
+            if coming.done():
+                self._coming = None
+        batches = self._checked(answer)
+        if self._end is None and not self._follow:
+            self._end = answer.committed
+        self._done = not batches and not self._follow
+        if batches:
+            self._first = batches[-1].last + 1
+            self._since_us = 0
+        if self._end is not None and self._first > self._end:
+            self._done = True
+        if not self._done:
+            self._ask()
+        self._batches.extend(batches)
+
+    def _checked(self, answer: Batches) -> list[Batch]:
+        """The batches of an answer, each the successor of the one before; their CRCs are left to their use."""
+        done, self._done = self._done, True
+        batches = split(answer.payload[0] if answer.payload else b"", verify=False)
+        for batch in batches:
+            self._check(batch)
+        self._done = done
+        return batches
+
+    def _check(self, batch: Batch) -> None:
+        if batch.partition != self._partition:
+            raise ProtocolError(f"asked for partition {self._partition} and got {batch.partition}")
+        if self._continuity is None:
+            if batch.first > self._first:
+                self._continuity = Continuity(batch.first)
+            else:
+                self._continuity = Continuity(self._first)
+        self._continuity.follows(batch)
+
+    def _ask(self) -> None:
+        wait_s = self._settings.follow_s_max if self._follow else 0.0
+        question = Read(
+            first=self._first,
+            bytes_max=self._settings.read_bytes,
+            wait_ms=int(wait_s * 1000),
+            with_data=int(self._with_data),
+            after_time_us=self._since_us,
+        )
+        self._coming = asyncio.get_running_loop().create_task(
+            self._questions.ask(self._partition, question, Batches, self._timeout + wait_s, wait_s=wait_s)
+        )
+        self._coming.add_done_callback(retrieve)
+
+
+def first_batch(answer: Batches) -> Batch | None:
+    """The first batch of an answer, verified; None if there is none. Raises `BatchDamaged`."""
+    return Batch.parse(answer.payload[0]) if answer.payload else None
+
+
+async def transactions(
+    reader: BatchReader, after: TransactionId, until: TransactionId | None, since_us: int = 0
+) -> AsyncIterator[Transaction]:
+    """The transactions of a reader's batches above `after`, up to `until`, each body checked against its CRC."""
+    try:
+        async for batch in reader:
+            if batch.commit_time_us < since_us:
+                continue
+            if until is None or batch.last <= until:
+                for tx in batch.transactions(after):
+                    yield tx
+                continue
+            for tx in batch.transactions(after):
+                if tx.id > until:
+                    return
+                yield tx
+    finally:
+        await reader.aclose()

@@ -1,0 +1,73 @@
+"""Which server owns which partition, as the coordinator says, kept up to date by watching."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.settings import ClientSettings
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import Assignment, Owner, Versioned
+from polonaise.errors import PolonaiseError
+from polonaise.host import Host
+from polonaise.terms import PartitionId
+
+_log = logging.getLogger("polonaise.client")
+
+
+class Routes:
+    """The assignment. Whoever is refused by a server that owns a partition no more asks here again."""
+
+    def __init__(self, host: Host, coordinator: Coordinator, settings: ClientSettings) -> None:
+        self._host = host
+        self._coordinator = coordinator
+        self._settings = settings
+        self._known: Versioned[Assignment] = Versioned(-1, Assignment())
+        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.listeners: list[Callable[[Assignment], None]] = []
+        """Told of every newer assignment."""
+
+    async def start(self) -> asyncio.Task[None]:
+        """Read the assignment, and go on watching it."""
+        self._learn(await self._coordinator.assignment())
+        return self._host.spawn(self._watch(), "client: watch the assignment")
+
+    async def owner(self, partition: PartitionId) -> Owner:
+        """The owner of the partition; waits, without a deadline of its own, while it has none."""
+        while True:
+            owner = self._known.value.owners.get(partition)
+            if owner is not None:
+                return owner
+            await asyncio.shield(self._changed)
+
+    async def reread(self) -> None:
+        """A server says that the assignment has moved on: read it, if the coordinator can be reached."""
+        try:
+            async with asyncio.timeout(self._settings.request_s_max):
+                self._learn(await self._coordinator.assignment())
+        except (PolonaiseError, TimeoutError) as error:
+            _log.warning("the assignment cannot be read: %s", error)
+
+    def _learn(self, found: Versioned[Assignment]) -> None:
+        if found.version <= self._known.version:
+            return
+        self._known = found
+        changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
+        changed.set_result(None)
+        for listener in list(self.listeners):
+            listener(found.value)
+
+    async def _watch(self) -> None:
+        backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.coordinator_s_max):
+                    self._learn(await self._coordinator.assignment_after(self._known.version))
+                backoff.reset()
+            except TimeoutError:
+                continue
+            except PolonaiseError as error:
+                _log.warning("the assignment cannot be watched: %s", error)
+                await asyncio.sleep(backoff.pause_s(self._host.random.random()))

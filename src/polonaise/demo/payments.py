@@ -1,0 +1,139 @@
+"""Payments: read from a bank's file, or made up from a seed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import NamedTuple
+
+from polonaise.errors import BadOption
+
+COLUMNS = ("trans_id", "account_id", "date", "direction", "operation", "amount", "balance", "purpose")
+
+
+class Payment(NamedTuple):
+    """Money that moves. Amounts are integers, hundredths of the currency; an account is 0 where it is not ours."""
+
+    id: int
+    source: int
+    target: int
+    amount: int
+    kind: str
+    date: str
+
+    def encode(self) -> bytes:
+        return json.dumps(self, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Payment:
+        return cls(*json.loads(data))
+
+    @property
+    def accounts(self) -> tuple[int, ...]:
+        return tuple(account for account in (self.source, self.target) if account)
+
+    def change(self, account: int) -> int:
+        """What this payment does to the balance of an account."""
+        return self.amount * ((account == self.target) - (account == self.source))
+
+
+@dataclass
+class Book:
+    """Payments to make, in order, and what is known beforehand."""
+
+    payments: list[Payment]
+    opening: dict[int, int]
+    """Balances before the first payment."""
+    bank_balances: dict[int, int] = field(default_factory=dict)
+    """The bank's own last balance of each account, where the file tells."""
+    payments_of: dict[int, int] = field(default_factory=dict)
+    """How many payments touch each account."""
+    unchained: list[int] = field(default_factory=list)
+    """Accounts whose own rows do not chain to within 0.10; they are not compared with the bank."""
+    bad_rows: list[str] = field(default_factory=list)
+    """Rows that could not be used, with their line numbers."""
+    refuses_overdrafts: bool = True
+
+
+def read_payments(path: Path) -> Book:
+    """The payments of a bank's file (CSV with at least `COLUMNS`), in file order.
+
+    An account opens with its first row's balance before that row. Bad rows are named, not fatal; a file without the
+    columns is. The bank allowed overdrafts, so nothing is refused.
+    """
+    book = Book([], {}, refuses_overdrafts=False)
+    last: dict[int, int] = {}
+    unchained: set[int] = set()
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
+            if missing:
+                raise BadOption(f"{path} has no column {', '.join(missing)}: not a file of payments")
+            for row in rows:
+                try:
+                    payment, balance, account = _payment(row)
+                except (ValueError, InvalidOperation, TypeError) as error:
+                    book.bad_rows.append(f"line {rows.line_num}: {error}")
+                    continue
+                change = payment.change(account)
+                if account not in last:
+                    book.opening[account] = balance - change
+                elif abs(last[account] + change - balance) > 10:
+                    unchained.add(account)
+                last[account] = balance
+                book.payments_of[account] = book.payments_of.get(account, 0) + 1
+                book.payments.append(payment)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadOption(f"{path} can't be read: {error}") from error
+    book.unchained = sorted(unchained)
+    book.bank_balances = {account: balance for account, balance in last.items() if account not in unchained}
+    return book
+
+
+def _payment(row: dict[str, str]) -> tuple[Payment, int, int]:
+    account = int(row["account_id"])
+    amount = _hundredths(row["amount"])
+    direction = row["direction"]
+    if direction not in ("credit", "debit"):
+        raise ValueError(f"direction {direction!r} is neither credit nor debit")
+    if account <= 0 or amount < 0:
+        raise ValueError(f"account {account} or amount {amount} can't be")
+    source, target = (0, account) if direction == "credit" else (account, 0)
+    payment = Payment(int(row["trans_id"]), source, target, amount, row["operation"] or row["purpose"], row["date"])
+    return payment, _hundredths(row["balance"]), account
+
+
+def _hundredths(text: str) -> int:
+    value = Decimal(text) * 100
+    if not value.is_finite():
+        raise ValueError(f"{text!r} is no amount")
+    return int(value.to_integral_value())
+
+
+def make_payments(count: int, seed: int = 1, accounts: int = 500) -> Book:
+    """Payments as a bank sees them: few busy accounts and many quiet ones, salaries, fees, transfers, cash."""
+    source = random.Random(seed)
+    weights = [1 / (rank + 1) ** 0.7 for rank in range(accounts)]
+    book = Book([], dict.fromkeys(range(1, accounts + 1), 50000))
+    busy = source.choices(range(1, accounts + 1), weights, k=2 * count)
+    for number in range(count):
+        first, second = busy[2 * number], busy[2 * number + 1]
+        draw = source.random()
+        date = f"1993-{1 + number * 12 // count:02d}-{1 + source.randrange(28):02d}"
+        if draw < 0.55 and first != second:
+            payment = Payment(number, first, second, int(source.lognormvariate(9.5, 1.0)), "transfer", date)
+        elif draw < 0.70:
+            payment = Payment(number, 0, first, 100 * source.randrange(8_000, 40_000) // 10, "salary", date)
+        elif draw < 0.80:
+            payment = Payment(number, first, 0, 1_460, "fee", date)
+        else:
+            payment = Payment(number, first, 0, 100 * source.randrange(1, 900), "cash", date)
+        book.payments.append(payment)
+        for account in payment.accounts:
+            book.payments_of[account] = book.payments_of.get(account, 0) + 1
+    return book

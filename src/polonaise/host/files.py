@@ -1,0 +1,197 @@
+"""POSIX files behind a few threads: each call is one hop, and the event loop never waits for a disk.
+
+`OSError` is translated here. A call whose caller was cancelled still runs to its end in its thread; a file is closed
+only after the last such call, so that nothing reaches another file under a descriptor used anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Final, TypeVar
+
+from polonaise.errors import Closed, DirectoryInUse, DiskFailed, DiskFull, NotFound, PolonaiseError
+from polonaise.host import Buffer, DirectoryLock, File
+
+T = TypeVar("T")
+
+_BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_FILE_MODE: Final = 0o644
+
+_sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
+
+
+def _translated(error: OSError, path: str) -> PolonaiseError:
+    if error.errno in _NO_ROOM:
+        return DiskFull(f"no space left for {path!r}: free some, then try again")
+    if error.errno == errno.ENOENT:
+        return NotFound(f"no file or directory {path!r}")
+    return DiskFailed(f"{path!r}: {error.strerror or error}")
+
+
+def _at_the_door(path: str, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except OSError as error:
+        raise _translated(error, path) from error
+
+
+class RealDisk:
+    """The file system of this machine."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    async def _hop(self, path: str, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _at_the_door, path, call)
+
+    async def open(self, path: str, *, create: bool = False) -> File:
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        descriptor = await self._hop(path, lambda: os.open(path, flags, _FILE_MODE))
+        return _RealFile(self._executor, descriptor, path)
+
+    async def exists(self, path: str) -> bool:
+        return await self._hop(path, lambda: os.path.exists(path))
+
+    async def list(self, directory: str) -> list[str]:
+        return await self._hop(directory, lambda: sorted(os.listdir(directory)))
+
+    async def make_directory(self, path: str) -> None:
+        await self._hop(path, lambda: os.makedirs(path, exist_ok=True))
+
+    async def rename(self, source: str, target: str) -> None:
+        await self._hop(source, lambda: os.replace(source, target))
+
+    async def remove(self, path: str) -> None:
+        await self._hop(path, lambda: os.remove(path))
+
+    async def sync_directory(self, path: str) -> None:
+        await self._hop(path, lambda: _sync_directory(path))
+
+    async def lock(self, path: str) -> DirectoryLock:
+        return await self._hop(path, lambda: _RealLock(path))
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _RealLock:
+    """An advisory lock on a file; the kernel frees it when the process dies."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._descriptor)
+            raise DirectoryInUse(f"{path!r} is locked: another process has this directory open") from error
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class _RealFile:
+    """A descriptor, and the count of the calls that use it."""
+
+    def __init__(self, executor: Executor, descriptor: int, path: str) -> None:
+        self._executor = executor
+        self._descriptor = descriptor
+        self._path = path
+        self._guard = threading.Lock()
+        self._users = 0
+        self._closing = False
+        self._closed: Future[None] = Future()
+
+    async def read(self, offset: int, length: int) -> bytes:
+        return await self._hop(lambda descriptor: _read(descriptor, offset, length))
+
+    async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        def write(descriptor: int) -> None:
+            _write(descriptor, offset, buffers)
+            if sync:
+                _sync_data(descriptor)
+
+        await self._hop(write)
+
+    async def sync(self) -> None:
+        await self._hop(_sync_data)
+
+    async def truncate(self, length: int) -> None:
+        await self._hop(lambda descriptor: os.ftruncate(descriptor, length))
+
+    async def size(self) -> int:
+        return await self._hop(lambda descriptor: os.fstat(descriptor).st_size)
+
+    async def close(self) -> None:
+        with self._guard:
+            first, self._closing = not self._closing, True
+        if first:
+            self._executor.submit(self._leave, 0)
+        await asyncio.shield(asyncio.wrap_future(self._closed))
+
+    async def _hop(self, call: Callable[[int], T]) -> T:
+        with self._guard:
+            if self._closing:
+                raise Closed(f"{self._path!r} was closed")
+            self._users += 1
+        job = self._executor.submit(self._use, call)
+        job.add_done_callback(lambda done: self._leave(1) if done.cancelled() else None)
+        return await asyncio.wrap_future(job)
+
+    def _use(self, call: Callable[[int], T]) -> T:
+        try:
+            return _at_the_door(self._path, lambda: call(self._descriptor))
+        finally:
+            self._leave(1)
+
+    def _leave(self, leaving: int) -> None:
+        """The last one out closes the door."""
+        with self._guard:
+            self._users -= leaving
+            last = self._closing and self._users == 0 and not self._closed.done()
+        if last:
+            os.close(self._descriptor)
+            self._closed.set_result(None)
+
+
+def _read(descriptor: int, offset: int, length: int) -> bytes:
+    length = min(length, os.fstat(descriptor).st_size - offset)  # no memory for what is not there
+    parts: list[bytes] = []
+    while length > 0:
+        part = os.pread(descriptor, length, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _write(descriptor: int, offset: int, buffers: Sequence[Buffer]) -> None:
+    """All of the buffers, however little the system takes at a time."""
+    views = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if view.nbytes]
+    first = 0
+    while first < len(views):
+        written = os.pwritev(descriptor, views[first : first + _BUFFERS_MAX], offset)
+        offset += written
+        while first < len(views) and written >= views[first].nbytes:
+            written -= views[first].nbytes
+            first += 1
+        if written:
+            views[first] = views[first][written:]

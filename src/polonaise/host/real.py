@@ -1,0 +1,107 @@
+"""The machine itself: uvloop, POSIX files, sockets, the system's clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeAlias
+
+from polonaise.host import Clock, Disk, Host, Network
+from polonaise.host.files import RealDisk
+from polonaise.host.sockets import RealNetwork
+
+_log = logging.getLogger(__name__)
+
+FAILED_EXIT_CODE: Final = 70
+"""How a process ends that stopped itself: EX_SOFTWARE."""
+
+DISK_THREADS: Final = 4
+
+Main: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
+
+
+class RealClock:
+    """The system's clocks."""
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1000
+
+
+class RealHost:
+    """This process on this machine. `close` it when its tasks are done."""
+
+    def __init__(self, disk_threads: int = DISK_THREADS) -> None:
+        self._executor = ThreadPoolExecutor(disk_threads, thread_name_prefix="disk")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.clock: Clock = RealClock()
+        self.disk: Disk = RealDisk(self._executor)
+        self.network: Network = RealNetwork()
+        self.random = random.Random()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def fail(self, error: BaseException) -> None:
+        _log.critical("this process stops: %s", error, exc_info=error)
+        os._exit(FAILED_EXIT_CODE)
+
+    def close(self) -> None:
+        """End the disk's threads, after what they have under way."""
+        self._executor.shutdown()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+
+def run(main: Main) -> None:
+    """Run a node until `main` returns; SIGTERM and SIGINT cancel it, which is a clean stop and not an error."""
+    host = RealHost()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_until_stopped(main, host))
+    finally:
+        host.close()
+
+
+async def _until_stopped(main: Main, host: Host) -> None:
+    stopped = False
+    task = asyncio.ensure_future(main(host))
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,54 @@
+"""Is a log serializable? Told from its own evidence, without trusting whoever wrote it.
+
+Each batch may keep what its transactions were judged by: the client high-water mark and the locks. A transaction is
+built on fresh state iff for each lock that it checks nobody raised that lock between its mark and its id.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from polonaise.log.batch import Batch
+from polonaise.terms import LockMode, TransactionId
+
+
+class StaleTransaction(NamedTuple):
+    """A committed transaction that was built on stale locked state."""
+
+    transaction: TransactionId
+    lock: int
+    """The hash of the lock."""
+    client_high_water_mark: TransactionId
+    raised_by: TransactionId
+    """A later id than the mark, and an earlier one than the transaction."""
+
+
+class History:
+    """Follows a partition's log batch by batch from its beginning. `stale` collects what should not be there."""
+
+    def __init__(self) -> None:
+        self._raised: dict[int, TransactionId] = {}
+        self.stale: list[StaleTransaction] = []
+        self.judged = 0
+        """Transactions whose evidence was looked at."""
+        self.unjudged = 0
+        """Transactions whose batch kept no evidence."""
+
+    def follow(self, batch: Batch) -> None:
+        """The next batch of the log."""
+        evidence = batch.evidence()
+        if evidence is None:
+            self.unjudged += batch.count
+            return
+        self.judged += batch.count
+        marks = evidence.client_high_water_marks
+        for place in range(batch.count):
+            transaction = batch.first + place
+            locks = evidence.locks(place)
+            for lock, mode in locks:
+                raised = self._raised.get(lock, -1)
+                if mode != LockMode.APPEND and raised > marks[place]:
+                    self.stale.append(StaleTransaction(transaction, lock, marks[place], raised))
+            for lock, mode in locks:
+                if mode != LockMode.READ:
+                    self._raised[lock] = transaction

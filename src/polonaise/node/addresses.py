@@ -1,0 +1,20 @@
+"""Coordinator addresses, as options and `polonaise.connect` take them."""
+
+from __future__ import annotations
+
+import os
+
+from polonaise.coordination import Coordinator
+from polonaise.coordination.file import FileCoordinator
+from polonaise.errors import BadOption
+from polonaise.host import Host
+
+
+def coordinator_at(host: Host, address: str) -> Coordinator:
+    """The coordinator behind `file:PATH`. Raises `BadOption` for anything else."""
+    scheme, separator, place = address.partition(":")
+    if not separator or not place:
+        raise BadOption(f"{address!r} is no coordinator address: write file:PATH")
+    if scheme != "file":
+        raise BadOption(f"no coordinator of kind {scheme!r}: this version knows file:PATH")
+    return FileCoordinator(host, os.path.abspath(place))

@@ -1,0 +1,140 @@
+"""A small cluster as child processes on loopback: for the demo, benchmarks and tests with real kills."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from polonaise.errors import PolonaiseError
+
+
+class StartFailed(PolonaiseError):
+    """A child process did not come up; the message ends with what it printed."""
+
+    code = "start_failed"
+
+
+class ChildNode:
+    """One node as a child process, which can be killed and started again where it was."""
+
+    def __init__(self, name: str, arguments: list[str], log: Path) -> None:
+        self.name = name
+        self._arguments = arguments
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+        """Where it listens; stays the same over restarts."""
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self, deadline_s: float = 30.0) -> None:
+        """Start it, and return when it listens. Raises `StartFailed`."""
+        arguments = [*self._arguments, "--listen", self.address or "127.0.0.1:0"]
+        with self._log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "polonaise.cli", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        assert self._process.stdout is not None
+        line = _first_line(self._process.stdout.fileno(), deadline_s)
+        if not line.startswith("listening "):
+            self.kill()
+            tail = self._log.read_text(errors="replace")[-2000:]
+            raise StartFailed(f"{self.name} did not start: {tail.strip() or 'it printed nothing'}")
+        self.address = line.removeprefix("listening ").strip()
+
+    def kill(self) -> None:
+        """Kill it with -9 and wait until it is gone."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Ask it to stop and wait until it is gone."""
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(number)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+
+
+class LocalCluster:
+    """A server and storage nodes as processes of this machine, under one directory. A context manager."""
+
+    def __init__(
+        self, directory: Path, *, storage: int = 3, partitions: int = 1, evidence: bool = False, verbose: bool = False
+    ) -> None:
+        self.directory = directory
+        self.coordinator = f"file:{directory / 'coordinator'}"
+        chatty = ["--verbose"] if verbose else []
+        self.storage = [
+            ChildNode(
+                f"storage {number}",
+                ["storage", "run", "--directory", str(directory / f"storage-{number}"), *chatty],
+                directory / f"storage-{number}.log",
+            )
+            for number in range(storage)
+        ]
+        self._partitions = partitions
+        self._server_options = ["--evidence"] if evidence else []
+        self._server_options += chatty
+        self.server: ChildNode | None = None
+
+    def start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for node in self.storage:
+            node.start()
+        addresses = ",".join(node.address for node in self.storage)
+        arguments = ["server", "run", "--coordinator", self.coordinator, "--storage", addresses]
+        arguments += ["--partitions", str(self._partitions), *self._server_options]
+        self.server = ChildNode("server", arguments, self.directory / "server.log")
+        self.server.start()
+
+    def stop(self) -> None:
+        if self.server:
+            self.server.stop()
+        for node in self.storage:
+            node.stop()
+
+    def __enter__(self) -> LocalCluster:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+def _first_line(descriptor: int, deadline_s: float) -> str:
+    """What the process prints first, or what came until it ended or the deadline passed."""
+    until_s = time.monotonic() + deadline_s
+    line = b""
+    while not line.endswith(b"\n"):
+        left_s = until_s - time.monotonic()
+        if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
+            break
+        piece = os.read(descriptor, 256)
+        if not piece:
+            break
+        line += piece
+    return line.decode(errors="replace")

@@ -1,0 +1,66 @@
+"""The storage node and the server as processes: started, stopped by a signal, saying where they listen."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from polonaise.coordination.values import ClusterDescription
+from polonaise.errors import AlreadyInitialized, BadOption, NotInitialized
+from polonaise.host import Host
+from polonaise.node.addresses import coordinator_at
+from polonaise.server.node import Server
+from polonaise.server.settings import ServerSettings
+from polonaise.storage.node import StorageNode
+from polonaise.storage.settings import StorageSettings
+from polonaise.terms import StorageId
+
+Ready = Callable[[str], None]
+"""Called once with the address when the node serves."""
+
+
+async def _until_cancelled() -> None:
+    """For ever: the host cancels a node's main task when the process is told to stop."""
+    await asyncio.get_running_loop().create_future()
+
+
+async def run_storage(host: Host, settings: StorageSettings, ready: Ready) -> None:
+    """Run a storage node until cancelled."""
+    node = StorageNode(host, settings)
+    await node.start()
+    try:
+        ready(node.address)
+        await _until_cancelled()
+    finally:
+        await node.close()
+
+
+async def run_server(
+    host: Host, coordinator_address: str, storage: tuple[StorageId, ...], partitions: int, settings: ServerSettings,
+    ready: Ready,
+) -> None:  # fmt: skip
+    """Run a server until cancelled. Makes the cluster if there is none and `storage` says of what."""
+    coordinator = coordinator_at(host, coordinator_address)
+    try:
+        description = await coordinator.describe()
+    except NotInitialized:
+        if not storage:
+            raise BadOption("no cluster here yet: name its storage nodes with --storage A,B,C") from None
+        description = ClusterDescription(secrets.token_bytes(16), partitions, storage)
+        try:
+            await coordinator.initialize(description)
+        except AlreadyInitialized:
+            description = await coordinator.describe()
+    if storage and set(storage) != set(description.storage):
+        raise BadOption(
+            f"this cluster's storage nodes are {', '.join(description.storage)}; --storage names {', '.join(storage)}"
+        )
+    server = Server(host, coordinator, settings)
+    await server.start()
+    try:
+        ready(server.address)
+        await _until_cancelled()
+    finally:
+        await server.close()
+        await coordinator.close()

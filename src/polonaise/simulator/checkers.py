@@ -1,0 +1,258 @@
+"""One checker per promise of `docs/guarantees.md`: the log in the end against the history of the schedule.
+
+A checker knows what was asked, told and seen, and what the batches say; of how the cluster works it knows nothing.
+Each returns what it found broken.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+from polonaise.simulator.ground import FinalLog, Replica
+from polonaise.simulator.history import COUNT, MOVE, PRODUCED, Fate, History, Kind, Try, Violation, describe
+from polonaise.terms import LockMode, TransactionId
+
+ACCOUNT_START: Final = 100
+"""What every account holds before the first transfer."""
+
+Checker = Callable[[FinalLog, History], Iterator[Violation]]
+
+
+def check(logs: Sequence[FinalLog], history: History) -> list[Violation]:
+    """Everything that can be told from the logs and the history."""
+    found = list(history.violations)
+    for log in logs:
+        for checker in CHECKERS:
+            found.extend(checker(log, history))
+    return found
+
+
+def check_replicas(log: FinalLog, replicas: Sequence[Replica], spoilt: set[str]) -> Iterator[Violation]:
+    """P2: replicas agree byte by byte. One whose disk was damaged may lack batches, and have no others."""
+    held = {batch.first: batch for batch in log.batches}
+    for replica in replicas:
+        for batch in replica.batches:
+            same = held.get(batch.first)
+            if same is None or bytes(same.view) != bytes(batch.view):
+                seen = f"{replica.name} holds ids {batch.first} to {batch.last} with CRC {batch.crc:#010x}"
+                yield Violation("P2 agreement", f"the log's own bytes in partition {log.partition}", seen)
+        if replica.name in spoilt:
+            continue
+        if replica.bad:
+            yield Violation("P10 corruption", f"{replica.name}, which was never damaged, to read", replica.bad)
+        elif len(replica.batches) != len(log.batches):
+            seen = f"{replica.name} ends at {replica.last}"
+            yield Violation("P1 durability", f"partition {log.partition} up to {len(log) - 1}", seen)
+
+
+# ------------------------------------------------------------------ P1, P2, P4: what was seen and told is there
+
+
+def _seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P4: whatever anybody was given was committed then, so it is in the log now, as it was."""
+    for transaction, seen in sorted(history.seen[log.partition].items()):
+        if transaction >= len(log):
+            yield Violation("P4 no dirty read", f"a log that ends at {len(log) - 1}", f"{transaction}: {describe(seen)}")
+        elif log.transactions[transaction] != seen:
+            there = describe(log.transactions[transaction])
+            yield Violation("P2 agreement", f"{there} at {transaction}", f"{describe(seen)} was given to somebody")
+
+
+def _told_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P1: an acknowledged id is in the log with the bytes of its try."""
+    for attempt in history.tries:
+        if attempt.partition != log.partition or attempt.fate is not Fate.COMMITTED:
+            continue
+        for place, data in enumerate(attempt.bodies):
+            transaction = attempt.id + place
+            if transaction >= len(log):
+                yield Violation("P1 durability", str(attempt), f"the log ends at {len(log) - 1}")
+            elif log.transactions[transaction].data != data:
+                yield Violation("P1 durability", str(attempt), f"{describe(log.transactions[transaction])} there")
+
+
+# ------------------------------------------------------------------ P3: order
+
+
+def _order(log: FinalLog, history: History) -> Iterator[Violation]:
+    following = 0
+    for batch in log.batches:
+        if batch.first != following:
+            yield Violation("P3 order and density", f"a batch from {following}", f"one from {batch.first}")
+        following = batch.last + 1
+    for before, after in pairwise(log.batches):
+        for what in ("commit_time_us", "session", "generation"):
+            if getattr(after, what) < getattr(before, what):
+                seen = f"{getattr(before, what)} before {after.first} and {getattr(after, what)} from it on"
+                yield Violation("P3 order and density", f"{what} never to decrease", seen)
+        if after.previous_crc != before.crc:
+            yield Violation("P2 agreement", f"the batch from {after.first} to name its predecessor", "another CRC")
+    for transaction, body in enumerate(log.bodies):
+        if body is None or body.number >= len(history.tries):
+            continue
+        floor = history.tries[body.number].floor
+        if transaction <= floor:
+            expected = f"ids in commit order: {floor} was known before try {body.number} was made"
+            yield Violation("P3 order and density", expected, f"it got {transaction}")
+
+
+# ------------------------------------------------------------------ P5: serializability
+
+
+def _locks(log: FinalLog, history: History) -> Iterator[Violation]:
+    """By the evidence: between a transaction's mark and its id nobody else raised a lock that it checked."""
+    if len(log.marks) != len(log):
+        yield Violation("P5 serializability", "evidence in every batch", f"{len(log.marks)} of {len(log)} transactions")
+        return
+    raised: dict[int, TransactionId] = {}
+    for first, stop in _groups(log):
+        mark = min(log.marks[first:stop])
+        for transaction in range(first, stop):
+            for lock, mode in log.locks[transaction]:
+                if mode != LockMode.APPEND and raised.get(lock, -1) > mark:
+                    seen = f"{transaction} was built on {mark}, and {raised[lock]} raised lock {lock:#x}"
+                    yield Violation("P5 serializability", f"nothing between (partition {log.partition})", seen)
+        for transaction in range(first, stop):
+            for lock, mode in log.locks[transaction]:
+                if mode != LockMode.READ:
+                    raised[lock] = transaction
+
+
+def _groups(log: FinalLog) -> Iterator[tuple[TransactionId, TransactionId]]:
+    """The transactions of one try lie together, and are judged together."""
+    first = 0
+    for transaction in range(1, len(log) + 1):
+        here, before = log.bodies[transaction] if transaction < len(log) else None, log.bodies[transaction - 1]
+        if here is None or before is None or here.number != before.number:
+            yield first, transaction
+            first = transaction
+
+
+def _evidence(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P5: what the log says that a try was judged by is what its application said."""
+    for transaction, body in enumerate(log.bodies):
+        if body is None or body.number >= len(history.tries) or transaction >= len(log.marks):
+            continue
+        attempt = history.tries[body.number]
+        locks = attempt.locks if body.place == attempt.count - 1 else None
+        if attempt.mark is None:
+            continue
+        if log.marks[transaction] != attempt.mark or (locks is not None and log.locks[transaction] != locks):
+            seen = f"mark {log.marks[transaction]} and locks {log.locks[transaction]} at {transaction}"
+            yield Violation("P5 serializability", f"mark {attempt.mark} and locks {attempt.locks} of {attempt}", seen)
+
+
+def _bank(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P5: a transfer saw the balances as they were just before it, and none ever went below zero."""
+    balances: dict[int, int] = {}
+    for transaction, body in enumerate(log.bodies):
+        if body is None or body.kind is not Kind.MOVE:
+            continue
+        source, target, amount, source_seen, target_seen = MOVE.unpack_from(body.rest)
+        there = balances.get(source, ACCOUNT_START), balances.get(target, ACCOUNT_START)
+        if there != (source_seen, target_seen):
+            seen = f"the transfer {transaction} was built on {source_seen} and {target_seen}"
+            yield Violation("P5 serializability", f"balances {there[0]} and {there[1]}", seen)
+        balances[source], balances[target] = there[0] - amount, there[1] + amount
+        if balances[source] < 0:
+            yield Violation("P5 serializability", "no negative balance", f"{balances[source]} after {transaction}")
+
+
+def _counters(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P5: compare-and-set lets each step of a counter happen once, in order."""
+    counters: dict[int, int] = {}
+    for transaction, body in enumerate(log.bodies):
+        if body is None or body.kind is not Kind.COUNT:
+            continue
+        counter, value = COUNT.unpack_from(body.rest)
+        if value != counters.get(counter, 0) + 1:
+            seen = f"{value} at {transaction}"
+            yield Violation("P5 serializability", f"{counters.get(counter, 0) + 1} of counter {counter} next", seen)
+        counters[counter] = value
+
+
+def _answers(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P2: every answer was true of the log: a mark that was reached, a value that the register had by then."""
+    stages = log.registers_after()
+    ends = [end for end, _ in stages]
+    for question in history.questions:
+        if question.partition != log.partition:
+            continue
+        if question.mark is not None:
+            if question.mark >= len(log):
+                seen = f"{question.client} was answered at {question.mark}"
+                yield Violation("P4 no dirty read", f"a log that ends at {len(log) - 1}", seen)
+            continue
+        values = [held.get(question.key) for _, held in stages[bisect_right(ends, question.floor) - 1 :]]
+        if question.value not in values:
+            seen = f"{question.client} was told {question.value!r}"
+            yield Violation("P2 agreement", f"register {question.key!r} = one of {values} from {question.floor} on", seen)
+
+
+# ------------------------------------------------------------------ P6, P9, P10: fates, groups, bytes
+
+
+def _fates(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P6: what was told of an append is true. P9: a group is there whole, in one batch, or not at all."""
+    found: dict[int, list[TransactionId]] = {}
+    for transaction, body in enumerate(log.bodies):
+        if not log.transactions[transaction].data:
+            continue  # A producer was opened.
+        if body is None or body.number >= len(history.tries):
+            seen = describe(log.transactions[transaction])
+            yield Violation("P10 corruption", "only what an application wrote", f"{seen} at {transaction}")
+        else:
+            found.setdefault(body.number, []).append(transaction)
+    for attempt in history.tries:
+        if attempt.partition == log.partition:
+            yield from _fate(log, attempt, found.get(attempt.number, []))
+
+
+def _fate(log: FinalLog, attempt: Try, there: list[TransactionId]) -> Iterator[Violation]:
+    if attempt.fate is Fate.FAILED and there:
+        yield Violation("P6 fate", str(attempt), f"it is in the log as {there}")
+    if attempt.fate is Fate.COMMITTED and there[:1] != [attempt.id]:
+        yield Violation("P6 fate", str(attempt), f"it is in the log as {there}")
+    if not there:
+        return
+    first = there[0]
+    if there != list(range(first, first + attempt.count)):
+        promise = "P6 fate" if attempt.count == 1 else "P9 all-or-nothing"
+        yield Violation(promise, f"{attempt.count} transactions, once: {attempt}", f"it is in the log as {there}")
+        return
+    if log.batch_places[first] != log.batch_places[there[-1]]:
+        yield Violation("P9 all-or-nothing", "a group in one batch", f"ids {there} of {attempt} are in several")
+    if [log.transactions[transaction].data for transaction in there] != attempt.bodies:
+        yield Violation("P10 corruption", f"the bodies of {attempt}", f"other bytes at {there}")
+    if attempt.position is not None and first != attempt.position:
+        yield Violation("P6 fate", f"{attempt} at the demanded position {attempt.position}", f"it got {first}")
+
+
+def _producers(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P6: each number of an idempotent producer is in the log once, in order."""
+    numbers: dict[int, int] = {}
+    for transaction, body in enumerate(log.bodies):
+        if body is None or body.kind is not Kind.PRODUCED:
+            continue
+        producer, number = PRODUCED.unpack_from(body.rest)
+        if number != numbers.get(producer, -1) + 1:
+            seen = f"{number} at {transaction}"
+            yield Violation("P6 fate", f"number {numbers.get(producer, -1) + 1} of producer {producer} next", seen)
+        numbers[producer] = number
+
+
+CHECKERS: Final[tuple[Checker, ...]] = (
+    _seen_is_there,
+    _told_is_there,
+    _order,
+    _locks,
+    _evidence,
+    _bank,
+    _counters,
+    _answers,
+    _fates,
+    _producers,
+)

@@ -1,0 +1,270 @@
+"""A whole simulated cluster: storage nodes, servers, applications and the coordinator, running the production code.
+
+Everything that can be chosen is drawn per seed (*swarm*): sizes small enough that segments roll, windows close, caches
+overflow and queues fill within a few dozen appends. Every node is kept running: what dies starts again after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from polonaise import errors
+from polonaise.client.settings import ClientSettings
+from polonaise.coordination.values import ClusterDescription, PartitionValue
+from polonaise.errors import AlreadyInitialized, CoordinatorUnavailable, InvariantViolated, PolonaiseError
+from polonaise.host import Host
+from polonaise.link.connection import LinkSettings
+from polonaise.server.node import Server
+from polonaise.server.settings import ServerSettings
+from polonaise.simulator.coordinator import (
+    CoordinatorConfiguration,
+    SimulatedCoordinator,
+    SimulatedCoordinatorClient,
+)
+from polonaise.simulator.loop import LIFE
+from polonaise.simulator.process import Process
+from polonaise.simulator.world import Machine, World
+from polonaise.storage.node import StorageNode
+from polonaise.storage.settings import StorageSettings
+from polonaise.terms import PartitionId, StorageId
+
+CLUSTER_KEY: Final = bytes(range(1, 17))
+DIRECTORY: Final = "data"
+_STORAGE_PORT: Final = 9000
+_SERVER_PORT: Final = 7000
+
+MAY_END_A_NODE: Final[tuple[type[PolonaiseError], ...]] = tuple(
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, PolonaiseError) and kind not in (PolonaiseError, InvariantViolated)
+)
+"""Faults that a node may die of, to be started again. An invariant is not one: that is our mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What one seed's cluster is like."""
+
+    storage: int
+    servers: int
+    clients: int
+    partitions: int
+    link: LinkSettings
+    server: ServerSettings
+    client: ClientSettings
+    segment_bytes_max: int
+    coordinator: CoordinatorConfiguration
+    lease_s: float
+    """A server that the coordinator has not heard from for this long counts as dead."""
+
+    @classmethod
+    def draw(cls, source: random.Random) -> Knobs:
+        choice, uniform = source.choice, source.uniform
+        heartbeat_s = uniform(0.1, 0.5)
+        link = LinkSettings(
+            heartbeat_s=heartbeat_s,
+            silence_s_max=heartbeat_s * uniform(2.5, 5.0),
+            hello_s_max=1.0,
+            frame_s_max=uniform(1.0, 3.0),
+            unsent_bytes_high=choice((2_000, 65_536, 4_194_304)),
+        )
+        return cls(
+            storage=source.choices((1, 3, 5), (1, 12, 2))[0],
+            servers=source.choices((1, 2), (2, 3))[0],
+            clients=source.choices((1, 2, 3, 4), (1, 3, 3, 1))[0],
+            partitions=source.choices((1, 2), (4, 1))[0],
+            link=link,
+            server=_server(source, link),
+            client=_client(source, link),
+            segment_bytes_max=choice((600, 1_500, 4_000, 20_000)),
+            coordinator=CoordinatorConfiguration(timeout_s=uniform(0.1, 0.4)),
+            lease_s=uniform(0.3, 1.5),
+        )
+
+
+def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
+    choice, uniform = source.choice, source.uniform
+    return ServerSettings(
+        link=link,
+        evidence=True,
+        lock_entries=choice((16, 256, 4_096)),
+        window=choice((1, 2, 4)),
+        batch_count_max=choice((1, 3, 8, 64)),
+        batch_bytes_max=choice((300, 4_000, 100_000)),
+        inbox_bytes_max=choice((1_000, 8_000, 1_000_000)),
+        inbox_s_max=uniform(0.5, 3.0),
+        cache_bytes_max=choice((500, 5_000, 1_000_000)),
+        checkpoint_transactions=choice((5, 20, 1_000, 250_000)),
+        pulse_s=choice((1.0, 3.0, 60.0)),
+        acknowledge_s_max=uniform(0.2, 1.0),
+        gather_s=choice((0.0, 0.02, 0.2)),
+        replica_s_max=uniform(0.4, 1.5),
+        coordinator_s_max=uniform(0.5, 1.5),
+        retry_s_min=uniform(0.01, 0.05),
+        retry_s_max=uniform(0.1, 0.4),
+        copy_bytes=choice((400, 4_000, 100_000)),
+        copy_pause_ratio=choice((0.0, 1.0)),
+        readmit_transactions=choice((0, 5, 50)),
+        readmit_s_min=uniform(0.05, 0.5),
+        read_bytes_max=choice((1_000, 100_000)),
+    )
+
+
+def _client(source: random.Random, link: LinkSettings) -> ClientSettings:
+    choice, uniform = source.choice, source.uniform
+    return ClientSettings(
+        link=link,
+        outstanding_count_max=choice((4, 16, 1_000)),
+        outstanding_bytes_max=choice((2_000, 1_000_000)),
+        frame_count_max=choice((1, 2, 8, 100)),
+        frame_bytes_max=choice((300, 10_000)),
+        credit_bytes=choice((200, 2_000, 100_000)),
+        idle_flush_s=uniform(0.1, 0.5),
+        connect_s_max=uniform(0.5, 1.5),
+        request_s_max=uniform(0.5, 2.0),
+        question_s_max=5.0,
+        mount_s_max=uniform(0.5, 2.0),
+        retry_s_min=0.02,
+        retry_s_max=uniform(0.1, 0.4),
+        coordinator_s_max=uniform(1.0, 3.0),
+        read_bytes=choice((400, 4_000, 100_000)),
+        follow_s_max=uniform(0.2, 2.0),
+        fetch_bytes=choice((300, 10_000)),
+        fetches_max=choice((1, 4)),
+    )
+
+
+class Node:
+    """One node of the cluster: its machine, and the process that should be running there."""
+
+    def __init__(self, cluster: Cluster, name: str, main: Callable[[Node, Host], Awaitable[None]]) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.machine: Machine = cluster.world.machine(name)
+        self.process: Process | None = None
+        self.held_down = False
+        """Whoever holds it down starts it again."""
+        self.away_since: float | None = None
+        """Since when the coordinator does not hear from it: paused, or cut off."""
+        self.restarts = 0
+        self._main = main
+        self._random = cluster.world.random(f"restarts/{name}")
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        if not self.running:
+            self.away_since = None
+            self.process = self.machine.start(self._run, may_fail=MAY_END_A_NODE)
+
+    async def _run(self, host: Host) -> None:
+        await self._main(self, host)
+
+    async def keep_running(self) -> None:
+        """Start it, and start it again after each end, until the schedule is over."""
+        self.start()
+        while True:
+            process = self.process
+            assert process is not None
+            await process.ended()
+            self.restarts += 1
+            self.cluster.on_ended(self)
+            await asyncio.sleep(self._random.choice((0.01, 0.1, 0.5, 1.5)) * (0.5 + self._random.random()))
+            while self.held_down:
+                await asyncio.sleep(0.05)
+            self.start()
+
+
+class Cluster:
+    """The nodes of one schedule."""
+
+    def __init__(self, world: World, knobs: Knobs, client_main: Callable[[Node, Host], Awaitable[None]]) -> None:
+        self.world = world
+        self.knobs = knobs
+        self.service = SimulatedCoordinator(world.random("coordinator"), knobs.coordinator)
+        self.cut_off: set[str] = set()
+        """Machines that do not reach the coordinator."""
+        self.storage = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage)]
+        self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
+        self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
+        self.owners: dict[str, Server] = {}
+        """The server object of the latest process of each server node: for health."""
+        self.ended: Callable[[Node], None] = lambda _: None
+        addresses = tuple(self.storage_id(node) for node in self.storage)
+        self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)
+        self._keepers: list[asyncio.Task[None]] = []
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*self.storage, *self.servers, *self.clients]
+
+    @staticmethod
+    def storage_id(node: Node) -> StorageId:
+        return f"{node.name}:{_STORAGE_PORT}"
+
+    def on_ended(self, node: Node) -> None:
+        self.ended(node)
+
+    async def start(self) -> None:
+        """Make the cluster and start every node, to be kept running."""
+        coordinator = self.service.client(_NOBODY)
+        while True:
+            try:
+                await coordinator.initialize(self.description)
+                break
+            except CoordinatorUnavailable:
+                continue
+            except AlreadyInitialized:
+                break
+        loop = asyncio.get_running_loop()
+        self._keepers = [loop.create_task(node.keep_running(), name=f"keeper of {node.name}") for node in self.nodes]
+
+    def coordinator(self, node: Node, host: Host) -> SimulatedCoordinatorClient:
+        """The coordinator as the process that calls this reaches it."""
+        process = LIFE.get()
+        assert isinstance(process, Process)
+
+        def is_alive() -> bool:
+            away = node.away_since
+            return not process.dead and (away is None or self.world.now - away < self.knobs.lease_s)
+
+        def is_reachable() -> bool:
+            return node.name not in self.cut_off
+
+        return self.service.client(host, is_alive=is_alive, is_reachable=is_reachable)
+
+    def partition_value(self, partition: PartitionId) -> PartitionValue:
+        """What the coordinator holds."""
+        return PartitionValue.decode(self.service.snapshot()[f"partition-{partition}"][1])
+
+    # ------------------------------------------------------------------ what the processes run
+
+    async def _storage(self, node: Node, host: Host) -> None:
+        settings = StorageSettings(
+            directory=DIRECTORY,
+            listen=f"{node.name}:{_STORAGE_PORT}",
+            segment_bytes_max=self.knobs.segment_bytes_max,
+            link=self.knobs.link,
+        )
+        storage = StorageNode(host, settings)
+        await storage.start()
+        await asyncio.get_running_loop().create_future()
+
+    async def _server(self, node: Node, host: Host) -> None:
+        settings = self.knobs.server
+        server = Server(host, self.coordinator(node, host), _at(settings, f"{node.name}:{_SERVER_PORT}"))
+        self.owners[node.name] = server
+        await server.start()
+        await asyncio.get_running_loop().create_future()
+
+
+def _at(settings: ServerSettings, listen: str) -> ServerSettings:
+    from dataclasses import replace
+
+    return replace(settings, listen=listen)

@@ -1,0 +1,87 @@
+"""What really lies on the disks: each replica's batches, read from its files without any code of the storage node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from polonaise.errors import BatchDamaged, SegmentDamaged
+from polonaise.log import registers
+from polonaise.log.batch import Batch
+from polonaise.log.segment import FRAME_BYTES, SegmentHeader, open_batch
+from polonaise.simulator.disk import SimulatedDisk
+from polonaise.simulator.history import Body, parse_body
+from polonaise.terms import PartitionId, Transaction, TransactionId
+
+
+@dataclass(slots=True)
+class Replica:
+    """One replica's copy of one partition, as far as it reads."""
+
+    name: str
+    batches: list[Batch] = field(default_factory=list)
+    bad: str = ""
+    """Where it does not read; empty when all of it does."""
+
+    @property
+    def last(self) -> TransactionId:
+        return self.batches[-1].last if self.batches else -1
+
+
+def read_replica(name: str, disk: SimulatedDisk, directory: str, partition: PartitionId) -> Replica:
+    """Every batch of every segment; reading goes on with the next segment after bad bytes."""
+    replica = Replica(name)
+    prefix = f"{directory}/{partition}/"
+    for path in disk.paths():
+        if path.startswith(prefix) and path.endswith(".seq"):
+            try:
+                _read_segment(disk.contents(path), replica)
+            except (SegmentDamaged, BatchDamaged) as error:
+                replica.bad = f"{path}: {error}"
+    return replica
+
+
+def _read_segment(raw: bytes, replica: Replica) -> None:
+    header = SegmentHeader.decode(raw)
+    view, offset = memoryview(raw), header.data_start
+    while offset < len(raw):
+        batch = open_batch(view, offset, offset=offset, seed=header.seed)
+        replica.batches.append(batch)
+        offset += FRAME_BYTES + batch.length
+
+
+class FinalLog:
+    """One partition's log in the end, taken apart for the checkers."""
+
+    def __init__(self, partition: PartitionId, batches: list[Batch]) -> None:
+        self.partition = partition
+        self.batches = batches
+        self.transactions: list[Transaction] = []
+        self.bodies: list[Body | None] = []
+        self.batch_places: list[int] = []
+        """By id: the place of its batch."""
+        self.marks: list[TransactionId] = []
+        """By id: the client high-water mark that it was judged by."""
+        self.locks: list[list[tuple[int, int]]] = []
+        for place, batch in enumerate(batches):
+            self.transactions.extend(batch.transactions())
+            self.batch_places.extend([place] * batch.count)
+            evidence = batch.evidence()
+            if evidence is not None:
+                self.marks.extend(evidence.client_high_water_marks.tolist())
+                self.locks.extend(evidence.locks(index) for index in range(batch.count))
+        self.bodies = [parse_body(transaction.data) for transaction in self.transactions]
+        self.batch_ends = list(accumulate(batch.count for batch in batches))
+
+    def __len__(self) -> int:
+        return len(self.transactions)
+
+    def registers_after(self) -> list[tuple[TransactionId, dict[bytes, bytes]]]:
+        """The registers after each batch that changed them, with that batch's last id."""
+        held: dict[bytes, bytes] = {}
+        stages: list[tuple[TransactionId, dict[bytes, bytes]]] = [(-1, {})]
+        for batch in self.batches:
+            if batch.registers_bytes:
+                registers.apply(held, batch.registers)
+                stages.append((batch.last, dict(held)))
+        return stages

@@ -1,0 +1,226 @@
+"""The global history of a schedule: what applications asked for, what they were told, and all that anybody ever saw.
+
+Each try of an append carries its number in its body, so that a transaction found anywhere names the try it came from.
+Checkers compare the history with the log in the end; what can be told at once (two transactions under one id, a feed
+with a gap) is a violation at once.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from polonaise.simulator.loop import ScheduleFailed
+from polonaise.terms import PartitionId, Transaction, TransactionId
+
+_BODY: Final = struct.Struct("<IHBB")
+MOVE: Final = struct.Struct("<HHiii")
+"""A transfer: from, to, amount, and the two balances as its context saw them."""
+COUNT: Final = struct.Struct("<HI")
+"""A step of a counter: which, and its value after the step."""
+PRODUCED: Final = struct.Struct("<Hq")
+"""A producer's append: which producer, which number."""
+
+
+class Violation(ScheduleFailed):
+    """A promise that was broken."""
+
+    def __init__(self, promise: str, expected: str, seen: str) -> None:
+        super().__init__(f"{promise}: expected {expected}; seen: {seen}")
+        self.promise = promise
+
+
+class Kind(enum.IntEnum):
+    """What an append is to its application."""
+
+    PLAIN = 0
+    MOVE = 1
+    LOCKED = 2
+    GROUP = 3
+    COUNT = 4
+    POSITION = 5
+    PRODUCED = 6
+
+
+class Fate(enum.Enum):
+    """What its application knows of an append."""
+
+    PENDING = "pending"
+    COMMITTED = "committed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """Its application died, or was told that it may still commit."""
+
+
+@dataclass(slots=True)
+class Try:
+    """One try of one append, or of a group; a context that runs again makes a new one."""
+
+    number: int
+    client: str
+    partition: PartitionId
+    kind: Kind
+    count: int
+    invoked_s: float
+    floor: TransactionId
+    """The highest id of this partition that anybody had been told to be committed when this was asked for."""
+    mark: TransactionId | None = None
+    """The client high-water mark that it was to be judged by; None if that was left to the client."""
+    locks: list[tuple[int, int]] = field(default_factory=list)
+    position: TransactionId | None = None
+    fate: Fate = Fate.PENDING
+    id: TransactionId = -1
+    """The first id, as its application was told."""
+    why: str = ""
+    bodies: list[bytes] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        told = f"committed as {self.id}" if self.fate is Fate.COMMITTED else f"{self.fate.value} {self.why}".strip()
+        return f"try {self.number} ({self.kind.name} of {self.client}, partition {self.partition}): told {told}"
+
+
+class Body(NamedTuple):
+    """What a body says of its try."""
+
+    number: int
+    place: int
+    kind: Kind
+    rest: bytes
+
+
+def parse_body(data: bytes) -> Body | None:
+    """None for a body that no application of this schedule wrote."""
+    if len(data) < _BODY.size:
+        return None
+    number, place, kind, _ = _BODY.unpack_from(data)
+    if kind > max(Kind):
+        return None
+    return Body(number, place, Kind(kind), data[_BODY.size :])
+
+
+class Question(NamedTuple):
+    """A proved answer about the log: it must not be older than what was known before the question."""
+
+    client: str
+    partition: PartitionId
+    floor: TransactionId
+    mark: TransactionId | None
+    """The mark that was answered; None for a register, whose value may be that of any mark from `floor` on."""
+    key: bytes = b""
+    value: bytes | None = None
+
+
+class History:
+    """What happened, as the applications know it."""
+
+    def __init__(self, partitions: int) -> None:
+        self.tries: list[Try] = []
+        self.seen: list[dict[TransactionId, Transaction]] = [{} for _ in range(partitions)]
+        """By partition and id: the first sight of it."""
+        self.questions: list[Question] = []
+        self.violations: list[Violation] = []
+        self.told: list[TransactionId] = [-1] * partitions
+        """By partition: the highest id that an application was told to be committed, or saw."""
+        self.reads = 0
+
+    def violated(self, promise: str, expected: str, seen: str) -> None:
+        self.violations.append(Violation(promise, expected, seen))
+
+    # ------------------------------------------------------------------ appends
+
+    def invoke(
+        self, client: str, partition: PartitionId, kind: Kind, rests: Sequence[bytes], now: float, filler: int
+    ) -> Try:
+        """A try is about to be made: one body for each transaction of it."""
+        number = len(self.tries)
+        attempt = Try(number, client, partition, kind, len(rests), now, self.told[partition])
+        attempt.bodies = [
+            _BODY.pack(number, place, kind, 0) + rest + bytes([number & 255]) * filler
+            for place, rest in enumerate(rests)
+        ]
+        self.tries.append(attempt)
+        return attempt
+
+    def committed(self, attempt: Try, transaction: TransactionId) -> None:
+        if attempt.fate is Fate.FAILED or (attempt.fate is Fate.COMMITTED and attempt.id != transaction):
+            self.violated("P6 fate", "one outcome that never changes", f"{attempt}, and then committed as {transaction}")
+            return
+        attempt.fate, attempt.id = Fate.COMMITTED, transaction
+        self.told[attempt.partition] = max(self.told[attempt.partition], transaction + attempt.count - 1)
+
+    def failed(self, attempt: Try, why: str) -> None:
+        if attempt.fate is Fate.COMMITTED:
+            self.violated("P6 fate", "one outcome that never changes", f"{attempt}, and then failed: {why}")
+            return
+        attempt.fate, attempt.why = Fate.FAILED, why
+
+    def unknown(self, attempt: Try, why: str) -> None:
+        if attempt.fate is Fate.PENDING:
+            attempt.fate, attempt.why = Fate.UNKNOWN, why
+
+    def died(self, client: str, kept: Sequence[Try]) -> None:
+        """The client's process is gone: nobody will tell what became of its pending appends, but for those `kept`."""
+        for attempt in self.tries:
+            if attempt.client == client and attempt.fate is Fate.PENDING and attempt not in kept:
+                self.unknown(attempt, "its application died")
+
+    # ------------------------------------------------------------------ reads
+
+    def saw(self, who: str, transaction: Transaction) -> None:
+        """Somebody was given this transaction. It must be the one that everybody else sees under this id."""
+        partition = transaction.partition
+        first = self.seen[partition].setdefault(transaction.id, transaction)
+        self.told[partition] = max(self.told[partition], transaction.id)
+        if first is not transaction and first != transaction:
+            self.violated(
+                "P2 agreement",
+                f"id {transaction.id} of partition {transaction.partition} to be {describe(first)} for ever",
+                f"{who} was given {describe(transaction)}",
+            )
+
+    def answered(self, question: Question) -> None:
+        if question.mark is not None and question.mark < question.floor:
+            self.violated(
+                "P2 agreement",
+                f"an answer at {question.floor} or later, which was told before the question",
+                f"{question.client} was answered at {question.mark} (partition {question.partition})",
+            )
+        self.questions.append(question)
+
+
+class Reading:
+    """What one reader is given: from a mark on, without a gap, never the same twice."""
+
+    def __init__(self, history: History, who: str, partition: PartitionId, after: TransactionId) -> None:
+        self._history = history
+        self._who = who
+        self._partition = partition
+        self.last = after
+
+    def take(self, transaction: Transaction) -> None:
+        self.skip(transaction)
+        self._history.saw(self._who, transaction)
+
+    def skip(self, transaction: Transaction) -> None:
+        """Take one whose body stayed behind."""
+        history = self._history
+        history.reads += 1
+        if transaction.partition != self._partition or transaction.id != self.last + 1:
+            history.violated(
+                "P3 order and density",
+                f"id {self.last + 1} of partition {self._partition} next",
+                f"{self._who} was given id {transaction.id} of partition {transaction.partition}",
+            )
+        self.last = transaction.id
+
+
+def describe(transaction: Transaction) -> str:
+    body = parse_body(transaction.data)
+    what = f"try {body.number} place {body.place}" if body else f"{len(transaction.data)} foreign bytes"
+    return (
+        f"{what} (client {transaction.client_id} generation {transaction.generation} sequence {transaction.sequence} "
+        f"header {transaction.header} time {transaction.commit_time_us})"
+    )

@@ -1,0 +1,306 @@
+"""What goes wrong in a schedule: a mix of faults drawn per seed, each injected now and then while clients work.
+
+The *fault atlas*: at most a minority of the storage nodes of a seed ever has its disk damaged, restored from an old
+state, wiped, or made to fail syncs, reads and writes. And no damage is done that the design calls undetectable: rot
+of bytes whose sync nothing durable bears witness to, and an old disk of the very session that is current. So every
+promise has to hold in spite of everything here, and whatever breaks one is a bug.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES
+from polonaise.log.promises import SECTOR_BYTES, Copy
+from polonaise.log.segment import FRAME_BYTES, SegmentHeader, open_frame
+from polonaise.errors import PolonaiseError
+from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
+from polonaise.simulator.images import DirectoryImage
+from polonaise.terms import NO_SESSION, SessionId
+
+_CONTROL: Final = f"{DIRECTORY}/{CONTROL_FILE}"
+
+
+class Nemesis:
+    """Injects faults until told to heal."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._network = cluster.world.network
+        self._random: random.Random = cluster.world.random("nemesis")
+        self._under_way: list[asyncio.Task[None]] = []
+        count = (len(cluster.storage) - 1) // 2
+        self._spoilable = self._random.sample(cluster.storage, count)
+        self.spoilt: set[str] = set()
+        """Storage nodes whose disk was really damaged, restored, wiped or made to fail."""
+        on = [action for action in ACTIONS if self._random.random() < 0.35] or [ACTIONS[0]]
+        self._actions = [(action, self._random.random() + 0.05) for action, _ in on]
+        self._pause_s = self._random.choice((0.1, 0.3, 0.8))
+
+    async def run(self, duration_s: float) -> None:
+        """Until the time is over."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + duration_s
+        actions, weights = zip(*self._actions, strict=True)
+        while True:
+            await asyncio.sleep(self._random.expovariate(1.0 / self._pause_s))
+            if loop.time() >= until_s:
+                return
+            action: Action = self._random.choices(actions, weights)[0]
+            task = loop.create_task(_run(action, self), name=f"nemesis: {action.__name__}")
+            self._under_way.append(task)
+
+    async def heal(self) -> None:
+        """Everything works again, and everything runs; what was damaged stays damaged."""
+        for task in self._under_way:
+            task.cancel()
+        cluster, network = self._cluster, self._network
+        network.heal()
+        machines = [node.machine for node in cluster.nodes]
+        network.delay(machines, machines, 0.0)
+        cluster.cut_off.clear()
+        for node in cluster.nodes:
+            disk = node.machine.disk
+            disk.free()
+            disk.fail_syncs(0)
+            disk.fail_reads(0)
+            disk.fail_writes(0)
+            node.away_since = None
+            if node.process is not None:
+                node.process.crash_on_call = None
+                node.process.resume()
+            node.held_down = False
+
+    # ------------------------------------------------------------------ for the actions
+
+    def some(self, nodes: list[Node]) -> Node:
+        return self._random.choice(nodes)
+
+    def seconds(self, *scale: float) -> float:
+        return self._random.choice(scale) * (0.5 + self._random.random())
+
+    def spoilable(self) -> Node | None:
+        """A node whose disk the atlas lets us spoil; None in a cluster that has no replica to spare."""
+        if not self._spoilable:
+            return None
+        node = self.some(self._spoilable)
+        return node
+
+    def spoil(self, node: Node) -> None:
+        self.spoilt.add(node.name)
+
+    def away(self, node: Node) -> None:
+        if node.away_since is None:
+            node.away_since = self._world.now
+
+    # ------------------------------------------------------------------ processes and machines
+
+    async def crash(self) -> None:
+        node = self.some(self._cluster.nodes)
+        if node.running and node.process is not None:
+            node.process.crash()
+
+    async def crash_at_call(self) -> None:
+        """Between two calls to the machine, wherever the count falls."""
+        node = self.some(self._cluster.storage + self._cluster.servers)
+        if node.running and node.process is not None:
+            node.process.crash_on_call = node.process.calls + self._random.randrange(1, 60)
+
+    async def power_loss(self) -> None:
+        self.some(self._cluster.storage + self._cluster.servers).machine.power_loss()
+
+    async def power_loss_of_all(self) -> None:
+        self._world.power_loss_all()
+
+    async def pause(self) -> None:
+        """SIGSTOP; a server may be replaced meanwhile, and wakes up after its successor has begun."""
+        node = self.some(self._cluster.nodes)
+        process = node.process
+        if process is None or not node.running:
+            return
+        process.pause()
+        self.away(node)
+        await asyncio.sleep(self.seconds(0.2, 1.0, 3.0))
+        process.resume()
+        if node.process is process:
+            node.away_since = None
+
+    async def pause_owner(self) -> None:
+        """Stop whoever owns the first partition for longer than its lease."""
+        owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
+        if not owners:
+            return
+        process = owners[0].process
+        assert process is not None
+        process.pause()
+        self.away(owners[0])
+        await asyncio.sleep(self._cluster.knobs.lease_s + self.seconds(0.3, 1.0))
+        process.resume()
+        if owners[0].process is process:
+            owners[0].away_since = None
+
+    async def clock_jump(self) -> None:
+        machine = self.some(self._cluster.nodes).machine
+        machine.jump_clock(self._random.choice((-3600.0, -1.0, 0.5, 7200.0)))
+        machine.set_drift(self._random.uniform(-0.1, 0.1))
+
+    # ------------------------------------------------------------------ the network
+
+    async def partition(self) -> None:
+        """Some machines from the others, or from one of them; one way or both."""
+        nodes = list(self._cluster.nodes)
+        self._random.shuffle(nodes)
+        cut = self._random.randrange(1, len(nodes))
+        these, those = nodes[:cut], nodes[cut:]
+        if self._random.random() < 0.5:
+            these, those = these[:1], those[:1]
+        both = self._random.random() < 0.6
+        machines = [node.machine for node in these], [node.machine for node in those]
+        self._network.partition(*machines, both=both)
+        await asyncio.sleep(self.seconds(0.2, 1.0, 2.5))
+        self._network.heal(*machines)
+
+    async def cut_off_coordinator(self) -> None:
+        """A server does not reach the coordinator, but clients and storage: after a while there are two owners."""
+        node = self.some(self._cluster.servers)
+        if node.name in self._cluster.cut_off:
+            return
+        self._cluster.cut_off.add(node.name)
+        self.away(node)
+        await asyncio.sleep(self.seconds(0.2, 1.5, 3.0))
+        self._cluster.cut_off.discard(node.name)
+        node.away_since = None
+
+    async def trouble_coordinator(self) -> None:
+        """Requests are refused, or their results are lost."""
+        service = self._cluster.service
+        service.trouble(unavailable=0.2, lost_result=0.2)
+        await asyncio.sleep(self.seconds(0.5, 2.0))
+        service.trouble()
+
+    async def delay(self) -> None:
+        these, those = self.some(self._cluster.nodes).machine, self.some(self._cluster.nodes).machine
+        self._network.delay(these, those, self.seconds(0.02, 0.2, 0.6))
+        await asyncio.sleep(self.seconds(0.5, 2.0))
+        self._network.delay(these, those, 0.0)
+
+    async def reset(self) -> None:
+        self._network.reset(self.some(self._cluster.nodes).machine, self.some(self._cluster.nodes).machine)
+
+    async def flip_byte(self) -> None:
+        self._network.flip_bytes(self.some(self._cluster.nodes).machine, self.some(self._cluster.nodes).machine)
+
+    # ------------------------------------------------------------------ disks that run
+
+    async def full_disk(self) -> None:
+        disk = self.some(self._cluster.storage).machine.disk
+        disk.fill(self._random.choice((0, 100, 1_000)))
+        await asyncio.sleep(self.seconds(0.5, 2.0))
+        disk.free()
+
+    async def fail_calls(self) -> None:
+        """Syncs, reads or writes of one disk fail for a while."""
+        node = self.spoilable()
+        if node is None:
+            return
+        self.spoil(node)
+        disk = node.machine.disk
+        fail = self._random.choice((disk.fail_syncs, disk.fail_syncs, disk.fail_reads, disk.fail_writes))
+        if self._random.random() < 0.6:
+            fail(1)
+            return
+        fail(None)
+        await asyncio.sleep(self.seconds(0.2, 1.0))
+        fail(0)
+
+    # ------------------------------------------------------------------ disks at rest
+
+    async def rot(self) -> None:
+        """A bit turns, or a sector reads as zeros, where something durable bears witness that it was synced."""
+        node = self.spoilable()
+        if node is None:
+            return
+        disk = node.machine.disk
+        places = _witnessed(disk.find(""))
+        if not places:
+            return
+        path, start, stop = self._random.choice(places)
+        self.spoil(node)
+        offset = self._random.randrange(start, stop)
+        if self._random.random() < 0.6:
+            disk.flip_bit(path, offset, self._random.randrange(8))
+        else:
+            length = min(stop - offset, self._random.choice((1, 8, 64, 512)))
+            disk.overwrite(path, offset, self._random.choice((bytes(length), self._random.randbytes(length))))
+
+    async def rot_promises(self) -> None:
+        """One of the two copies of a node's promises goes bad, while both say the same."""
+        node = self.spoilable()
+        if node is None:
+            return
+        disk = node.machine.disk
+        file = disk.find(_CONTROL)
+        copies = _copies(bytes(file.durable)) if file is not None and not isinstance(file, DirectoryImage) else None
+        if copies is None or None in copies or copies[0] != copies[1]:
+            return
+        self.spoil(node)
+        place = SECTOR_BYTES * (1 + self._random.randrange(2)) + self._random.randrange(SECTOR_BYTES)
+        disk.flip_bit(_CONTROL, place, self._random.randrange(8))
+
+    async def wipe(self) -> None:
+        """A new disk in place of the old one."""
+        node = self.spoilable()
+        if node is None or node.held_down:
+            return
+        self.spoil(node)
+        await self._replace_disk(node, node.machine.disk.wipe)
+
+    async def restore(self) -> None:
+        """An old state of the disk comes back, from before the session that it takes part in now."""
+        node = self.spoilable()
+        if node is None or node.held_down:
+            return
+        disk = node.machine.disk
+        snapshot = disk.snapshot()
+        joined = _joined(snapshot)
+        await asyncio.sleep(self.seconds(0.5, 2.0))
+
+        def put_back() -> None:
+            partitions = range(self._cluster.knobs.partitions)
+            values = [self._cluster.partition_value(partition) for partition in partitions]
+            engaged = [value.engagements.get(self._cluster.storage_id(node)) for value in values]
+            if all(e is not None and joined(p) < e.session for p, e in zip(partitions, engaged, strict=True)):
+                self.spoil(node)
+                disk.restore(snapshot)
+
+        if not node.held_down:
+            await self._replace_disk(node, put_back)
+
+    async def _replace_disk(self, node: Node, replace: Callable[[], None]) -> None:
+        node.held_down = True
+        try:
+            if self._random.random() < 0.5:
+                node.machine.power_loss()
+            elif node.process is not None:
+                node.process.crash()
+            await asyncio.sleep(0)
+            replace()
+            await asyncio.sleep(self.seconds(0.05, 0.5))
+        finally:
+            node.held_down = False
+
+
+async def _run(action: Action, nemesis: Nemesis) -> None:
+    try:
+        await action(nemesis)
+    except asyncio.CancelledError:
+        return
+
+
+Action = Callable[[Nemesis], Awaitable[None]]
+
+ACTIONS: Final[tuple[tuple[Action, float], ...]] = ()

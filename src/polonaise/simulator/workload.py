@@ -1,0 +1,399 @@
+"""What applications do with the log, in every way that the client library offers, and what they note of it.
+
+Each step is one of a mix that is drawn per seed. An outcome is noted as the library tells it: `AppendUnknown` as
+unknown, and its receipt is waited for; any other error as "not in the log and never will be".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final, cast
+
+from polonaise.client.log import Log
+from polonaise.client.protocol.draft import Change, Draft, Expectation, Lock, lock_hashes
+from polonaise.client.receipt import Receipt
+from polonaise.errors import (
+    Abandoned,
+    AppendUnknown,
+    BeyondLog,
+    Closed,
+    PolonaiseError,
+    ProducerFenced,
+)
+from polonaise.host import Host
+from polonaise.simulator.application import UNWANTED_HEADER, Application
+from polonaise.simulator.history import COUNT, MOVE, PRODUCED, Kind, Question, Reading, Try
+from polonaise.terms import LockMode, PartitionId
+
+_ACCOUNTS: Final = 4
+_COUNTERS: Final = 2
+
+Step = Callable[["Session", PartitionId], Awaitable[None]]
+
+
+class Session:
+    """One life of a client in one process, used by several workers at once."""
+
+    def __init__(self, host: Host, application: Application, log: Log) -> None:
+        self.host = host
+        self.application = application
+        self.history = application.history
+        self.random: random.Random = application.random
+        self.log = log
+        self.producers: dict[PartitionId, Any] = {}
+        self.producing = asyncio.Lock()
+        self.unsettled: list[Receipt] = []
+
+    # ------------------------------------------------------------------ noting what becomes of an append
+
+    def invoke(self, partition: PartitionId, kind: Kind, rests: Sequence[bytes]) -> Try:
+        filler = self.random.choice((0, 0, 5, 60, 400))
+        return self.history.invoke(
+            self.application.who, partition, kind, rests, asyncio.get_running_loop().time(), filler
+        )
+
+    def timeout_s(self) -> float:
+        return self.random.choice((0.1, 0.5, 2.0, 6.0)) * (0.5 + self.random.random())
+
+    async def settle(self, attempt: Try, receipt: Receipt) -> None:
+        """Wait a while for the fate; if it does not come, go on and note it when it does."""
+        self.unsettled.append(receipt)
+        try:
+            async with asyncio.timeout(self.timeout_s()):
+                await self._note(attempt, receipt)
+        except TimeoutError:
+            self.follow(attempt, receipt)
+
+    def follow(self, attempt: Try, receipt: Receipt) -> None:
+        async def run() -> None:
+            await self._note(attempt, receipt)
+            self.application.following -= 1
+
+        self.application.following += 1
+        self.host.spawn(run(), f"fate of try {attempt.number}")
+
+    async def _note(self, attempt: Try, receipt: Receipt) -> None:
+        try:
+            await receipt
+        except AppendUnknown as error:
+            self.history.unknown(attempt, error.code)
+        except PolonaiseError as error:
+            self.failed(attempt, error)
+        else:
+            self.history.committed(attempt, receipt.id)
+
+    def failed(self, attempt: Try, error: PolonaiseError) -> None:
+        if error.code in ("consistency_lost", "log_forked", "client_ahead", "invariant_violated"):
+            self.history.violated("P6 fate", "no contradiction in what clients are told", str(error))
+        self.history.failed(attempt, error.code)
+
+    # ------------------------------------------------------------------ contexts
+
+    async def run(self, partition: PartitionId, build: Callable[[Draft], Try | None]) -> None:
+        """Run a context; each time it is run is a new try, and the one before has failed."""
+        tries: list[Try] = []
+
+        async def context(tx: Draft) -> None:
+            if tries:
+                self.history.failed(tries[-1], "its context was run again")
+            if self.random.random() < 0.2:
+                await asyncio.sleep(0.01 * self.random.random())
+            attempt = build(tx)
+            if attempt is None:
+                tx.abandon()
+                tries.clear()
+                return
+            tries.append(attempt)
+            attempt.mark, attempt.locks = tx.high_water_mark, list(tx.locks)
+            for body in attempt.bodies:
+                tx.append(body, header=self.random.randrange(UNWANTED_HEADER))
+
+        try:
+            receipt = await self.log.run(context, partition=partition, timeout=self.timeout_s())
+        except Abandoned:
+            return
+        except AppendUnknown as error:
+            if tries and error.receipt is not None and not error.receipt.done:
+                self.follow(tries[-1], error.receipt)
+            elif tries:
+                self.history.unknown(tries[-1], error.code)
+        except PolonaiseError as error:
+            if tries:
+                self.failed(tries[-1], error)
+        else:
+            self.history.committed(tries[-1], receipt.id)
+
+
+async def transfer(session: Session, partition: PartitionId) -> None:
+    """Money from one account to another, by what the view says."""
+    source, target = session.random.sample(range(_ACCOUNTS), 2)
+    amount = session.random.randrange(1, 60)
+
+    def build(tx: Draft) -> Try | None:
+        ledger = session.application.ledger
+        tx.write_lock("account", source)
+        tx.write_lock("account", target)
+        seen = ledger.balance(partition, source), ledger.balance(partition, target)
+        if seen[0] < amount:
+            return None
+        return session.invoke(partition, Kind.MOVE, [MOVE.pack(source, target, amount, *seen)])
+
+    await session.run(partition, build)
+
+
+async def group(session: Session, partition: PartitionId) -> None:
+    """Several transactions, all or none, sometimes with locks."""
+    count = session.random.randrange(2, 6)
+
+    def build(tx: Draft) -> Try:
+        if session.random.random() < 0.5:
+            tx.write_lock("group", session.random.randrange(3))
+            tx.read_lock("thing", session.random.randrange(6))
+        return session.invoke(partition, Kind.GROUP, [b""] * count)
+
+    await session.run(partition, build)
+
+
+async def step_counter(session: Session, partition: PartitionId) -> None:
+    """Compare-and-set on a register: each value is reached once. Its neighbour comes and goes."""
+    counter = session.random.randrange(_COUNTERS)
+    key, neighbour = b"counter/%d" % counter, b"odd/%d" % counter
+    held = await _register(session, partition, key)
+    value = 1 + (int(held) if held else 0)
+
+    def build(tx: Draft) -> Try:
+        if held is None:
+            tx.expect(key, absent=True)
+        else:
+            tx.expect(key, equals=held)
+        tx.set(key, b"%d" % value)
+        if value % 2:
+            tx.set(neighbour, b"%d" % value)
+        else:
+            tx.expect(neighbour, present=True)
+            tx.delete(neighbour)
+        return session.invoke(partition, Kind.COUNT, [COUNT.pack(counter, value)])
+
+    await session.run(partition, build)
+    if session.random.random() < 0.3:
+        await _register(session, partition, neighbour)
+
+
+async def _register(session: Session, partition: PartitionId, key: bytes) -> bytes | None:
+    floor = session.history.told[partition]
+    value = await session.log.register(key, partition, timeout=session.timeout_s())
+    session.history.answered(Question(session.application.who, partition, floor, None, key, value))
+    return value
+
+
+async def _mark(session: Session, partition: PartitionId, timeout_s: float) -> int:
+    floor = session.history.told[partition]
+    mark = await session.log.high_water_mark(partition, timeout=timeout_s)
+    session.history.answered(Question(session.application.who, partition, floor, mark))
+    return mark
+
+
+# ---------------------------------------------------------------------- single appends
+
+
+async def append(session: Session, partition: PartitionId) -> None:
+    """A run of appends without waiting for each, half of them with locks and marks of any age."""
+    pending: list[tuple[Try, Receipt]] = []
+    for _ in range(session.random.choice((1, 1, 2, 6))):
+        locks: list[Lock] = []
+        mark = session.log.applied(partition)
+        kind = Kind.PLAIN
+        if session.random.random() < 0.5:
+            kind = Kind.LOCKED
+            mark = max(-1, mark - session.random.choice((0, 0, 0, 1, 5)))
+            for _ in range(session.random.randrange(1, 4)):
+                mode = LockMode(session.random.randrange(3))
+                locks.append(Lock("thing", session.random.randrange(6), mode))
+        attempt = session.invoke(partition, kind, [b""])
+        attempt.mark, attempt.locks = mark, lock_hashes(locks, session.log._settings.limits)
+        header = session.random.randrange(UNWANTED_HEADER + 1)
+        try:
+            receipt = session.log.append(
+                attempt.bodies[0], partition, header=header, high_water_mark=mark, locks=locks
+            )
+        except PolonaiseError as error:
+            session.failed(attempt, error)
+            break
+        pending.append((attempt, receipt))
+    for attempt, receipt in pending:
+        await session.settle(attempt, receipt)
+
+
+async def append_at(session: Session, partition: PartitionId) -> None:
+    """An append that demands its position."""
+    position = 1 + await _mark(session, partition, session.timeout_s())
+    attempt = session.invoke(partition, Kind.POSITION, [b""])
+    attempt.mark, attempt.position = session.log.applied(partition), position
+    changes = [Change.set(b"position", b"%d" % position)]
+    try:
+        receipt = session.log.append(
+            attempt.bodies[0],
+            partition,
+            high_water_mark=attempt.mark,
+            expectations=[Expectation.position(position)],
+            changes=changes,
+        )
+    except PolonaiseError as error:
+        session.failed(attempt, error)
+        return
+    await session.settle(attempt, receipt)
+
+
+async def produce(session: Session, partition: PartitionId) -> None:
+    """The next number of an idempotent producer; the same number again until its id is known."""
+    application = session.application
+    async with session.producing:
+        attempt = application.producing[partition]
+        if attempt is None:
+            number = application.next_number[partition]
+            producer_id = int(application.who.rpartition("-")[2])
+            attempt = session.invoke(partition, Kind.PRODUCED, [PRODUCED.pack(producer_id, number)])
+            application.producing[partition] = attempt
+            application.next_number[partition] += 1
+        number = application.next_number[partition] - 1
+        try:
+            producer = session.producers.get(partition)
+            if producer is None:
+                producer = await session.log.producer(
+                    application.who, partition=partition, timeout=session.timeout_s()
+                )
+                session.producers[partition] = producer
+            transaction = await producer.append(number, attempt.bodies[0], timeout=session.timeout_s())
+        except ProducerFenced:
+            session.producers.pop(partition, None)
+            raise
+        session.history.committed(attempt, transaction)
+        application.producing[partition] = None
+
+
+# ---------------------------------------------------------------------- reading
+
+
+async def read(session: Session, partition: PartitionId) -> None:
+    """History, from the beginning or anywhere; sometimes following the end for a while, sometimes slowly."""
+    known = session.history.told[partition]
+    after = -1 if session.random.random() < 0.4 else session.random.randrange(-1, known + 1)
+    follow = session.random.random() < 0.3
+    pause_s = session.random.choice((0.0, 0.0, 0.02))
+    left = session.random.randrange(1, 40)
+    reading = Reading(session.history, f"a reader of {session.application.who}", partition, after)
+    transactions = session.log.read(partition, after=after, follow=follow, timeout=session.timeout_s())
+    async with asyncio.timeout(session.timeout_s()), aclosing(cast(Any, transactions)) as stream:
+        async for tx in stream:
+            reading.take(tx)
+            left -= 1
+            if not left:
+                break
+            if pause_s:
+                await asyncio.sleep(pause_s)
+
+
+async def read_since(session: Session, partition: PartitionId) -> None:
+    """By commit time: nothing from before it, and nothing since then left out."""
+    seen = session.history.seen[partition]
+    if not seen:
+        return
+    since = session.random.choice(list(seen.values())).commit_time_us
+    reading: Reading | None = None
+    transactions = session.log.read_time(partition, since=since, timeout=session.timeout_s())
+    async with asyncio.timeout(session.timeout_s()), aclosing(cast(Any, transactions)) as stream:
+        async for tx in stream:
+            if reading is None:
+                reading = Reading(session.history, "a reader by time", partition, tx.id - 1)
+                before = seen.get(tx.id - 1)
+                if tx.commit_time_us < since or (before is not None and before.commit_time_us >= since):
+                    session.history.violated("P3 order", f"the first since {since}", f"{tx.id} was given")
+            reading.take(tx)
+
+
+async def look_up(session: Session, partition: PartitionId) -> None:
+    """One transaction by its id."""
+    known = session.history.told[partition]
+    wanted = session.random.randrange(0, known + 3)
+    try:
+        transaction = await session.log.transaction(wanted, partition, timeout=session.timeout_s())
+    except BeyondLog:
+        return
+    reading = Reading(session.history, f"a look-up of {session.application.who}", partition, wanted - 1)
+    reading.take(transaction)
+
+
+async def flush(session: Session, partition: PartitionId) -> None:
+    """After a flush the fate of everything before it is known."""
+    floor = session.history.told[partition]
+    before = [receipt for receipt in session.unsettled if receipt.partition == partition and not receipt.done]
+    mark = await session.log.flush(partition, timeout=session.timeout_s())
+    session.unsettled = [receipt for receipt in session.unsettled if not receipt.done]
+    undecided = [receipt for receipt in before if not receipt.done]
+    if undecided:
+        session.history.violated("P6 fate", "every append before a flush to be decided", repr(undecided))
+    session.history.answered(Question(session.application.who, partition, floor, mark))
+
+
+async def ask(session: Session, partition: PartitionId) -> None:
+    """The committed mark, or a register."""
+    if session.random.random() < 0.5:
+        await _mark(session, partition, session.timeout_s())
+    else:
+        await _register(session, partition, session.random.choice((b"counter/0", b"odd/1", b"position")))
+
+
+STEPS: Final[tuple[tuple[Step, int], ...]] = (
+    (transfer, 6),
+    (append, 6),
+    (group, 3),
+    (step_counter, 3),
+    (append_at, 1),
+    (produce, 3),
+    (read, 2),
+    (read_since, 1),
+    (look_up, 1),
+    (flush, 1),
+    (ask, 2),
+)
+
+
+async def take_step(session: Session, step: Step, partition: PartitionId) -> None:
+    """One step; faults are the library's way to say that it did not work, and part of the game."""
+    try:
+        await step(session, partition)
+    except (TimeoutError, Closed):
+        return
+    except PolonaiseError as error:
+        if error.code in ("consistency_lost", "log_forked", "client_ahead", "producer_sequence"):
+            session.history.violated("P6 fate", "no contradiction in what clients are told", f"{step.__name__}: {error}")
+
+
+async def last_step(session: Session, partition: PartitionId) -> None:
+    """When all is well again: an append commits, and the whole log can be read from its beginning to its end."""
+    application, history = session.application, session.history
+    while application.producing[partition] is not None:
+        await take_step(session, produce, partition)
+    while True:
+        attempt = session.invoke(partition, Kind.PLAIN, [b"last"])
+        attempt.mark = session.log.applied(partition)
+        try:
+            await session.log.ready(partition)
+            receipt = await session.log.append(attempt.bodies[0], partition, high_water_mark=attempt.mark)
+            break
+        except PolonaiseError as error:
+            session.failed(attempt, error)
+            await asyncio.sleep(0.1)
+    history.committed(attempt, receipt.id)
+    await receipt.applied()
+    mark = await _mark(session, partition, 60.0)
+    reading = Reading(history, f"the last reader of {application.who}", partition, -1)
+    while reading.last < mark:
+        try:
+            async for tx in session.log.read(partition, after=reading.last, until=mark, timeout=5.0):
+                reading.take(tx)
+        except PolonaiseError:
+            await asyncio.sleep(0.1)

@@ -1,0 +1,95 @@
+"""A client, a fake server and what is between them, for every test of this room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from polonaise.client.log import Log
+from polonaise.client.settings import ClientSettings
+from polonaise.terms import Transaction
+from fakeserver import FakeLog, FakeServer
+from memoryhost import MemoryCoordinator, MemoryHost
+
+QUICK = ClientSettings(
+    idle_flush_s=0.03,
+    retry_s_min=0.001,
+    retry_s_max=0.01,
+    connect_s_max=1.0,
+    request_s_max=1.0,
+    question_s_max=2.0,
+    mount_s_max=0.1,
+)
+"""Every pause short: tests wait for events, and for these where there is nothing else to wait for."""
+
+
+class Memo:
+    """A view that keeps what it is given, and fails where it is told to."""
+
+    def __init__(self, mark: int = -1) -> None:
+        self.mark = mark
+        self.applied: list[Transaction] = []
+        self.failures: list[tuple[int, int, Exception]] = []
+        self.fail_on: dict[int, int] = {}
+        self.gate: asyncio.Event | None = None
+
+    def high_water_mark(self, partition: int) -> int:
+        return self.mark
+
+    async def apply(self, tx: Transaction) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.fail_on.get(tx.id, 0):
+            self.fail_on[tx.id] -= 1
+            raise RuntimeError(f"no stomach for {tx.id}")
+        assert tx.id == self.mark + 1
+        self.applied.append(tx)
+        self.mark = tx.id
+
+    def failed(self, partition: int, id: int, error: Exception) -> None:
+        self.failures.append((partition, id, error))
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [tx.data for tx in self.applied]
+
+
+class World:
+    """One cluster of fakes and the clients of it."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.host = MemoryHost()
+        self.coordinator = MemoryCoordinator(partitions)
+        self.logs = {partition: FakeLog(partition) for partition in range(partitions)}
+        self.server = FakeServer(self.host, dict(self.logs))
+        for partition in self.logs:
+            self.coordinator.assign(partition, self.server.address, 1)
+        self.clients: list[Log] = []
+
+    @property
+    def log(self) -> FakeLog:
+        return self.logs[0]
+
+    async def client(self, **options: Any) -> Log:
+        settings = replace(QUICK, **options.pop("settings", {}))
+        client = Log(self.host, self.coordinator, settings=settings, **options)  # type: ignore[arg-type]
+        self.clients.append(client)
+        await client.start()
+        return client
+
+    async def close(self) -> None:
+        for client in self.clients:
+            await client.close()
+        for connection in self.server.connections:
+            connection.close()
+        await asyncio.sleep(0)
+        assert not self.host.failures, self.host.failures
+
+
+async def until(holds: Callable[[], Any], within_s: float = 2.0) -> None:
+    """Wait until something has come about."""
+    async with asyncio.timeout(within_s):
+        while not holds():
+            await asyncio.sleep(0.001)

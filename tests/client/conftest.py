@@ -1,0 +1,22 @@
+"""Fixtures of the client's tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from clientrig import World
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.close()
+
+
+@pytest.fixture
+async def two_partitions() -> AsyncIterator[World]:
+    world = World(2)
+    yield world
+    await world.close()

@@ -1,0 +1,444 @@
+"""A server that does what a test tells it: one log per partition in memory, committed at once unless held back."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from polonaise.errors import NotOwner, PolonaiseError
+from polonaise.link.connection import Connection, hello
+from polonaise.log import producers
+from polonaise.log.batch import Batch, Columns, seal
+from polonaise.terms import BodyForm, ChangeKind, ExpectationKind, FailureReason, LockMode, MountState
+from polonaise.wire.appends import CHANGE, Failure, ReceivedAppends, encode_failures
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    ROLE_CLIENT,
+    ROLE_SERVER,
+    Append,
+    AppendsFailed,
+    Batches,
+    Bodies,
+    Credit,
+    Feed,
+    Fetch,
+    Flush,
+    Flushed,
+    GetRegister,
+    Health,
+    HealthIs,
+    HighWaterMark,
+    HighWaterMarkIs,
+    Mount,
+    Mounted,
+    Read,
+    RegisterIs,
+    Unmount,
+)
+from memoryhost import KEY
+
+SESSION = 7
+
+
+class FakeLog:
+    """One partition's committed log, shared by every fake server that is told to own it."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.batches: list[Batch] = []
+        self.registers: dict[bytes, bytes] = {}
+        self.locks: dict[int, int] = {}
+        self.time_us = 1_000_000
+
+    @property
+    def mark(self) -> int:
+        return self.batches[-1].last if self.batches else -1
+
+    def commit(self, columns: Columns, generation: int = 1) -> Batch:
+        self.time_us += 1_000
+        raw = seal(
+            columns,
+            partition=self.partition,
+            first=self.mark + 1,
+            session=SESSION,
+            generation=generation,
+            commit_time_us=self.time_us,
+            previous_crc=self.batches[-1].crc if self.batches else 0,
+        )
+        batch = Batch.parse(raw)
+        self.batches.append(batch)
+        return batch
+
+    def fill(self, *bodies: bytes, client: int = 1, header: int = 0, each: bool = False) -> None:
+        """Somebody else's transactions: in one batch, or each in its own."""
+        for chunk in [[body] for body in bodies] if each else [list(bodies)]:
+            columns = Columns()
+            for body in chunk:
+                columns.add(client, 1, self.mark + 1, header, body)
+            self.commit(columns)
+
+    def from_id(self, first: int) -> list[Batch]:
+        start = bisect_left(self.batches, first, key=lambda batch: batch.last)
+        return self.batches[start:]
+
+    def bodies(self) -> list[bytes]:
+        return [tx.data for batch in self.batches for tx in batch.transactions()]
+
+
+@dataclass
+class FakeMount:
+    connection: Connection
+    client: int
+    next_id: int
+    credit: int
+    form: int
+    mask: int = 0
+    value: int = 0
+
+
+@dataclass
+class Heard:
+    """Everything a client said on streams, for tests that look at it."""
+
+    mounts: list[Mount] = field(default_factory=list)
+    appends: list[tuple[Append, ReceivedAppends]] = field(default_factory=list)
+    flushes: int = 0
+    unmounts: int = 0
+    credits: int = 0
+    reads: list[Read] = field(default_factory=list)
+    fetches: list[list[int]] = field(default_factory=list)
+
+
+class FakeServer:
+    """Owns the partitions in `logs`, under one generation.
+
+    Knobs: `hold` keeps appends until `release`; `lose` drops them silently; `not_ready` answers that many mounts with
+    NOT_READY; `refuse` answers appends with a reason; `on_append` sees each frame first and may return True to have
+    dealt with it.
+    """
+
+    def __init__(self, host: Any, logs: dict[int, FakeLog], address: str = "server:1", generation: int = 1) -> None:
+        self.host = host
+        self.address = address
+        self.logs = logs
+        self.generation = generation
+        self.heard = Heard()
+        self.mounts: dict[int, dict[int, FakeMount]] = {}
+        self.connections: list[Connection] = []
+        self.hold = False
+        self.lose = False
+        self.not_ready = 0
+        self.silent_mounts = False
+        self.refuse: FailureReason | None = None
+        self.refuse_value = 0
+        self.on_append: Callable[[FakeMount, FakeLog, Append], bool] | None = None
+        self.damage: Callable[[bytes], bytes] | None = None
+        self.held: list[tuple[FakeMount, FakeLog, ReceivedAppends]] = []
+        host.network.listening[address] = self._accept
+
+    def _accept(self) -> Connection:
+        connection = Connection(
+            self.host,
+            hello=hello(ROLE_SERVER, "fake", cluster_key=KEY),
+            peer_roles=(ROLE_CLIENT,),
+            on_message=self._on_message,
+        )
+        self.connections.append(connection)
+        return connection
+
+    def crash(self) -> None:
+        """Every connection breaks; nobody listens any more."""
+        self.host.network.listening.pop(self.address, None)
+        self.break_connections()
+
+    def restart(self) -> None:
+        self.host.network.listening[self.address] = self._accept
+
+    def break_connections(self) -> None:
+        connections, self.connections = self.connections, []
+        self.mounts.clear()
+        for connection in connections:
+            transport = connection._transport
+            assert transport is not None
+            transport.abort()
+
+    # ------------------------------------------------------------------ messages
+
+    def _on_message(self, connection: Connection, message: Message, request: int, partition: int) -> None:
+        if isinstance(message, Health):
+            connection.send(HealthIs(b'{"well": true}'), request=request)
+            return
+        log = self.logs.get(partition)
+        if log is None:
+            raise NotOwner(f"{self.address} does not own {partition}")
+        if isinstance(message, Mount):
+            self._mount(connection, log, message, request)
+        elif isinstance(message, Append):
+            self._append(connection, log, message)
+        elif isinstance(message, Credit):
+            self.heard.credits += message.bytes
+            mount = self.mounts.get(partition, {}).get(_client(connection))
+            if mount is not None:
+                mount.credit += message.bytes
+                self._feed(log, mount)
+        elif isinstance(message, Flush):
+            self.heard.flushes += 1
+            connection.send(Flushed(log.mark), request=request, partition=partition)
+        elif isinstance(message, Unmount):
+            self.heard.unmounts += 1
+            self.mounts.get(partition, {}).pop(_client(connection), None)
+        else:
+            self._question(connection, log, message, request)
+
+    def _question(self, connection: Connection, log: FakeLog, message: Message, request: int) -> None:
+        answer: Message
+        if isinstance(message, HighWaterMark):
+            answer = HighWaterMarkIs(self.generation, log.mark)
+        elif isinstance(message, GetRegister):
+            value = log.registers.get(message.key)
+            answer = RegisterIs(value is not None, log.mark, value or b"")
+        elif isinstance(message, Read):
+            self.heard.reads.append(message)
+            answer = self._read(log, message)
+        elif isinstance(message, Fetch):
+            answer = self._fetch(log, message)
+        else:
+            raise PolonaiseError(f"the fake does not know {message}")
+        connection.send(answer, request=request, partition=log.partition)
+
+    def _read(self, log: FakeLog, message: Read) -> Batches:
+        found: list[bytes] = []
+        size = 0
+        for batch in log.from_id(message.first):
+            if message.after_time_us and batch.commit_time_us < message.after_time_us:
+                continue
+            raw = bytes(batch.view) if message.with_data else batch.without_data()
+            found.append(self.damage(raw) if self.damage else raw)
+            size += batch.length
+            if size >= message.bytes_max:
+                break
+        return Batches(log.mark, payload=found)
+
+    def _fetch(self, log: FakeLog, message: Fetch) -> Bodies:
+        ids = array("q", b"".join(message.payload)).tolist()
+        self.heard.fetches.append(ids)
+        held = {tx.id: tx.data for batch in log.batches for tx in batch.transactions()}
+        bodies = [held[transaction] for transaction in ids]
+        lengths, crcs = array("I", map(len, bodies)), array("I", map(crc32, bodies))
+        narrow = bytes(-4 * len(bodies) & 7)
+        return Bodies(len(ids), payload=[lengths.tobytes(), narrow, crcs.tobytes(), narrow, *bodies])
+
+    # ------------------------------------------------------------------ mounts and feed
+
+    def _mount(self, connection: Connection, log: FakeLog, message: Mount, request: int) -> None:
+        self.heard.mounts.append(message)
+        if self.silent_mounts:
+            return
+        if message.generation_known > self.generation:
+            raise NotOwner("a newer generation exists")
+        partition = log.partition
+        if self.not_ready:
+            self.not_ready -= 1
+            connection.send(
+                Mounted(MountState.NOT_READY, self.generation, -1, "told so"), request=request, partition=partition
+            )
+            return
+        if message.client_high_water_mark > log.mark:
+            connection.send(
+                Mounted(MountState.CLIENT_AHEAD, self.generation, log.mark, ""), request=request, partition=partition
+            )
+            return
+        mount = FakeMount(
+            connection,
+            _client(connection),
+            message.client_high_water_mark + 1,
+            message.credit,
+            message.form,
+            message.filter_mask,
+            message.filter_value,
+        )
+        self.mounts.setdefault(partition, {})[mount.client] = mount
+        self.held = [(old, of, appends) for old, of, appends in self.held if old.client != mount.client]
+        mark = log.mark
+
+        def ready() -> None:
+            mounted = Mounted(MountState.READY, self.generation, mark, "")
+            connection.send(mounted, request=request, partition=partition)
+
+        mount.__dict__["ready"] = (mark, ready)
+        self._feed(log, mount)
+
+    def _feed(self, log: FakeLog, mount: FakeMount) -> None:
+        for batch in log.from_id(mount.next_id):
+            if mount.credit <= 0:
+                break
+            raw = self._formed(batch, mount)
+            if self.damage:
+                raw = self.damage(raw)
+            mount.credit -= len(raw)
+            mount.next_id = batch.last + 1
+            mount.connection.send(Feed(log.mark, payload=[raw]), partition=log.partition)
+        mark, ready = mount.__dict__.get("ready", (None, None))
+        if ready is not None and mount.next_id > mark:
+            del mount.__dict__["ready"]
+            ready()
+
+    def _formed(self, batch: Batch, mount: FakeMount) -> bytes:
+        if mount.form == BodyForm.INLINE:
+            return bytes(batch.view)
+        matches = any(header & mount.mask == mount.value for header in batch.headers.tolist())
+        if mount.form == BodyForm.FILTERED and matches:
+            return bytes(batch.view)
+        return batch.without_data()
+
+    def feed_all(self, partition: int = 0) -> None:
+        for mount in list(self.mounts.get(partition, {}).values()):
+            self._feed(self.logs[partition], mount)
+
+    # ------------------------------------------------------------------ appends
+
+    def _append(self, connection: Connection, log: FakeLog, message: Append) -> None:
+        appends = ReceivedAppends(message)
+        self.heard.appends.append((message, appends))
+        mount = self.mounts.get(log.partition, {}).get(_client(connection))
+        if mount is None or mount.connection is not connection or self.lose:
+            return
+        if self.on_append is not None and self.on_append(mount, log, message):
+            return
+        if message.generation != self.generation:
+            self.tell(mount, log, [(s, self.generation, FailureReason.GENERATION) for s in appends.sequences.tolist()])
+        elif self.refuse is not None:
+            self.tell(mount, log, [(s, self.refuse_value, self.refuse) for s in appends.sequences.tolist()])
+        elif self.hold:
+            self.held.append((mount, log, appends))
+        else:
+            self.order(mount, log, appends)
+
+    def release(self) -> None:
+        held, self.held = self.held, []
+        for mount, log, appends in held:
+            self.order(mount, log, appends)
+
+    def order(self, mount: FakeMount, log: FakeLog, appends: ReceivedAppends) -> None:
+        """Judge and commit what a frame brought, group by group."""
+        columns = Columns()
+        rows: list[tuple[int, int, FailureReason]] = []
+        ends = bytes(appends.group_ends) if appends.group_ends is not None else b"\1" * appends.count
+        if appends.lock_ends is None and not appends.operations and appends.group_ends is None:
+            self._take_all(columns, mount, appends)
+        else:
+            start = 0
+            while start < appends.count:
+                stop = ends.index(1, start) + 1
+                row = self._judge(log, columns, appends, start, stop)
+                if row is None:
+                    for place in range(start, stop):
+                        self._take(columns, mount, appends, place)
+                else:
+                    rows += [(appends.sequences[place], *row) for place in range(start, stop)]
+                start = stop
+        if len(columns):
+            log.commit(columns, self.generation)
+        if rows:
+            self.tell(mount, log, rows)
+        self.feed_all(log.partition)
+
+    def _take_all(self, columns: Columns, mount: FakeMount, appends: ReceivedAppends) -> None:
+        count = appends.count
+        columns.client_ids.extend([mount.client] * count)
+        columns.generations.extend([self.generation] * count)
+        columns.sequences.frombytes(appends.sequences.cast("B"))
+        columns.headers.frombytes(appends.headers.cast("B"))
+        columns.data_crcs.frombytes(appends.data_crcs.cast("B"))
+        columns.data_ends.frombytes(appends.data_ends.cast("B"))
+        columns.data.append(appends.data)
+        columns.data_bytes = len(appends.data)
+
+    def _take(self, columns: Columns, mount: FakeMount, appends: ReceivedAppends, place: int) -> None:
+        ends = appends.data_ends
+        body = bytes(appends.data[ends[place - 1] if place else 0 : ends[place]])
+        columns.add(mount.client, self.generation, appends.sequences[place], appends.headers[place], body)
+
+    def _judge(
+        self, log: FakeLog, columns: Columns, appends: ReceivedAppends, start: int, stop: int
+    ) -> tuple[int, FailureReason] | None:
+        next_id = log.mark + 1 + len(columns)
+        held: list[tuple[int, int, int]] = []
+        if appends.lock_ends is not None and appends.lock_hashes is not None and appends.lock_modes is not None:
+            for place in range(start, stop):
+                before = appends.lock_ends[place - 1] if place else 0
+                for at in range(before, appends.lock_ends[place]):
+                    held.append((appends.lock_hashes[at], appends.lock_modes[at], next_id + place - start))
+        mark = min(appends.client_high_water_marks[start:stop])
+        estimate = max((log.locks.get(lock, -1) for lock, mode, _ in held if mode != LockMode.APPEND), default=-1)
+        if estimate > mark:
+            return estimate, FailureReason.LOCK_CONFLICT
+        registers = dict(log.registers)
+        for operation in appends.operations:
+            if not start <= operation.place < stop:
+                continue
+            refused = _operate(registers, operation.kind, operation.key, operation.value, next_id)
+            if refused is not None:
+                return refused
+        log.registers = registers
+        for lock, mode, transaction in held:
+            if mode != LockMode.READ:
+                log.locks[lock] = transaction
+        return None
+
+    def tell(self, mount: FakeMount, log: FakeLog, rows: list[tuple[int, int, FailureReason]]) -> None:
+        payload = encode_failures([Failure(*row) for row in rows])
+        mount.connection.send(AppendsFailed(self.generation, payload=[payload]), partition=log.partition)
+
+
+def _operate(
+    registers: dict[bytes, bytes], kind: int, key: bytes, value: bytes, next_id: int
+) -> tuple[int, FailureReason] | None:
+    held = registers.get(key)
+    failed = (next_id, FailureReason.EXPECTATION_FAILED)
+    if kind == ExpectationKind.EQUALS:
+        return None if held == value else failed
+    if kind == ExpectationKind.ABSENT:
+        return None if held is None else failed
+    if kind == ExpectationKind.PRESENT:
+        return None if held is not None else failed
+    if kind == ExpectationKind.POSITION:
+        return None if int.from_bytes(value, "little", signed=True) == next_id else failed
+    if kind == CHANGE + ChangeKind.SET:
+        registers[key] = value
+    elif kind == CHANGE + ChangeKind.DELETE:
+        registers.pop(key, None)
+    else:
+        return _produce(registers, key, value, next_id)
+    return None
+
+
+def _produce(
+    registers: dict[bytes, bytes], key: bytes, value: bytes, next_id: int
+) -> tuple[int, FailureReason] | None:
+    epoch, sequence = producers.parse_request(value)
+    held = registers.get(key)
+    known = producers.Produced.none() if held is None else producers.Produced.parse(held)
+    if sequence == producers.OPEN:
+        if epoch <= known.epoch:
+            return known.epoch, FailureReason.PRODUCER_FENCED
+        registers[key] = known.opened(epoch).pack()
+        return None
+    if epoch != known.epoch:
+        return known.epoch, FailureReason.PRODUCER_FENCED
+    if sequence != known.last_sequence + 1:
+        first = known.id_of(sequence)
+        if first is not None:
+            return first, FailureReason.DUPLICATE
+        return known.last_sequence, FailureReason.PRODUCER_GAP
+    registers[key] = known.produced(next_id).pack()
+    return None
+
+
+def _client(connection: Connection) -> int:
+    assert connection.peer is not None
+    return connection.peer.node

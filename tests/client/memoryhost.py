@@ -1,0 +1,173 @@
+"""A machine without a network card: transports that hand bytes over within one loop, and a coordinator in a variable."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Versioned
+from polonaise.errors import ConnectionLost
+
+KEY = bytes(range(16))
+
+
+class MemoryTransport(asyncio.Transport):
+    """One end of a pair; what is written arrives at the other end in the next turn of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peer: MemoryTransport
+        self.protocol: asyncio.Protocol
+        self._closed = False
+        self.blocked = False
+        """While set, nothing that is written here arrives; it is kept."""
+        self._kept: list[bytes] = []
+        self._scheduled = False
+
+    def write(self, data: Any) -> None:
+        self.writelines([data])
+
+    def writelines(self, list_of_data: Any) -> None:
+        if self._closed:
+            return
+        self._kept.append(b"".join(list_of_data))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self.blocked:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        self._scheduled = False
+        if self.blocked:
+            return
+        data, self._kept = b"".join(self._kept), []
+        if data and not self.peer._closed:
+            self.peer.protocol.data_received(data)
+
+    def unblock(self) -> None:
+        self.blocked = False
+        self._schedule()
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self._kept)) if self.blocked else 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._deliver()
+        self.abort()
+
+    def abort(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.protocol.connection_lost, None)
+        if not self.peer._closed:
+            self.peer._closed = True
+            loop.call_soon(self.peer.protocol.connection_lost, None)
+
+
+class MemoryNetwork:
+    def __init__(self) -> None:
+        self.listening: dict[str, Callable[[], asyncio.Protocol]] = {}
+        self.attempts: list[str] = []
+
+    async def listen(self, address: str, factory: Any) -> Any:
+        self.listening[address] = factory
+
+    async def connect(self, address: str, factory: Any) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        self.attempts.append(address)
+        accept = self.listening.get(address)
+        if accept is None:
+            raise ConnectionLost(f"nobody listens on {address}")
+        near, far = MemoryTransport(), MemoryTransport()
+        near.peer, far.peer = far, near
+        near.protocol, far.protocol = factory(), accept()
+        near.protocol.connection_made(near)
+        far.protocol.connection_made(far)
+        return near, near.protocol
+
+
+class MemoryClock:
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1000
+
+
+class MemoryHost:
+    """The client's host. Tasks that die of an exception are kept in `failures`, and fail the test at its end."""
+
+    def __init__(self) -> None:
+        self.clock = MemoryClock()
+        self.network = MemoryNetwork()
+        self.disk: Any = None
+        self.random = random.Random(1)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.failures: list[BaseException] = []
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+
+class MemoryCoordinator:
+    """What the client asks of a coordinator: description, ids, the assignment and its changes."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.description = ClusterDescription(KEY, partitions, ("s1", "s2", "s3"))
+        self._ids = 0
+        self._held = Versioned(1, Assignment())
+        self._changed = asyncio.Event()
+
+    async def describe(self) -> ClusterDescription:
+        return self.description
+
+    async def unique_id(self) -> int:
+        self._ids += 1
+        return 100 + self._ids
+
+    async def assignment(self) -> Versioned[Assignment]:
+        return self._held
+
+    async def assignment_after(self, version: int) -> Versioned[Assignment]:
+        while self._held.version <= version:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._held
+
+    def assign(self, partition: int, address: str, generation: int) -> None:
+        owners = dict(self._held.value.owners)
+        owners[partition] = Owner(1, address, generation)
+        self._held = Versioned(self._held.version + 1, Assignment(owners))
+        self._changed.set()
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,518 @@
+"""One suite for every coordinator: what `coordination.Coordinator` promises, whoever keeps it.
+
+Scenarios are written once and run on each implementation: the directory on a simulated disk and on this machine's, and
+the simulated service. `Cluster` is all they know: processes that can be killed, and an operator who can do damage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from polonaise.coordination import Coordinator
+from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination.values import (
+    Assignment,
+    ClusterDescription,
+    Engagement,
+    Owner,
+    PartitionValue,
+    Registration,
+    Versioned,
+)
+from polonaise.errors import (
+    AlreadyInitialized,
+    Closed,
+    CoordinatorDamaged,
+    DirectoryInUse,
+    NotInitialized,
+    UnknownPartition,
+)
+from polonaise.host import DirectoryLock, Disk, Host
+from polonaise.host.real import RealHost
+from polonaise.simulator.coordinator import SimulatedCoordinator
+from polonaise.simulator.process import Process
+from polonaise.simulator.world import World
+
+DESCRIPTION = ClusterDescription(bytes(range(16)), 3, ("a:1", "b:1", "c:1"))
+INITIAL = PartitionValue.initial(DESCRIPTION.storage)
+
+
+class Cluster(Protocol):
+    """Where a scenario runs."""
+
+    async def process(self) -> Coordinator:
+        """The coordinator as a new process sees it."""
+
+    async def kill(self, coordinator: Coordinator) -> None:
+        """The process of this coordinator dies, without a chance to say so."""
+
+    async def damage(self, name: str) -> None: ...
+
+    async def backup(self) -> object: ...
+
+    async def restore(self, backup: object | None) -> None:
+        """Put a backup back under the running processes; None leaves nothing at all."""
+
+
+Scenario = Callable[[Cluster], Coroutine[Any, Any, None]]
+
+
+# ------------------------------------------------------------------ the implementations
+
+
+class FileCluster:
+    """A directory; every process has a host of its own."""
+
+    def __init__(self, directory: str, start: Callable[[], Awaitable[tuple[Host, Callable[[], None]]]]) -> None:
+        self._directory = directory
+        self._start = start
+        self._kills: dict[int, Callable[[], None]] = {}
+
+    async def process(self) -> FileCoordinator:
+        host, kill = await self._start()
+        coordinator = FileCoordinator(host, self._directory)
+        self._kills[id(coordinator)] = kill
+        return coordinator
+
+    async def kill(self, coordinator: Coordinator) -> None:
+        self._kills[id(coordinator)]()
+
+    async def damage(self, name: str) -> None:
+        host, _ = await self._start()
+        file = await host.disk.open(f"{self._directory}/{name}")
+        await file.truncate(await file.size() - 1)
+        await file.close()
+
+    async def backup(self) -> dict[str, bytes]:
+        disk = (await self._start())[0].disk
+        return {name: await _contents(disk, f"{self._directory}/{name}") for name in await self._names(disk)}
+
+    async def restore(self, backup: object | None) -> None:
+        disk = (await self._start())[0].disk
+        for name in await self._names(disk):
+            await disk.remove(f"{self._directory}/{name}")
+        assert backup is None or isinstance(backup, dict)
+        for name, contents in (backup or {}).items():
+            file = await disk.open(f"{self._directory}/{name}", create=True)
+            await file.write(0, [contents], sync=True)
+            await file.close()
+
+    async def _names(self, disk: Disk) -> list[str]:
+        return [name for name in await disk.list(self._directory) if name != "members"]
+
+
+async def _contents(disk: Disk, path: str) -> bytes:
+    file = await disk.open(path)
+    try:
+        return await file.read(0, await file.size())
+    finally:
+        await file.close()
+
+
+async def _hold(ready: asyncio.Future[Host], host: Host) -> None:
+    ready.set_result(host)
+    await asyncio.Event().wait()
+
+
+def on_a_simulated_disk(scenario: Scenario, _: Path) -> None:
+    world = World(seed=7)
+
+    async def start() -> tuple[Host, Callable[[], None]]:
+        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
+        process = world.machine("m").start(functools.partial(_hold, ready))
+        return await ready, process.crash
+
+    world.run(scenario(FileCluster("cluster/coordinator", start)))
+
+
+class LocksOfAProcess:
+    """The machine's disk, with a process's locks set free together: what the kernel does at its death."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._held: list[DirectoryLock] = []
+        self._dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    async def lock(self, path: str) -> DirectoryLock:
+        assert not self._dead
+        lock = await self._disk.lock(path)
+        self._held.append(lock)
+        return lock
+
+    def die(self) -> None:
+        self._dead = True
+        for lock in self._held:
+            lock.release()
+
+
+def on_this_machine(scenario: Scenario, directory: Path) -> None:
+    hosts: list[RealHost] = []
+
+    async def start() -> tuple[Host, Callable[[], None]]:
+        host = RealHost(disk_threads=2)
+        hosts.append(host)
+        locks = LocksOfAProcess(host.disk)
+        host.disk = locks
+        return host, locks.die
+
+    try:
+        asyncio.run(scenario(FileCluster(str(directory / "coordinator"), start)))
+    finally:
+        for host in hosts:
+            host.close()
+
+
+class SimulatedCluster:
+    """The simulated service; every process is one of the simulated world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._service = SimulatedCoordinator(world.random("coordinator"))
+        self._processes: dict[int, Process] = {}
+
+    async def process(self) -> Coordinator:
+        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
+        process = self._world.machine("m").start(functools.partial(_hold, ready))
+        client = self._service.client(await ready, is_alive=lambda: process.alive)
+        self._processes[id(client)] = process
+        return client
+
+    async def kill(self, coordinator: Coordinator) -> None:
+        self._processes[id(coordinator)].crash()
+
+    async def damage(self, name: str) -> None:
+        self._service.damage(name)
+
+    async def backup(self) -> object:
+        return self._service.snapshot()
+
+    async def restore(self, backup: object | None) -> None:
+        assert backup is None or isinstance(backup, dict)
+        self._service.restore(backup or {})
+
+
+def at_the_simulated_service(scenario: Scenario, _: Path) -> None:
+    world = World(seed=7)
+    world.run(scenario(SimulatedCluster(world)))
+
+
+def on_every_implementation(scenario: Scenario) -> Callable[..., None]:
+    @pytest.mark.parametrize("implementation", [on_a_simulated_disk, on_this_machine, at_the_simulated_service])
+    def test(implementation: Callable[[Scenario, Path], None], tmp_path: Path) -> None:
+        implementation(scenario, tmp_path)
+
+    test.__name__ = scenario.__name__
+    test.__doc__ = scenario.__doc__
+    return test
+
+
+async def initialized(cluster: Cluster) -> Coordinator:
+    coordinator = await cluster.process()
+    await coordinator.initialize(DESCRIPTION)
+    return coordinator
+
+
+# ------------------------------------------------------------------ making a cluster
+
+
+@on_every_implementation
+async def test_without_a_cluster_every_question_is_refused(cluster: Cluster) -> None:
+    coordinator = await cluster.process()
+    for ask in (
+        coordinator.describe,
+        lambda: coordinator.partition(0),
+        coordinator.assignment,
+        coordinator.unique_id,
+        coordinator.members,
+        lambda: coordinator.register(Registration(1, "s:1")),
+        lambda: coordinator.set_partition(0, INITIAL, 0),
+        lambda: coordinator.set_assignment(Assignment(), 0),
+    ):
+        with pytest.raises(NotInitialized):
+            await ask()
+
+
+@on_every_implementation
+async def test_a_new_cluster_has_the_initial_value_of_every_partition(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+
+    assert await coordinator.describe() == DESCRIPTION
+    for partition in range(3):
+        assert await coordinator.partition(partition) == Versioned(0, INITIAL)
+    assert await coordinator.assignment() == Versioned(0, Assignment())
+    assert await coordinator.members() == []
+    for unknown in (-1, 3):
+        with pytest.raises(UnknownPartition):
+            await coordinator.partition(unknown)
+        with pytest.raises(UnknownPartition):
+            await coordinator.set_partition(unknown, INITIAL, 0)
+
+
+@on_every_implementation
+async def test_of_many_that_initialize_one_does(cluster: Cluster) -> None:
+    others = [replace(DESCRIPTION, key=bytes([number]) * 16) for number in range(4)]
+    processes = [await cluster.process() for _ in others]
+
+    outcomes = await asyncio.gather(
+        *(process.initialize(other) for process, other in zip(processes, others, strict=True)), return_exceptions=True
+    )
+
+    (winner,) = (other for other, outcome in zip(others, outcomes, strict=True) if outcome is None)
+    assert sum(isinstance(outcome, AlreadyInitialized) for outcome in outcomes) == 3
+    for process in processes:
+        assert await process.describe() == winner
+
+
+# ------------------------------------------------------------------ compare-and-set
+
+
+@on_every_implementation
+async def test_one_of_many_changes_of_a_version_wins(cluster: Cluster) -> None:
+    processes = [await initialized(cluster), await cluster.process(), await cluster.process()]
+    for version in range(4):
+        wishes = [replace(INITIAL, session=10 * version + number) for number in range(9)]
+
+        outcomes = await asyncio.gather(
+            *(processes[n % 3].set_partition(1, wish, version) for n, wish in enumerate(wishes))
+        )
+
+        (won,) = [n for n, outcome in enumerate(outcomes) if outcome is not None]
+        assert outcomes[won] == Versioned(version + 1, wishes[won])
+        for process in processes:
+            assert await process.partition(1) == Versioned(version + 1, wishes[won])
+    assert await processes[0].partition(0) == Versioned(0, INITIAL)
+
+
+@on_every_implementation
+async def test_no_update_is_lost(cluster: Cluster) -> None:
+    processes = [await initialized(cluster), await cluster.process(), await cluster.process()]
+
+    async def count(process: Coordinator) -> None:
+        for _ in range(4):
+            while True:
+                found = await process.partition(2)
+                raised = replace(found.value, generation=found.value.generation + 1)
+                if await process.set_partition(2, raised, found.version) is not None:
+                    break
+
+    await asyncio.gather(*(count(processes[number % 3]) for number in range(6)))
+
+    assert await processes[0].partition(2) == Versioned(24, replace(INITIAL, generation=24))
+
+
+@on_every_implementation
+async def test_a_version_that_is_not_the_present_one_changes_nothing(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    await coordinator.set_assignment(Assignment({0: Owner(1, "s:1", 1)}), 0)
+    for version in (-1, 0, 2):
+        assert await coordinator.set_assignment(Assignment(), version) is None
+    assert await coordinator.assignment() == Versioned(1, Assignment({0: Owner(1, "s:1", 1)}))
+
+
+@on_every_implementation
+async def test_after_a_cancelled_change_reading_again_tells_its_fate_for_good(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    fates = set()
+    for number in range(25):
+        before = await coordinator.partition(0)
+        change = asyncio.ensure_future(
+            coordinator.set_partition(0, replace(before.value, session=number), before.version)
+        )
+        await asyncio.sleep(number * 0.0002)
+        change.cancel()
+        await asyncio.wait([change])
+        after = await coordinator.partition(0)
+        await asyncio.sleep(0.02)
+        assert await coordinator.partition(0) == after
+        assert after.version in (before.version, before.version + 1)
+        fates.add(after.version - before.version)
+    assert 1 in fates
+
+
+# ------------------------------------------------------------------ unique ids
+
+
+@on_every_implementation
+async def test_a_unique_id_is_never_given_out_again(cluster: Cluster) -> None:
+    first = await initialized(cluster)
+    processes = [first, await cluster.process(), await cluster.process()]
+    ids = await asyncio.gather(*(processes[number % 3].unique_id() for number in range(20)))
+    for process in processes:
+        await cluster.kill(process)
+    ids += [await (await cluster.process()).unique_id() for _ in range(3)]
+    assert len(set(ids)) == 23
+    assert min(ids) >= 1
+    assert max(ids) < 2**31
+
+
+# ------------------------------------------------------------------ members
+
+
+@on_every_implementation
+async def test_a_registration_ends_when_it_is_left_when_closed_and_when_its_process_dies(cluster: Cluster) -> None:
+    observer = await initialized(cluster)
+    leaving, closing, dying = [await cluster.process() for _ in range(3)]
+    membership = await leaving.register(Registration(12, "s:12"))
+    await closing.register(Registration(7, "s:7"))
+    await dying.register(Registration(100, "s:100"))
+    for process in (observer, leaving, dying):
+        assert [member.server for member in await process.members()] == [7, 12, 100]
+    assert (await observer.members())[0] == Registration(7, "s:7")
+
+    await membership.leave()
+    await membership.leave()
+    assert [member.server for member in await observer.members()] == [7, 100]
+    await closing.close()
+    assert [member.server for member in await observer.members()] == [100]
+    await cluster.kill(dying)
+    assert await observer.members() == []
+
+
+@on_every_implementation
+async def test_registering_again_changes_nothing_and_nobody_else_can_be_that_server(cluster: Cluster) -> None:
+    first = await initialized(cluster)
+    second = await cluster.process()
+    await first.register(Registration(1, "s:1"))
+    await first.register(Registration(1, "s:1"))
+    with pytest.raises(DirectoryInUse):
+        await second.register(Registration(1, "s:2"))
+    assert await second.members() == [Registration(1, "s:1")]
+    await cluster.kill(first)
+    await second.register(Registration(1, "s:2"))
+    assert await second.members() == [Registration(1, "s:2")]
+
+
+# ------------------------------------------------------------------ watching
+
+
+@on_every_implementation
+async def test_waiting_for_an_assignment_ends_with_the_next_one(cluster: Cluster) -> None:
+    manager = await initialized(cluster)
+    server = await cluster.process()
+    assert await server.assignment_after(-1) == Versioned(0, Assignment())
+    waiting = asyncio.ensure_future(server.assignment_after(0))
+    done, _ = await asyncio.wait([waiting], timeout=0.2)
+    assert not done
+
+    await manager.set_assignment(Assignment({2: Owner(1, "s:1", 4)}), 0)
+
+    async with asyncio.timeout(5):
+        assert await waiting == Versioned(1, Assignment({2: Owner(1, "s:1", 4)}))
+
+
+# ------------------------------------------------------------------ restart, damage
+
+
+@on_every_implementation
+async def test_a_restart_keeps_everything(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    value = PartitionValue(3, 8, ("a:1", "b:1"), ("a:1",), {"a:1": Engagement(8), "b:1": Engagement(7, 41)})
+    await coordinator.set_partition(1, value, 0)
+    await coordinator.set_assignment(Assignment({1: Owner(5, "s:1", 3)}), 0)
+    await coordinator.register(Registration(5, "s:1"))
+    await cluster.kill(coordinator)
+
+    restarted = await cluster.process()
+
+    assert await restarted.describe() == DESCRIPTION
+    assert await restarted.partition(1) == Versioned(1, value)
+    assert await restarted.assignment() == Versioned(1, Assignment({1: Owner(5, "s:1", 3)}))
+    assert await restarted.members() == []
+    with pytest.raises(AlreadyInitialized):
+        await restarted.initialize(DESCRIPTION)
+
+
+@on_every_implementation
+async def test_damage_is_refused_by_name_and_says_what_to_do(cluster: Cluster) -> None:
+    await initialized(cluster)
+    questions: list[tuple[str, Callable[[Coordinator], Awaitable[object]]]] = [
+        ("partition-1", lambda coordinator: coordinator.partition(1)),
+        ("partition-1", lambda coordinator: coordinator.set_partition(1, INITIAL, 0)),
+        ("assignment", lambda coordinator: coordinator.assignment()),
+        ("description", lambda coordinator: coordinator.describe()),
+    ]
+    for name, ask in questions:
+        await cluster.damage(name)
+        with pytest.raises(CoordinatorDamaged, match=name) as refused:
+            await ask(await cluster.process())
+        assert "estore" in refused.value.text
+    with pytest.raises((CoordinatorDamaged, AlreadyInitialized)):
+        await (await cluster.process()).initialize(DESCRIPTION)
+
+
+@on_every_implementation
+async def test_a_coordinator_wiped_under_its_cluster_is_refused(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    await coordinator.partition(0)
+    await cluster.restore(None)
+    for ask in (
+        coordinator.describe,
+        lambda: coordinator.partition(0),
+        lambda: coordinator.partition(1),
+        lambda: coordinator.set_partition(0, INITIAL, 0),
+        coordinator.assignment,
+    ):
+        with pytest.raises(CoordinatorDamaged):
+            await ask()
+    with pytest.raises(NotInitialized):
+        await (await cluster.process()).describe()
+
+
+@on_every_implementation
+async def test_a_value_that_went_back_is_refused(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    backup = await cluster.backup()
+    await coordinator.set_partition(0, replace(INITIAL, session=1), 0)
+    await cluster.restore(backup)
+    with pytest.raises(CoordinatorDamaged, match="went back"):
+        await coordinator.partition(0)
+    with pytest.raises(CoordinatorDamaged, match="went back"):
+        await coordinator.set_partition(0, replace(INITIAL, session=1), 0)
+
+
+@on_every_implementation
+async def test_a_closed_coordinator_says_so(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    await coordinator.close()
+    await coordinator.close()
+    for ask in (coordinator.describe, coordinator.assignment, coordinator.members, coordinator.unique_id):
+        with pytest.raises(Closed):
+            await ask()
+
+
+@on_every_implementation
+async def test_a_random_history_of_changes_is_one_order_that_everybody_sees(cluster: Cluster) -> None:
+    source = random.Random(3)
+    processes = [await initialized(cluster), await cluster.process(), await cluster.process()]
+    won: dict[int, PartitionValue] = {0: INITIAL}
+    seen: list[Versioned[PartitionValue]] = []
+
+    async def act(process: Coordinator, sessions: range) -> None:
+        newest = 0
+        for session in sessions:
+            found = await process.partition(0)
+            assert found.version >= newest
+            seen.append(found)
+            await asyncio.sleep(source.random() * 0.002)
+            made = await process.set_partition(0, replace(INITIAL, session=session), found.version)
+            newest = found.version
+            if made is not None:
+                assert made.version not in won
+                won[made.version] = made.value
+                newest = made.version
+
+    await asyncio.gather(*(act(process, range(n * 100, n * 100 + 8)) for n, process in enumerate(processes)))
+
+    assert sorted(won) == list(range(len(won)))
+    assert all(won[found.version] == found.value for found in seen)

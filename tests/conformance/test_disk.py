@@ -1,0 +1,211 @@
+"""What every disk promises, the machine's and the simulated one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotFound
+from polonaise.host import Disk, Host
+from polonaise.host.real import RealHost
+from polonaise.simulator import World
+
+Given = Callable[[Disk, str], Awaitable[None]]
+Run = Callable[[Given], None]
+
+
+def on_the_machine(given: Given, directory: Path) -> None:
+    host = RealHost()
+    try:
+        asyncio.run(given(host.disk, str(directory)))  # type: ignore[arg-type]
+    finally:
+        host.close()
+
+
+def simulated(given: Given, _: Path) -> None:
+    world = World(1)
+
+    async def main(host: Host) -> None:
+        await host.disk.make_directory("data")
+        await given(host.disk, "data")
+
+    async def scenario() -> None:
+        await world.machine("a").start(main).ended()
+
+    world.run(scenario())
+
+
+@pytest.fixture(params=[on_the_machine, simulated])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    return lambda given: request.param(given, tmp_path)
+
+
+def test_what_was_written_reads_back(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        file = await disk.open(f"{root}/a", create=True)
+        await file.write(3, [b"one", bytearray(b"two"), memoryview(b"three")], sync=True)
+        assert await file.read(0, 100) == b"\0\0\0onetwothree"
+        assert await file.read(6, 3) == b"two"
+        assert await file.read(14, 10) == b""
+        assert await file.read(50, 10) == b""
+        assert await file.size() == 14
+        await file.sync()
+        await file.close()
+
+    run(given)
+
+
+def test_more_buffers_than_one_call_of_the_system_takes_are_all_written(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        file = await disk.open(f"{root}/a", create=True)
+        await file.write(0, [b"%04d" % number for number in range(5000)] + [b""])
+        assert await file.read(0, 40_000) == b"".join(b"%04d" % number for number in range(5000))
+        await file.write(0, [])
+        await file.close()
+
+    run(given)
+
+
+def test_a_file_is_cut_and_extended_with_zeros(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        file = await disk.open(f"{root}/a", create=True)
+        await file.write(0, [b"abcdef"])
+        await file.truncate(2)
+        await file.truncate(4)
+        assert await file.read(0, 10) == b"ab\0\0"
+        await file.close()
+
+    run(given)
+
+
+def test_a_missing_file_or_directory_is_not_found(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        for call in (
+            disk.open(f"{root}/none"),
+            disk.open(f"{root}/none/a", create=True),
+            disk.list(f"{root}/none"),
+            disk.remove(f"{root}/none"),
+            disk.rename(f"{root}/none", f"{root}/b"),
+            disk.sync_directory(f"{root}/none"),
+        ):
+            with pytest.raises(NotFound):
+                await call
+        assert not await disk.exists(f"{root}/none")
+
+    run(given)
+
+
+def test_a_directory_is_no_file(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        with pytest.raises(DiskFailed):
+            await disk.open(root)
+
+    run(given)
+
+
+def test_names_are_listed_sorted(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        for name in ("c", "a", "b"):
+            await (await disk.open(f"{root}/{name}", create=True)).close()
+        await disk.make_directory(f"{root}/d/e")
+        await disk.make_directory(f"{root}/d/e")
+        await disk.sync_directory(root)
+        assert await disk.list(root) == ["a", "b", "c", "d"]
+        assert await disk.list(f"{root}/d") == ["e"]
+        assert await disk.exists(f"{root}/d/e")
+
+    run(given)
+
+
+def test_a_rename_replaces_its_target(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        for name in ("old", "new"):
+            file = await disk.open(f"{root}/{name}", create=True)
+            await file.write(0, [name.encode()])
+            await file.close()
+        await disk.rename(f"{root}/new", f"{root}/old")
+        assert await disk.list(root) == ["old"]
+        file = await disk.open(f"{root}/old")
+        assert await file.read(0, 10) == b"new"
+        await file.close()
+
+    run(given)
+
+
+def test_an_open_file_outlives_its_name(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        file = await disk.open(f"{root}/a", create=True)
+        await disk.remove(f"{root}/a")
+        await file.write(0, [b"still"], sync=True)
+        assert await file.read(0, 10) == b"still"
+        assert await disk.list(root) == []
+        await file.close()
+
+    run(given)
+
+
+def test_a_directory_is_locked_once(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        lock = await disk.lock(f"{root}/lock")
+        with pytest.raises(DirectoryInUse):
+            await disk.lock(f"{root}/lock")
+        lock.release()
+        lock.release()
+        (await disk.lock(f"{root}/lock")).release()
+
+    run(given)
+
+
+def test_a_closed_file_refuses(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        file = await disk.open(f"{root}/a", create=True)
+        await file.close()
+        await file.close()
+        with pytest.raises(Closed):
+            await file.write(0, [b"late"])
+
+    run(given)
+
+
+def test_overlapping_calls_are_all_done(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        file = await disk.open(f"{root}/a", create=True)
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(file.write(number * 4, [b"%04d" % number], sync=number % 3 == 0))
+        assert await file.read(0, 100) == b"".join(b"%04d" % number for number in range(20))
+        await file.close()
+
+    run(given)
+
+
+def test_closing_waits_for_what_is_under_way(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        file = await disk.open(f"{root}/a", create=True)
+        writes = [asyncio.create_task(file.write(number, [b"x"], sync=True)) for number in range(8)]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(file.close())
+        await asyncio.gather(*writes, closing)
+        again = await disk.open(f"{root}/a")
+        assert await again.read(0, 100) == b"x" * 8
+        await again.close()
+
+    run(given)
+
+
+def test_a_cancelled_write_leaves_the_file_usable(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        file = await disk.open(f"{root}/a", create=True)
+        writing = asyncio.create_task(file.write(0, [b"perhaps"], sync=True))
+        await asyncio.sleep(0)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        await file.write(100, [b"surely"], sync=True)
+        assert await file.read(100, 6) == b"surely"
+        await file.close()
+
+    run(given)

@@ -1,0 +1,331 @@
+"""What every network promises, loopback and the simulated one, on asyncio's loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+import uvloop
+
+from polonaise.errors import AddressInUse, BadOption, ConnectionLost
+from polonaise.host import Host, Network
+from polonaise.host.real import RealHost
+from polonaise.simulator import World
+
+
+class Here:
+    """The network under test, and the addresses to try it with."""
+
+    def __init__(self, network: Network, tcp: str, refused: str, unix: str) -> None:
+        self.network = network
+        self.tcp = tcp
+        self.refused = refused
+        self.unix = unix
+
+
+Given = Callable[[Here], Awaitable[None]]
+Run = Callable[[Given], None]
+
+
+def on_asyncio(given: Given, directory: Path) -> None:
+    _really(given, directory, None)
+
+
+def on_uvloop(given: Given, directory: Path) -> None:
+    _really(given, directory, uvloop.new_event_loop)
+
+
+def _really(given: Given, directory: Path, factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
+    host = RealHost()
+    try:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(given(Here(host.network, "127.0.0.1:0", "127.0.0.1:1", f"unix:{directory}/s")))  # type: ignore[arg-type]
+    finally:
+        host.close()
+
+
+def simulated(given: Given, directory: Path) -> None:
+    world = World(1)
+
+    async def main(host: Host) -> None:
+        await given(Here(host.network, "a:0", "a:1", f"unix:{directory}/s"))
+
+    async def scenario() -> None:
+        await world.machine("a").start(main).ended()
+
+    world.run(scenario())
+
+
+@pytest.fixture(params=[on_asyncio, on_uvloop, simulated])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    return lambda given: request.param(given, tmp_path)
+
+
+class Peer(asyncio.Protocol):
+    """Writes down what happens to it."""
+
+    def __init__(self, *, stays: bool = False) -> None:
+        self.transport: asyncio.Transport
+        self.received = bytearray()
+        self.happened: list[str] = []
+        self.changed = asyncio.Event()
+        self._stays = stays
+
+    def _note(self, what: str) -> None:
+        self.happened.append(what)
+        self.changed.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._note("made")
+
+    def data_received(self, data: bytes) -> None:
+        assert type(data) is bytes
+        self.received += data
+        self.changed.set()
+
+    def eof_received(self) -> bool:
+        self._note("eof")
+        return self._stays
+
+    def pause_writing(self) -> None:
+        self._note("pause")
+
+    def resume_writing(self) -> None:
+        self._note("resume")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._note("lost")
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def happens(self, what: str) -> None:
+        await self.until(lambda: what in self.happened)
+
+
+class Accepting:
+    """A factory that keeps the protocols it made."""
+
+    def __init__(self, *, stays: bool = False) -> None:
+        self.peers: list[Peer] = []
+        self._arrived = asyncio.Event()
+        self._stays = stays
+
+    def __call__(self) -> Peer:
+        peer = Peer(stays=self._stays)
+        self.peers.append(peer)
+        self._arrived.set()
+        return peer
+
+    async def first(self) -> Peer:
+        async with asyncio.timeout(20):
+            await self._arrived.wait()
+        await self.peers[0].happens("made")
+        return self.peers[0]
+
+
+async def connected(here: Here, *, stays: bool = False) -> tuple[Peer, Peer]:
+    accepting = Accepting(stays=stays)
+    listener = await here.network.listen(here.tcp, accepting)
+    _, near = await here.network.connect(listener.address, Peer)
+    assert isinstance(near, Peer)
+    far = await accepting.first()
+    await listener.close()
+    return near, far
+
+
+def test_bytes_arrive_in_order_both_ways(run: Run) -> None:
+    async def given(here: Here) -> None:
+        near, far = await connected(here)
+        for number in range(100):
+            near.transport.write(b"%03d" % number)
+        near.transport.writelines([b"end", bytearray(b"of"), memoryview(b"it")])
+        expected = b"".join(b"%03d" % number for number in range(100)) + b"endofit"
+        await far.until(lambda: len(far.received) == len(expected))
+        assert far.received == expected
+        far.transport.write(b"answer")
+        await near.until(lambda: near.received == b"answer")
+        near.transport.close()
+        await far.happens("lost")
+        await near.happens("lost")
+
+    run(given)
+
+
+def test_a_buffer_may_be_used_anew_after_writing_it(run: Run) -> None:
+    async def given(here: Here) -> None:
+        near, far = await connected(here)
+        near.transport.write(b"first")
+        near.transport.write(b"")
+        await far.until(lambda: far.received == b"first")
+        near.transport.abort()
+        await near.happens("lost")
+        await far.happens("lost")
+
+    run(given)
+
+
+def test_a_close_lets_everything_through_and_ends_both_sides_once(run: Run) -> None:
+    async def given(here: Here) -> None:
+        near, far = await connected(here)
+        near.transport.write(b"x" * 3_000_000)
+        near.transport.close()
+        assert near.transport.is_closing()
+        near.transport.close()
+        await far.happens("lost")
+        await near.happens("lost")
+        assert len(far.received) == 3_000_000
+        assert far.happened == ["made", "eof", "lost"]
+        assert near.happened.count("lost") == 1
+
+    run(given)
+
+
+def test_a_half_closed_connection_still_carries_the_other_way(run: Run) -> None:
+    async def given(here: Here) -> None:
+        near, far = await connected(here, stays=True)
+        near.transport.write(b"question")
+        assert near.transport.can_write_eof()
+        near.transport.write_eof()
+        await far.happens("eof")
+        assert far.received == b"question"
+        assert "lost" not in far.happened
+        far.transport.write(b"answer")
+        await near.until(lambda: near.received == b"answer")
+        far.transport.close()
+        await near.happens("lost")
+
+    run(given)
+
+
+def test_a_writer_is_paused_until_its_peer_reads(run: Run) -> None:
+    async def given(here: Here) -> None:
+        near, far = await connected(here)
+        far.transport.pause_reading()
+        near.transport.set_write_buffer_limits(high=100_000)
+        written = 0
+        while "pause" not in near.happened:
+            assert written < 100_000_000
+            near.transport.write(b"y" * 50_000)
+            written += 50_000
+            await asyncio.sleep(0)
+        assert near.transport.get_write_buffer_size() > 100_000
+        assert "resume" not in near.happened
+        far.transport.resume_reading()
+        await near.happens("resume")
+        await far.until(lambda: len(far.received) == written)
+        assert near.transport.get_write_buffer_size() == 0
+        near.transport.close()
+        await near.happens("lost")
+        await far.happens("lost")
+
+    run(given)
+
+
+def test_a_paused_reader_gets_nothing_until_it_resumes(run: Run) -> None:
+    async def given(here: Here) -> None:
+        near, far = await connected(here)
+        far.transport.pause_reading()
+        assert not far.transport.is_reading()
+        near.transport.write(b"held back")
+        far.transport.write(b"ping")
+        await near.until(lambda: near.received == b"ping")
+        assert far.received == b""
+        far.transport.resume_reading()
+        await far.until(lambda: far.received == b"held back")
+        far.transport.close()
+        await near.happens("lost")
+        await far.happens("lost")
+
+    run(given)
+
+
+def test_nothing_is_received_after_closing(run: Run) -> None:
+    async def given(here: Here) -> None:
+        near, far = await connected(here)
+        far.transport.close()
+        near.transport.write(b"too late")
+        await near.happens("lost")
+        await far.happens("lost")
+        assert far.received == b""
+
+    run(given)
+
+
+def test_a_connect_that_nobody_answers_is_lost(run: Run) -> None:
+    async def given(here: Here) -> None:
+        for address in (here.refused, here.unix):
+            with pytest.raises(ConnectionLost):
+                await here.network.connect(address, Peer)
+
+    run(given)
+
+
+def test_a_closed_listener_accepts_no_more_and_frees_its_address(run: Run) -> None:
+    async def given(here: Here) -> None:
+        for wanted in (here.tcp, here.unix):
+            listener = await here.network.listen(wanted, Peer)
+            address = listener.address
+            with pytest.raises(AddressInUse):
+                await here.network.listen(address, Peer)
+            await listener.close()
+            with pytest.raises(ConnectionLost):
+                await here.network.connect(address, Peer)
+            await (await here.network.listen(address, Peer)).close()
+
+    run(given)
+
+
+def test_a_connection_outlives_its_listener(run: Run) -> None:
+    async def given(here: Here) -> None:
+        near, far = await connected(here)
+        near.transport.write(b"still here")
+        await far.until(lambda: far.received == b"still here")
+        near.transport.close()
+        await far.happens("lost")
+
+    run(given)
+
+
+def test_unix_sockets_carry_too(run: Run) -> None:
+    async def given(here: Here) -> None:
+        accepting = Accepting()
+        listener = await here.network.listen(here.unix, accepting)
+        assert listener.address == here.unix
+        _, near = await here.network.connect(here.unix, Peer)
+        assert isinstance(near, Peer)
+        near.transport.write(b"hello")
+        far = await accepting.first()
+        await far.until(lambda: far.received == b"hello")
+        near.transport.close()
+        await far.happens("lost")
+        await near.happens("lost")
+        await listener.close()
+
+    run(given)
+
+
+@pytest.mark.parametrize("address", ["", "nothing", "a:b", "a:70000", ":1", "unix:", "::1:5", "a:-1"])
+def test_an_address_that_cannot_be_meant_is_refused(run: Run, address: str) -> None:
+    async def given(here: Here) -> None:
+        with pytest.raises(BadOption):
+            await here.network.listen(address, Peer)
+        with pytest.raises(BadOption):
+            await here.network.connect(address, Peer)
+
+    run(given)
+
+
+def test_an_address_of_another_machine_cannot_be_listened_on(run: Run) -> None:
+    async def given(here: Here) -> None:
+        with pytest.raises(BadOption):
+            await here.network.listen("192.0.2.1:4000", Peer)
+
+    run(given)

@@ -1,0 +1,500 @@
+"""The coordinator in a directory: crashes and power loss at every step, failing disks, damage, several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+from zlib import crc32
+
+import pytest
+
+from polonaise.coordination.directory import seal, unseal
+from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination.values import Assignment, ClusterDescription, Owner, PartitionValue, Registration
+from polonaise.errors import (
+    AlreadyInitialized,
+    CoordinatorDamaged,
+    CoordinatorUnavailable,
+    NotInitialized,
+    PolonaiseError,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
+from polonaise.host import Host
+from polonaise.simulator.process import Process
+from polonaise.simulator.world import World
+
+T = TypeVar("T")
+
+DESCRIPTION = ClusterDescription(bytes(range(16)), 2, ("a:1", "b:1", "c:1"))
+INITIAL = PartitionValue.initial(DESCRIPTION.storage)
+NEXT = replace(INITIAL, generation=1, session=4)
+DIRECTORY = "data/coordinator"
+
+Work = Callable[[FileCoordinator], Awaitable[object]]
+
+
+class Scene:
+    """One machine of a simulated world with the directory on its disk."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.world = World(seed)
+        self.machine = self.world.machine("m")
+
+    def run(self, scenario: Coroutine[Any, Any, T]) -> T:
+        return self.world.run(scenario)
+
+    async def process(self, *, lock_wait_s: float = 10.0) -> tuple[Process, FileCoordinator]:
+        """A process that does nothing but have the directory open."""
+        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
+
+        async def main(host: Host) -> None:
+            ready.set_result(host)
+            await asyncio.Event().wait()
+
+        process = self.machine.start(main)
+        return process, FileCoordinator(await ready, DIRECTORY, lock_wait_s=lock_wait_s)
+
+    async def open(self) -> FileCoordinator:
+        return (await self.process())[1]
+
+    async def crash_at(self, call: int, work: Work) -> bool:
+        """Do `work` in a process that is killed instead of making this call; False when it needs fewer calls."""
+
+        async def main(host: Host) -> None:
+            with contextlib.suppress(CoordinatorUnavailable):
+                await work(FileCoordinator(host, DIRECTORY))
+
+        process = self.machine.start(main)
+        process.crash_on_call = call
+        await process.ended()
+        return process.calls == call
+
+    async def until(self, happens: Callable[[], bool]) -> None:
+        """Look again and again, so often that little can have happened since it became so."""
+        while not happens():  # noqa: ASYNC110 - virtual time, and a disk tells nobody
+            await asyncio.sleep(0.00001)
+
+    def put(self, name: str, contents: bytes) -> None:
+        path = f"{DIRECTORY}/{name}"
+        self.machine.disk.truncate(path, 0)
+        self.machine.disk.overwrite(path, 0, contents)
+
+    def contents(self, name: str) -> bytes:
+        return self.machine.disk.contents(f"{DIRECTORY}/{name}")
+
+    def names(self) -> list[str]:
+        return [path.removeprefix(f"{DIRECTORY}/") for path in self.machine.disk.paths()]
+
+
+async def change(coordinator: FileCoordinator) -> object:
+    found = await coordinator.partition(0)
+    return await coordinator.set_partition(0, NEXT, found.version)
+
+
+# ------------------------------------------------------------------ crashes
+
+
+def at_every_call(scenario: Callable[[Scene, int], Coroutine[Any, Any, bool]]) -> int:
+    """Run it with a crash at call 1, 2, 3, … until it says that the work was done before; each under several seeds."""
+    call, in_time = 0, True
+    while in_time:
+        call += 1
+        for seed in range(8):
+            scene = Scene(100 * call + seed)
+            in_time = scene.run(scenario(scene, call))
+    return call
+
+
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_a_crash_at_any_step_of_a_change_leaves_the_old_value_or_the_new(power_loss: bool) -> None:
+    outcomes = set()
+
+    async def scenario(scene: Scene, call: int) -> bool:
+        await (await scene.open()).initialize(DESCRIPTION)
+        in_time = await scene.crash_at(call, change)
+        if power_loss:
+            scene.machine.power_loss()
+        restarted = await scene.open()
+        found = await restarted.partition(0)
+        assert (found.version, found.value) in ((0, INITIAL), (1, NEXT))
+        outcomes.add((in_time, found.version))
+        assert await restarted.set_partition(0, replace(NEXT, session=5), found.version) is not None
+        assert not [name for name in scene.names() if name.endswith(".new")]
+        return in_time
+
+    assert at_every_call(scenario) > 10
+    assert outcomes == {(True, 0), (True, 1), (False, 1)}
+
+
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_a_crash_at_any_step_of_initializing_leaves_no_cluster_or_a_whole_one(power_loss: bool) -> None:
+    outcomes = set()
+
+    async def scenario(scene: Scene, call: int) -> bool:
+        in_time = await scene.crash_at(call, lambda coordinator: coordinator.initialize(DESCRIPTION))
+        if power_loss:
+            scene.machine.power_loss()
+        restarted = await scene.open()
+        try:
+            await restarted.describe()
+        except NotInitialized:
+            await restarted.initialize(DESCRIPTION)
+            outcomes.add("none")
+        else:
+            with pytest.raises(AlreadyInitialized):
+                await restarted.initialize(DESCRIPTION)
+            outcomes.add("whole")
+        assert [(await restarted.partition(p)).value for p in (0, 1)] == [INITIAL, INITIAL]
+        assert (await restarted.assignment()).value == Assignment()
+        assert await restarted.unique_id() == 1
+        scene.machine.power_loss()
+        assert await (await scene.open()).unique_id() == 2
+        return in_time
+
+    assert at_every_call(scenario) > 30
+    assert outcomes == {"none", "whole"}
+
+
+def test_what_was_answered_survives_the_loss_of_power() -> None:
+    for seed in range(30):
+        scene = Scene(seed)
+
+        async def scenario(scene: Scene = scene) -> None:
+            writer = await scene.open()
+            await writer.initialize(DESCRIPTION)
+            await writer.set_partition(1, NEXT, 0)
+            await writer.set_assignment(Assignment({0: Owner(1, "s:1", 1)}), 0)
+            given = await writer.unique_id()
+            scene.machine.power_loss()
+            restarted = await scene.open()
+            assert (await restarted.partition(1)).value == NEXT
+            assert (await restarted.assignment()).version == 1
+            assert await restarted.unique_id() > given
+
+        scene.run(scenario())
+
+
+def test_what_a_reader_was_told_survives_the_loss_of_power_although_the_writer_was_not_done() -> None:
+    """The reader sees the new value between the writer's rename and its sync of the directory."""
+    seen = set()
+    for seed in range(40):
+        scene = Scene(seed)
+
+        async def scenario(scene: Scene = scene) -> None:
+            writer = await scene.open()
+            await writer.initialize(DESCRIPTION)
+            reader = await scene.open()
+            process, writer = await scene.process()
+            changing = asyncio.ensure_future(change(writer))
+            told = await reader.partition(0)
+            while told.version == 0:
+                told = await reader.partition(0)
+            seen.add(changing.done())
+            scene.machine.power_loss()
+            assert (await (await scene.open()).partition(0)).version == told.version
+            changing.cancel()
+            assert not process.alive
+
+        scene.run(scenario())
+    assert False in seen
+
+
+def test_unfinished_changes_are_swept_by_the_next_one() -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        coordinator = await scene.open()
+        await coordinator.initialize(DESCRIPTION)
+        process, _ = await scene.process()
+        leftover = await process.host.disk.open(f"{DIRECTORY}/assignment.new", create=True)
+        await leftover.write(0, [b"torn" * 500])
+        process.crash()
+        assert "assignment.new" in scene.names()
+        coordinator = await scene.open()
+        assert (await coordinator.assignment()).version == 0
+        await coordinator.unique_id()
+        assert "assignment.new" not in scene.names()
+
+    scene.run(scenario())
+
+
+# ------------------------------------------------------------------ disks that fail, processes that stop
+
+
+@pytest.mark.parametrize("fault", ["sync", "write", "read"])
+def test_a_failing_disk_is_unavailability_and_never_half_a_change(fault: str) -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        coordinator = await scene.open()
+        await coordinator.initialize(DESCRIPTION)
+        disk = scene.machine.disk
+        inflict = {"sync": disk.fail_syncs, "write": disk.fail_writes, "read": disk.fail_reads}[fault]
+        inflict(None)
+        with pytest.raises(CoordinatorUnavailable, match="read again"):
+            await coordinator.set_partition(0, NEXT, 0)
+        inflict(0)
+        found = await coordinator.partition(0)
+        assert (found.version, found.value) in ((0, INITIAL), (1, NEXT))
+        assert await coordinator.set_partition(0, replace(NEXT, session=9), found.version) is not None
+
+    scene.run(scenario())
+
+
+def test_one_failed_sync_of_the_directory_is_made_good_before_anybody_is_told() -> None:
+    for seed in range(20):
+        scene = Scene(seed)
+
+        async def scenario(scene: Scene = scene) -> None:
+            coordinator = await scene.open()
+            await coordinator.initialize(DESCRIPTION)
+            await coordinator.partition(0)
+            changing = asyncio.ensure_future(coordinator.set_partition(0, NEXT, 0))
+            await scene.until(lambda: b" partition-0 1 " in scene.contents("partition-0"))
+            scene.machine.disk.fail_syncs(1)
+            assert await changing is not None
+            assert scene.world.faults["failed_sync"] == 1
+            scene.machine.power_loss()
+            assert (await (await scene.open()).partition(0)).value == NEXT
+
+        scene.run(scenario())
+
+
+def test_a_full_disk_is_unavailability_and_the_old_value_stays() -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        coordinator = await scene.open()
+        await coordinator.initialize(DESCRIPTION)
+        scene.machine.disk.fill()
+        with pytest.raises(CoordinatorUnavailable, match="no "):
+            await coordinator.unique_id()
+        assert (await coordinator.partition(0)).version == 0
+        scene.machine.disk.free()
+        assert await coordinator.unique_id() == 1
+
+    scene.run(scenario())
+
+
+def test_a_stopped_process_within_a_change_delays_changes_and_not_readers() -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        coordinator = await scene.open()
+        await coordinator.initialize(DESCRIPTION)
+        stopped, its = await scene.process()
+        stopped.supervise(_changing(its), "change")
+        await scene.until(lambda: f"{DIRECTORY}/change.lock" in _locked(scene, stopped))
+        stopped.pause()
+        other = (await scene.process(lock_wait_s=2.0))[1]
+        before = scene.world.now
+        assert (await other.partition(1)).value == INITIAL
+        assert scene.world.now - before < 0.1
+        with pytest.raises(CoordinatorUnavailable, match=r"change\.lock.*nothing was changed"):
+            await other.unique_id()
+        assert 2.0 <= scene.world.now - before < 2.5
+        stopped.resume()
+        assert await other.unique_id() == 1
+
+    scene.run(scenario())
+
+
+async def _changing(coordinator: FileCoordinator) -> None:
+    await change(coordinator)
+
+
+def _locked(scene: Scene, process: Process) -> list[str]:
+    disk = scene.machine.disk
+    held = [file for file, holder in disk.locks.items() if holder is process]
+    return [path for path in disk.paths() if any(disk.file(path) is file for file in held)]
+
+
+# ------------------------------------------------------------------ damage
+
+
+def test_every_flipped_bit_and_every_cut_of_a_value_is_refused() -> None:
+    whole = seal("partition-3", bytes(16), 17, NEXT.encode())
+    assert unseal("partition-3", whole, "x").version == 17
+    for place in range(len(whole)):
+        for bit in range(8):
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << bit
+            with pytest.raises(CoordinatorDamaged, match="d/x"):
+                unseal("partition-3", bytes(flipped), "d/x")
+        with pytest.raises(CoordinatorDamaged):
+            unseal("partition-3", whole[:place], "d/x")
+    with pytest.raises(CoordinatorDamaged):
+        unseal("partition-3", whole + b"\n", "d/x")
+
+
+def refused(make_it_wrong: Callable[[Scene], None], error: type[PolonaiseError], match: str, *, living: bool) -> None:
+    """What a process says when it reads partition 0 after the damage; a `living` one has read the cluster before."""
+    scene = Scene()
+
+    async def scenario() -> None:
+        coordinator = await scene.open()
+        await coordinator.initialize(DESCRIPTION)
+        if not living:
+            coordinator = await scene.open()
+        make_it_wrong(scene)
+        with pytest.raises(error, match=match):
+            await coordinator.partition(0)
+        with pytest.raises(error, match=match):
+            await coordinator.set_partition(0, NEXT, 0)
+
+    scene.run(scenario())
+
+
+def with_format(scene: Scene, name: str) -> None:
+    """The value as a later version of Polonaise would write it."""
+    line, payload = seal(name, DESCRIPTION.key, 0, b"{}").split(b"\n")
+    front = line[:-8].replace(b"polonaise-coordinator 1 ", b"polonaise-coordinator 2 ")
+    scene.put(name, front + f"{crc32(payload, crc32(front)):08x}\n".encode() + payload)
+
+
+@pytest.mark.parametrize("living", [False, True])
+def test_what_lies_in_a_value_s_place_and_is_not_that_value_is_refused(living: bool) -> None:
+    other_key = bytes(15) + b"\1"
+    refused(
+        lambda s: s.put("partition-0", s.contents("partition-1")), CoordinatorDamaged, "'partition-1'", living=living
+    )
+    refused(lambda s: s.put("partition-0", b""), CoordinatorDamaged, "coordinator/partition-0", living=living)
+    refused(
+        lambda s: s.put("partition-0", seal("partition-0", other_key, 0, INITIAL.encode())),
+        WrongClusterKey,
+        "partition-0 belongs to cluster",
+        living=living,
+    )
+    refused(
+        lambda s: s.put("partition-0", seal("partition-0", DESCRIPTION.key, 0, b"{}")),
+        CoordinatorDamaged,
+        "partition-0",
+        living=living,
+    )
+
+
+def test_a_directory_of_another_format_is_refused() -> None:
+    refused(lambda s: with_format(s, "description"), UnsupportedFormat, "format 2", living=False)
+    refused(lambda s: with_format(s, "partition-0"), UnsupportedFormat, "format 2", living=True)
+
+
+@pytest.mark.parametrize("missing", ["description", "partition-0", "unique-id", "assignment"])
+def test_a_missing_value_is_damage_and_not_an_empty_cluster(missing: str) -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        await (await scene.open()).initialize(DESCRIPTION)
+        process, coordinator = await scene.process()
+        await process.host.disk.remove(f"{DIRECTORY}/{missing}")
+        with pytest.raises(CoordinatorDamaged, match=missing):
+            await {
+                "description": coordinator.describe,
+                "partition-0": lambda: coordinator.partition(0),
+                "unique-id": coordinator.unique_id,
+                "assignment": coordinator.assignment,
+            }[missing]()
+        with pytest.raises((CoordinatorDamaged, AlreadyInitialized)):
+            await coordinator.initialize(DESCRIPTION)
+
+    scene.run(scenario())
+
+
+def test_a_damaged_registration_of_a_living_server_is_named() -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        coordinator = await scene.open()
+        await coordinator.initialize(DESCRIPTION)
+        await coordinator.register(Registration(5, "s:5"))
+        scene.put("members/5", b"torn")
+        with pytest.raises(CoordinatorDamaged, match=r"members/5.*restart server 5"):
+            await (await scene.open()).members()
+
+    scene.run(scenario())
+
+
+def test_crashed_members_are_swept() -> None:
+    async def scenario(scene: Scene, call: int) -> bool:
+        await (await scene.open()).initialize(DESCRIPTION)
+        in_time = await scene.crash_at(call, lambda coordinator: coordinator.register(Registration(5, "s:5")))
+        assert await (await scene.open()).members() == []
+        assert "members/5" not in scene.names()
+        return in_time
+
+    at_every_call(scenario)
+
+
+# ------------------------------------------------------------------ real processes
+
+COUNTING = """
+import asyncio, sys
+from dataclasses import replace
+from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination.values import Registration
+from polonaise.host.real import run
+
+async def main(host):
+    coordinator = FileCoordinator(host, sys.argv[1])
+    server = await coordinator.unique_id()
+    await coordinator.register(Registration(server, f"s:{server}"))
+    print(server, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    for _ in range(int(sys.argv[2])):
+        while True:
+            found = await coordinator.partition(0)
+            raised = replace(found.value, session=found.value.session + 1)
+            if await coordinator.set_partition(0, raised, found.version) is not None:
+                break
+        print(await coordinator.unique_id(), flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+run(main)
+"""
+
+
+def test_several_real_processes_lose_no_update_and_a_killed_one_is_no_member(tmp_path: Path) -> None:
+    from polonaise.host.real import RealHost
+
+    rounds, count = 15, 4
+    directory = str(tmp_path / "coordinator")
+    host = RealHost()
+
+    async def initialize() -> None:
+        await FileCoordinator(host, directory).initialize(DESCRIPTION)
+
+    async def look() -> tuple[int, list[int]]:
+        coordinator = FileCoordinator(host, directory)
+        return (await coordinator.partition(0)).version, [m.server for m in await coordinator.members()]
+
+    asyncio.run(initialize())
+    command = [sys.executable, "-c", COUNTING, directory, str(rounds)]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(count)]
+    try:
+        servers = [_line(process) for process in processes]
+        assert asyncio.run(look()) == (0, sorted(servers))
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        ids = servers + [_line(process) for _ in range(rounds) for process in processes]
+        processes[0].kill()
+        processes[0].wait()
+        assert asyncio.run(look()) == (rounds * count, sorted(servers[1:]))
+        assert sorted(ids) == list(range(1, count + rounds * count + 1))
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+        host.close()
+
+
+def _line(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())

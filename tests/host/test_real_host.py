@@ -1,0 +1,172 @@
+"""The real machine's own corners: errors at the door, clean stops and loud ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from polonaise.errors import BadOption, DiskFailed, DiskFull
+from polonaise.host.address import HostPort, UnixPath, parse_address
+from polonaise.host.real import FAILED_EXIT_CODE, RealHost
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("a:1", HostPort("a", 1)),
+        ("127.0.0.1:0", HostPort("127.0.0.1", 0)),
+        ("[::1]:65535", HostPort("::1", 65535)),
+        ("unix:/run/s", UnixPath("/run/s")),
+    ],
+)
+def test_an_address_reads_as_it_is_written(text: str, address: HostPort | UnixPath) -> None:
+    assert parse_address(text) == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:x", "a:65536", "a:-1", "a:¹", "a:b:1", "unix:", "unix:a\0b"])
+def test_an_address_that_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(BadOption):
+        parse_address(text)
+
+
+@pytest.fixture
+def host() -> object:
+    host = RealHost()
+    yield host
+    host.close()
+
+
+async def test_short_writes_are_continued(host: RealHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reluctant(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        return os.pwrite(descriptor, b"".join(buffers)[:3], offset)
+
+    file = await host.disk.open(str(tmp_path / "a"), create=True)
+    monkeypatch.setattr(os, "pwritev", reluctant)
+    await file.write(2, [b"a", b"", b"bcdefg", b"hi"])
+    assert await file.read(0, 100) == b"\0\0abcdefghi"
+    await file.close()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux only")
+async def test_a_full_disk_is_told_apart_from_a_broken_one(host: RealHost) -> None:
+    file = await host.disk.open("/dev/full")
+    with pytest.raises(DiskFull):
+        await file.write(0, [b"x"])
+    await file.close()
+
+
+async def test_an_error_of_the_system_comes_translated(
+    host: RealHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await host.disk.open(str(tmp_path / "a"), create=True)
+
+    def broken(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("polonaise.host.files._sync_data", broken)
+    with pytest.raises(DiskFailed, match="Input/output error"):
+        await file.write(0, [b"x"], sync=True)
+    await file.close()
+
+
+@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
+def test_messages_are_sent_at_once(factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
+    class Accepting(asyncio.Protocol):
+        def __init__(self, made: asyncio.Future[asyncio.BaseTransport]) -> None:
+            self.made = made
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.made.set_result(transport)
+
+    async def given() -> None:
+        host = RealHost()
+        made: asyncio.Future[asyncio.BaseTransport] = asyncio.get_running_loop().create_future()
+        listener = await host.network.listen("127.0.0.1:0", lambda: Accepting(made))
+        transport, _ = await host.network.connect(listener.address, asyncio.Protocol)
+        async with asyncio.timeout(20):
+            accepted = await made
+        for end in (transport, accepted):
+            raw = end.get_extra_info("socket")
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            end.close()
+        await listener.close()
+        host.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(given())
+
+
+async def test_a_unix_socket_of_a_dead_process_is_taken_over(host: RealHost, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    left_behind = socket.socket(socket.AF_UNIX)
+    left_behind.bind(str(path))
+    left_behind.close()
+    listener = await host.network.listen(f"unix:{path}", asyncio.Protocol)
+    await listener.close()
+    assert not path.exists()
+
+
+def node(body: str) -> subprocess.Popen[str]:
+    """A process that runs `main(host)` with this body."""
+    lines = ["import asyncio", "from polonaise.host.real import run", "async def main(host):"]
+    program = "\n".join([*lines, textwrap.indent(textwrap.dedent(body), "    "), "run(main)", "print('stopped')"])
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_node_cleanly(number: signal.Signals) -> None:
+    process = node(
+        """
+        try:
+            print(type(asyncio.get_running_loop()).__module__, flush=True)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            print("put away", flush=True)
+        """
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "uvloop\n"
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert out == "put away\nstopped\n"
+    assert process.returncode == 0
+
+
+def test_a_dead_task_stops_the_whole_node_loudly() -> None:
+    process = node(
+        """
+        async def broken():
+            raise ValueError("no more")
+        host.spawn(broken(), "broken")
+        await asyncio.sleep(30)
+        """
+    )
+    out, errors = process.communicate(timeout=20)
+    assert process.returncode == FAILED_EXIT_CODE
+    assert "no more" in errors
+    assert out == ""
+
+
+def test_a_cancelled_task_is_no_failure() -> None:
+    process = node(
+        """
+        host.spawn(asyncio.sleep(30), "sleeps").cancel()
+        await asyncio.sleep(0)
+        """
+    )
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "stopped\n")

@@ -1,0 +1,121 @@
+"""What the tests of the log stand on: batches made to order, and lives of a process on a simulated machine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from polonaise.host import Host
+from polonaise.log import registers
+from polonaise.log.batch import Batch, Columns, seal
+from polonaise.log.control import ControlFile, ControlSlot
+from polonaise.log.partition import LogSettings, PartitionLog
+from polonaise.log.reading import SegmentCache
+from polonaise.simulator import Configuration, World
+from polonaise.simulator.world import Machine
+
+KEY = bytes(range(16))
+DIRECTORY = "storage"
+PARTITION = 3
+
+T = TypeVar("T")
+
+
+class Maker:
+    """Makes the batches of one log, each following the one before."""
+
+    def __init__(self, last: int = -1, crc: int = 0, partition: int = PARTITION) -> None:
+        self.last = last
+        self.crc = crc
+        self.partition = partition
+
+    def batch(
+        self, count: int = 1, *, session: int = 1, size: int = 10, salt: int = 0, time_us: int | None = None,
+        changes: list[registers.Change] | None = None,
+    ) -> Batch:  # fmt: skip
+        columns = Columns()
+        for index in range(count):
+            body = f"{salt}/{self.last + 1 + index}/".encode().ljust(size, b"x")
+            columns.add(7, 1, self.last + 1 + index, 5, body)
+        raw = seal(
+            columns,
+            partition=self.partition,
+            first=self.last + 1,
+            session=session,
+            generation=1,
+            commit_time_us=1000 * (self.last + 1) if time_us is None else time_us,
+            previous_crc=self.crc,
+            registers=registers.encode(changes or []),
+        )
+        made = Batch.parse(raw)
+        self.last, self.crc = made.last, made.crc
+        return made
+
+    def batches(self, number: int, **kind: Any) -> list[Batch]:
+        return [self.batch(**kind) for _ in range(number)]
+
+
+class Open:
+    """A control file and one partition's log, open in one life of a process."""
+
+    def __init__(self, control: ControlFile, slot: ControlSlot, log: PartitionLog) -> None:
+        self.control = control
+        self.slot = slot
+        self.log = log
+
+    @classmethod
+    async def on(
+        cls, host: Host, settings: LogSettings | None = None, directory: str = DIRECTORY, cache: SegmentCache | None = None
+    ) -> Open:
+        control = await ControlFile.open(host, directory, KEY)
+        slot = await control.load(PARTITION) or await control.create(PARTITION)
+        log = await PartitionLog.open(host, control.partition_directory(PARTITION), slot, settings, cache)
+        return cls(control, slot, log)
+
+    async def close(self) -> None:
+        await self.log.close()
+        await self.control.close()
+
+
+async def life(machine: Machine, main: Callable[[Host], Awaitable[T]]) -> T:
+    """One life of a process: what `main` returned or raised."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    async def run(host: Host) -> None:
+        try:
+            results.append(await main(host))
+        except Exception as error:  # noqa: BLE001  (handed to the test)
+            errors.append(error)
+
+    process = machine.start(run)
+    await process.ended()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def simulate(scenario: Callable[[Machine], Coroutine[Any, Any, T]], seed: int = 1) -> T:
+    """Run a scenario on one machine."""
+    world = World(seed, Configuration())
+    return world.run(scenario(world.machine("disk")))
+
+
+async def contents(log: PartitionLog, bytes_max: int = 1 << 20) -> list[Batch]:
+    """Every batch of the log."""
+    found: list[Batch] = []
+    while not found or found[-1].last < log.last:
+        batches = await log.read(found[-1].last + 1 if found else 0, log.last, bytes_max)
+        if not batches:
+            break
+        found += batches
+    return found
+
+
+def crcs(batches: list[Batch]) -> list[tuple[int, int, int]]:
+    return [(batch.first, batch.last, batch.crc) for batch in batches]
+
+
+SEGMENT = f"{DIRECTORY}/{PARTITION}/{0:020d}.seq"
+INDEX = f"{DIRECTORY}/{PARTITION}/{0:020d}.idx"
+CONTROL = f"{DIRECTORY}/polonaise-storage.ctl"

@@ -1,0 +1,222 @@
+"""The loop: virtual time, order by birth, and nothing that ends in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from polonaise.host import Host
+from polonaise.simulator import Configuration, Deadlock, ProcessFailed, StepsExceeded, World
+from polonaise.simulator.loop import START_S
+
+
+def test_an_idle_day_costs_nothing_and_time_does_not_start_at_zero() -> None:
+    world = World(1)
+
+    async def scenario() -> float:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        await asyncio.sleep(86_400)
+        return loop.time() - start
+
+    assert START_S > 0
+    assert world.run(scenario()) == 86_400
+    assert world.loop.steps < 10
+
+
+def test_timers_run_by_time_and_then_in_order_of_setting() -> None:
+    world = World(1)
+    order: list[str] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        for name, delay in (("b", 2.0), ("c", 2.0), ("a", 1.0), ("never", 1.5)):
+            timer = loop.call_later(delay, order.append, name)
+            if name == "never":
+                timer.cancel()
+        await asyncio.sleep(3)
+
+    world.run(scenario())
+    assert order == ["a", "b", "c"]
+
+
+def test_asyncio_s_own_tools_work_on_it() -> None:
+    world = World(1)
+
+    async def scenario() -> list[object]:
+        queue: asyncio.Queue[int] = asyncio.Queue(1)
+        event = asyncio.Event()
+
+        async def produce() -> None:
+            for number in range(3):
+                await queue.put(number)
+            event.set()
+
+        got: list[object] = []
+        async with asyncio.TaskGroup() as group:
+            group.create_task(produce())
+            for _ in range(3):
+                got.append(await queue.get())
+        await event.wait()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.Event().wait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 5)
+        done, _ = await asyncio.wait([asyncio.create_task(asyncio.sleep(1, "slept"))])
+        got += [task.result() for task in done]
+        got += await asyncio.gather(asyncio.sleep(1, "gathered"), asyncio.sleep(2, "too"))
+        return got
+
+    assert world.run(scenario()) == [0, 1, 2, "slept", "gathered", "too"]
+    assert world.now == pytest.approx(START_S + 13)
+
+
+def test_met_deadlines_do_not_pile_up() -> None:
+    world = World(1)
+
+    async def scenario() -> None:
+        for _ in range(5_000):
+            async with asyncio.timeout(3600):
+                await asyncio.sleep(0)
+
+    world.run(scenario())
+    assert world.now == START_S
+
+
+def test_a_task_group_cancels_in_order_of_birth() -> None:
+    world = World(1)
+    order: list[int] = []
+
+    async def child(number: int) -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            order.append(number)
+
+    async def scenario() -> None:
+        with contextlib.suppress(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                for number in range(50):
+                    group.create_task(child(number))
+                await asyncio.sleep(1)
+                raise ValueError
+
+    world.run(scenario())
+    assert order == list(range(50))
+
+
+def test_waiting_for_futures_returns_them_in_order_of_birth() -> None:
+    world = World(1)
+
+    async def scenario() -> list[int]:
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in range(50)]
+        for number, future in enumerate(futures):
+            loop.call_later(1, future.set_result, number)
+        done, _ = await asyncio.wait(futures)
+        return [future.result() for future in done]
+
+    assert world.run(scenario()) == list(range(50))
+
+
+def test_a_schedule_with_nothing_left_to_do_is_a_deadlock_that_names_who_waits() -> None:
+    world = World(1)
+
+    async def waits_in_vain(host: Host) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        await world.machine("a").start(waits_in_vain).ended()
+
+    with pytest.raises(Deadlock, match=r"a/1: main in .*waits_in_vain"):
+        world.run(scenario())
+
+
+def test_a_loop_without_delay_is_found() -> None:
+    world = World(1, Configuration(steps_max=1000))
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+
+        def again() -> None:
+            loop.call_soon(again)
+
+        again()
+        await asyncio.Event().wait()
+
+    with pytest.raises(StepsExceeded):
+        world.run(scenario())
+
+
+def test_a_failing_callback_fails_the_schedule_under_the_name_of_its_process() -> None:
+    world = World(7)
+
+    async def main(host: Host) -> None:
+        asyncio.get_running_loop().call_later(1, int, "no number")
+        await asyncio.sleep(10)
+
+    async def scenario() -> None:
+        await world.machine("a").start(main).ended()
+
+    with pytest.raises(ProcessFailed, match="seed 7: a/1 failed: ValueError") as failure:
+        world.run(scenario())
+    assert failure.value.process == "a/1"
+
+
+def test_a_task_whose_failure_nobody_asks_for_fails_the_schedule() -> None:
+    world = World(1)
+
+    async def fails() -> None:
+        raise ValueError("unheard")
+
+    async def main(host: Host) -> None:
+        task = asyncio.create_task(fails())
+        await asyncio.sleep(1)
+        del task
+
+    async def scenario() -> None:
+        await world.machine("a").start(main).ended()
+
+    with pytest.raises(ProcessFailed, match="unheard"):
+        world.run(scenario())
+
+
+def test_what_the_scenario_raises_comes_out() -> None:
+    async def scenario() -> None:
+        raise AssertionError("a promise was broken")
+
+    with pytest.raises(AssertionError, match="a promise"):
+        World(1).run(scenario())
+
+
+def test_threads_are_refused() -> None:
+    async def scenario() -> None:
+        await asyncio.to_thread(int)
+
+    with pytest.raises(RuntimeError, match="threads are not simulated"):
+        World(1).run(scenario())
+
+
+def test_an_abandoned_generator_ends_in_the_schedule() -> None:
+    world = World(1)
+    ended: list[float] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            for number in range(10):
+                yield number
+        finally:
+            await asyncio.sleep(1)
+            ended.append(world.now)
+
+    async def scenario() -> None:
+        async for _ in numbers():
+            break
+        await asyncio.sleep(5)
+
+    world.run(scenario())
+    assert ended == [START_S + 1]

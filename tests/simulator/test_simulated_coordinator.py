@@ -1,0 +1,216 @@
+"""What goes wrong on the way to the simulated coordinator, and that the census tells the truth of it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue, Registration, Versioned
+from polonaise.errors import CoordinatorUnavailable
+from polonaise.host import Host
+from polonaise.simulator.coordinator import (
+    LOST_RESULT,
+    ORPHANED,
+    UNAVAILABLE,
+    UNREACHABLE,
+    CoordinatorConfiguration,
+    SimulatedCoordinator,
+    SimulatedCoordinatorClient,
+)
+from polonaise.simulator.process import Process
+from polonaise.simulator.world import World
+
+T = TypeVar("T")
+
+DESCRIPTION = ClusterDescription(bytes(16), 2, ("a:1", "b:1", "c:1"))
+INITIAL = PartitionValue.initial(DESCRIPTION.storage)
+
+
+class Scene:
+    """A world with a service in it; partitions between processes and service are the set `cut_off`."""
+
+    def __init__(self, seed: int = 1, **configuration: float) -> None:
+        self.world = World(seed)
+        self.service = SimulatedCoordinator(self.world.random("coordinator"), CoordinatorConfiguration(**configuration))
+        self.cut_off: set[str] = set()
+
+    def run(self, scenario: Coroutine[Any, Any, T]) -> T:
+        return self.world.run(scenario)
+
+    async def process(self, name: str) -> tuple[Process, SimulatedCoordinatorClient]:
+        ready: asyncio.Future[SimulatedCoordinatorClient] = asyncio.get_running_loop().create_future()
+
+        async def main(host: Host) -> None:
+            ready.set_result(self.service.client(host, is_reachable=lambda: name not in self.cut_off))
+            await asyncio.Event().wait()
+
+        process = self.world.machine(name).start(main)
+        return process, await ready
+
+    async def client(self, name: str = "m") -> SimulatedCoordinatorClient:
+        return (await self.process(name))[1]
+
+
+def test_a_lost_result_is_unavailable_to_the_caller_and_made_all_the_same() -> None:
+    scene = Scene(lost_result_chance=1.0)
+
+    async def scenario() -> None:
+        client = await scene.client()
+        for change in (
+            lambda: client.initialize(DESCRIPTION),
+            client.unique_id,
+            lambda: client.register(Registration(1, "s:1")),
+        ):
+            with pytest.raises(CoordinatorUnavailable):
+                await change()
+        assert scene.service.read("unique-id")[0] == 1
+        assert scene.service.living() == [Registration(1, "s:1")]
+        with pytest.raises(CoordinatorUnavailable):
+            await client.unique_id()
+        assert scene.service.read("unique-id")[0] == 2
+
+    scene.run(scenario())
+    assert scene.service.census[LOST_RESULT] == 4
+    assert scene.service.census[UNAVAILABLE] == 0
+
+
+def test_an_unavailable_coordinator_changes_nothing() -> None:
+    scene = Scene(unavailable_chance=1.0)
+
+    async def scenario() -> None:
+        scene.service.initialize(DESCRIPTION)
+        client = await scene.client()
+        with pytest.raises(CoordinatorUnavailable):
+            await client.unique_id()
+        assert scene.service.read("unique-id")[0] == 0
+
+    scene.run(scenario())
+    assert scene.service.census == {UNAVAILABLE: 1, UNREACHABLE: 0, LOST_RESULT: 0, ORPHANED: 0}
+
+
+def test_a_partition_cuts_off_one_process_and_not_the_other() -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        scene.service.initialize(DESCRIPTION)
+        client, other = await scene.client("m"), await scene.client("n")
+        scene.cut_off.add("m")
+        with pytest.raises(CoordinatorUnavailable):
+            await client.unique_id()
+        assert await other.unique_id() == 1
+        scene.cut_off.clear()
+        assert await client.unique_id() == 2
+
+    scene.run(scenario())
+    assert scene.service.census[UNREACHABLE] == 1
+
+
+def test_a_partition_between_request_and_answer_loses_the_result() -> None:
+    scene = Scene(latency_s=0.010, jitter_s=0.0)
+
+    async def scenario() -> None:
+        scene.service.initialize(DESCRIPTION)
+        client = await scene.client()
+        asking = asyncio.ensure_future(client.unique_id())
+        await asyncio.sleep(0.015)
+        scene.cut_off.add("m")
+        with pytest.raises(CoordinatorUnavailable):
+            await asking
+        assert scene.service.read("unique-id")[0] == 1
+
+    scene.run(scenario())
+    assert scene.service.census[LOST_RESULT] == 1
+
+
+def test_a_request_outlives_the_process_that_sent_it_and_its_registration_does_not() -> None:
+    scene = Scene(latency_s=0.010)
+
+    async def scenario() -> None:
+        scene.service.initialize(DESCRIPTION)
+        observer = await scene.client("n")
+        process, client = await scene.process("m")
+        await client.register(Registration(1, "s:1"))
+        change = functools.partial(client.set_partition, 0, replace(INITIAL, session=9), 0)
+        await client.describe()
+        process.supervise(_ignoring(change()), "change")
+        await asyncio.sleep(0.005)
+        process.crash()
+        assert await observer.members() == []
+        await asyncio.sleep(0.1)
+        assert (await observer.partition(0)).value.session == 9
+
+    scene.run(scenario())
+    assert scene.service.census[ORPHANED] == 1
+
+
+async def _ignoring(change: Coroutine[Any, Any, object]) -> None:
+    await change
+
+
+def test_a_paused_process_keeps_its_registration() -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        scene.service.initialize(DESCRIPTION)
+        process, client = await scene.process("m")
+        await client.register(Registration(1, "s:1"))
+        process.pause()
+        await asyncio.sleep(60)
+        assert await (await scene.client("n")).members() == [Registration(1, "s:1")]
+
+    scene.run(scenario())
+
+
+def test_a_watch_that_is_cut_off_ends_with_unavailable() -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        scene.service.initialize(DESCRIPTION)
+        client, other = await scene.client("m"), await scene.client("n")
+        waiting = asyncio.ensure_future(client.assignment_after(0))
+        await asyncio.sleep(1)
+        scene.cut_off.add("m")
+        assert await other.set_assignment(Assignment(), 0) == Versioned(1, Assignment())
+        with pytest.raises(CoordinatorUnavailable):
+            await waiting
+
+    scene.run(scenario())
+
+
+def troubled_counting(seed: int) -> tuple[dict[str, int], int, float]:
+    scene = Scene(seed, unavailable_chance=0.2, lost_result_chance=0.2)
+
+    async def count(client: SimulatedCoordinatorClient) -> None:
+        raised = 0
+        while raised < 10:
+            try:
+                found = await client.partition(0)
+                wish = replace(found.value, session=found.value.session + 1)
+                raised += await client.set_partition(0, wish, found.version) is not None
+            except CoordinatorUnavailable:
+                continue
+
+    async def scenario() -> int:
+        scene.service.initialize(DESCRIPTION)
+        await asyncio.gather(*[count(await scene.client(f"m{number}")) for number in range(3)])
+        return scene.service.read("partition-0")[0]
+
+    version = scene.run(scenario())
+    return scene.service.census, version, scene.world.now
+
+
+def test_a_schedule_is_a_function_of_its_seed() -> None:
+    assert troubled_counting(1) == troubled_counting(1)
+    assert troubled_counting(1) != troubled_counting(2)
+
+
+def test_every_change_is_an_answered_or_a_lost_one() -> None:
+    census, version, _ = troubled_counting(3)
+    assert census[LOST_RESULT] > 0
+    assert census[UNAVAILABLE] > 0
+    assert version == 30 + census[LOST_RESULT]
