@@ -224,7 +224,7 @@ class FakeServer:
         return Batches(log.mark, payload=found)
 
     def _fetch(self, log: FakeLog, message: Fetch) -> Bodies:
-        ids = array("q", b"".join(message.payload)).tolist()
+        ids = array("q", message.ids).tolist()
         self.heard.fetches.append(ids)
         held = {tx.id: tx.data for batch in log.batches for tx in batch.transactions()}
         bodies = [held[transaction] for transaction in ids]
@@ -392,7 +392,7 @@ class FakeServer:
 
     def tell(self, mount: FakeMount, log: FakeLog, rows: list[tuple[int, int, FailureReason]]) -> None:
         payload = encode_failures([Failure(*row) for row in rows])
-        mount.connection.send(AppendsFailed(self.generation, payload=[payload]), partition=log.partition)
+        mount.connection.send(AppendsFailed(self.generation, payload), partition=log.partition)
 
 
 def _operate(

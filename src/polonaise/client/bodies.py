@@ -116,7 +116,7 @@ class Bodies:
 
     async def _fetch_checked(self, transactions: list[TransactionId], crcs: list[int]) -> dict[TransactionId, bytes]:
         for _ in range(_DAMAGED_MAX):
-            question = Fetch([array("q", transactions).tobytes()])
+            question = Fetch(array("q", transactions).tobytes())
             answer = await self._questions.ask(self._partition, question, messages.Bodies, None)
             bodies = parse_bodies(answer, len(transactions))
             if all(crc32(body) == crc for body, crc in zip(bodies, crcs, strict=True)):

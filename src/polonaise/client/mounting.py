@@ -288,7 +288,7 @@ class Mounting:
         self._owed_bytes = 0
 
     def _refused(self, attempt: _Attempt, message: AppendsFailed) -> None:
-        rows = decode_failures(message.payload)
+        rows = decode_failures(message.rows)
         self._appends.refused(rows)
         for row in rows:
             if row.reason is FailureReason.GENERATION:

@@ -49,7 +49,7 @@ class LinkSettings:
     hello_s_max: float = 5.0
     frame_s_max: float = 30.0
     """The longest that one frame may take to arrive once it has begun."""
-    unread_s_max: float = 30.0
+    unread_s_max: float = 60.0
     """A peer that is full of unread bytes and takes none of them for this long is cut off."""
     linger_s_max: float = 5.0
     """How long a closed connection may take to send what it still has to say."""

@@ -34,7 +34,7 @@ VERSION: Final = 1
 FLAG_REGISTERS: Final = 1
 FLAG_EVIDENCE: Final = 2
 FLAG_WITHOUT_DATA: Final = 4
-"""Not in storage: a feed of the columns alone. Its CRC is that of the whole batch and can't be checked."""
+"""Not in storage: a feed of the columns alone, with a CRC of its own; that of the whole batch is kept at offset 56."""
 _FLAGS: Final = FLAG_REGISTERS | FLAG_EVIDENCE | FLAG_WITHOUT_DATA
 
 HEADER: Final = struct.Struct("<4sIIHHIIqqqIIII")
@@ -108,6 +108,8 @@ class Batch:
             self.registers_bytes,
             self.previous_crc,
         ) = HEADER.unpack_from(view)
+        if self.flags & FLAG_WITHOUT_DATA:
+            self.crc, self.registers_bytes = self.registers_bytes, 0
         self.view = view
 
     @classmethod
@@ -129,7 +131,7 @@ class Batch:
             raise BatchDamaged(f"length {length} of a batch in {len(view)} bytes")
         batch = cls(view[:length])
         batch._check_structure()
-        if verify and not batch.flags & FLAG_WITHOUT_DATA and crc32(batch.view[8:]) != batch.crc:
+        if verify and crc32(batch.view[8:]) != int.from_bytes(batch.view[4:8], "little"):
             raise BatchDamaged(f"CRC of the batch that starts at {batch.first} does not fit")
         return batch
 
@@ -145,8 +147,6 @@ class Batch:
         if self.flags & FLAG_WITHOUT_DATA:
             if self.length != columns:
                 raise BatchDamaged("a batch without data has data")
-            if not self._leaves_out:
-                raise BatchDamaged("a batch without data that had none to leave out")
             return
         rest = columns + padded(self.data_bytes) + padded(self.registers_bytes)
         if rest > self.length or (rest != self.length and not self.flags & FLAG_EVIDENCE):
@@ -165,11 +165,6 @@ class Batch:
         locks = struct.unpack_from("<I", self.view, start + 8 * count + 4 * (count - 1))[0]
         if fixed + 8 * locks + padded(locks) != self.length:
             raise BatchDamaged(f"evidence of {locks} locks does not fill the batch")
-
-    @property
-    def _leaves_out(self) -> bool:
-        """Whether there is more of it than header and columns."""
-        return bool(self.data_bytes or self.registers_bytes or self.flags & FLAG_EVIDENCE)
 
     @property
     def last(self) -> TransactionId:
@@ -265,16 +260,15 @@ class Batch:
             start = end
 
     def without_data(self) -> bytes:
-        """The header and columns alone, for a lazy feed; all of it where there is nothing more.
-
-        So every batch that could be checked against its CRC still is: no flipped flag passes one off as reduced.
-        """
-        if not self._leaves_out:
+        """The header and columns alone, for a lazy feed."""
+        if self.flags & FLAG_WITHOUT_DATA:
             return bytes(self.view)
         flags = self.flags | FLAG_WITHOUT_DATA
         end = HEADER_BYTES + _columns_bytes(self.count)
         bare = bytearray(self.view[:end])
         struct.pack_into("<IHH", bare, 8, end, VERSION, flags)
+        struct.pack_into("<I", bare, 56, self.crc)
+        struct.pack_into("<I", bare, 4, crc32(memoryview(bare)[8:]))
         return bytes(bare)
 
     def evidence(self) -> Evidence | None:

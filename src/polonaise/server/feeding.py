@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
-from polonaise.errors import BeyondLog, PartitionNotReady, PolonaiseError
+from polonaise.errors import BatchDamaged, BeyondLog, PartitionNotReady, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.server.mounts import Mount
@@ -17,6 +18,9 @@ from polonaise.wire.messages import Batches, ReadBatches
 
 if TYPE_CHECKING:
     from polonaise.server.owner import Owner
+
+
+_log = logging.getLogger(__name__)
 
 
 class Feeding:
@@ -41,7 +45,7 @@ class Feeding:
     def commit(self, batch: Committed) -> None:
         """A batch is committed: to the cache, and to every mount that waits for exactly this one."""
         self.cache.add(batch)
-        for mount in self._owner.mounts.values():
+        for mount in list(self._owner.mounts.values()):
             subscription = mount.subscription
             if not mount.feeding and batch.first <= subscription.next_id <= batch.last and mount.may_send:
                 mount.send(batch, batch.last)
@@ -51,7 +55,7 @@ class Feeding:
         """Something is committed: whoever waits for it looks again."""
         self._news.set()
         self._news = asyncio.Event()
-        for mount in self._owner.mounts.values():
+        for mount in list(self._owner.mounts.values()):
             self.wake(mount)
 
     async def wait_for(self, transaction: TransactionId) -> None:
@@ -75,6 +79,8 @@ class Feeding:
         try:
             while self._is_current(mount) and subscription.has_credit and subscription.next_id <= owner.committed:
                 await mount.connection.wait_writable()
+                if not self._is_current(mount):
+                    return
                 batch = self.cache.holding(subscription.next_id)
                 if batch is not None:
                     mount.send(batch, owner.committed)
@@ -89,19 +95,26 @@ class Feeding:
 
     async def _feed_history(self, mount: Mount) -> None:
         subscription = mount.subscription
+        before = subscription.next_id
         try:
             raw = await self.read(subscription.next_id, self._owner.committed, self._settings.copy_bytes)
         except PolonaiseError:
             raw = memoryview(b"")
-        if not raw:
-            await asyncio.sleep(self._settings.retry_s_min)
         offset = 0
-        while offset < len(raw) and self._is_current(mount):
-            batch = Batch.parse(raw, offset)
+        while offset < len(raw):
+            try:
+                batch = Batch.parse(raw, offset)
+            except BatchDamaged as error:
+                _log.warning("partition %d: a damaged batch from a replica: %s", self._owner.partition, error)
+                break
             offset += batch.length
             await mount.connection.wait_writable()
+            if not self._is_current(mount):
+                return
             if subscription.has_credit and batch.first <= subscription.next_id <= batch.last:
                 mount.send(Committed(batch.first, batch.last, bytes(batch.view)), self._owner.committed)
+        if subscription.next_id == before:
+            await asyncio.sleep(self._settings.retry_s_min)
 
     def _is_current(self, mount: Mount) -> bool:
         return self._owner.mounts.get(mount.client_id) is mount and mount.connection.closed is None

@@ -39,6 +39,11 @@ class Mount:
     def may_send(self) -> bool:
         return self.subscription.has_credit and self.connection.writable
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for the feed to get further."""
+        return len(self._after)
+
     def send(self, batch: Committed, committed: TransactionId) -> None:
         """Feed one batch, which holds the next id."""
         payload = self.subscription.take(batch)

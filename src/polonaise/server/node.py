@@ -59,6 +59,8 @@ from polonaise.wire.messages import (
 _log = logging.getLogger(__name__)
 _QUESTIONS_MAX = 64
 """Questions of one connection that may be answered at the same time."""
+_FLUSHES_MAX = 1_000
+"""Answers of one mount that may wait for its feed to get further."""
 
 
 class Server:
@@ -206,7 +208,7 @@ class Server:
         owner = self.owners.get(partition)
         if owner is None or owner.stopped is not None:
             if owner is not None and not isinstance(owner.stopped, NotOwner):
-                raise owner.stopped or NotOwner("stopped")
+                raise owner.stopped.with_traceback(None) if owner.stopped else NotOwner("stopped")
             raise NotOwner(f"server {self.id} does not own partition {partition}: read the assignment again")
         return owner
 
@@ -218,6 +220,8 @@ class Server:
         before = owner.mounts.get(client_id)
         if before is not None and before.connection_sequence > message.connection_sequence:
             raise ProtocolError("a mount on an older connection than the client's present one")
+        if client_id < 1:
+            raise ProtocolError("a mount by a client without an id: the coordinator gives them out")
         if message.client_high_water_mark < -1 or message.form > max(BodyForm) or message.credit < 0:
             raise ProtocolError("a mount that cannot be meant")
         if len(owner.mounts) >= self._settings.subscriptions_max and before is None:
@@ -266,11 +270,11 @@ class Server:
             # Void, like everything on a connection without a mount; the client's next mount settles it.
             owner.counts["void_appends"] += appends.count
             return
+        check_bodies(appends, self._settings.inline_bytes_max)
         if message.generation != owner.generation:
             rows = [Failure(s, owner.generation, FailureReason.GENERATION) for s in appends.sequences.tolist()]
-            connection.send(AppendsFailed(owner.generation, payload=[encode_failures(rows)]), partition=owner.partition)
+            connection.send(AppendsFailed(owner.generation, encode_failures(rows)), partition=owner.partition)
             return
-        check_bodies(appends, self._settings.inline_bytes_max)
         owner.append(mount, appends)
 
     def _on_credit(self, connection: Connection, owner: Owner, message: Credit, request: int) -> None:
@@ -285,6 +289,8 @@ class Server:
         mount = owner.mount_of(connection.peer.node, connection)
         if mount is None:
             raise PartitionNotReady("a flush without a mount on this connection")
+        if mount.waiting >= _FLUSHES_MAX:
+            raise Overloaded(f"{mount.waiting} answers wait for this client to take its feed")
 
         def proved(committed: TransactionId) -> None:
             mount.after_feed(
@@ -338,7 +344,8 @@ class Server:
             finally:
                 if connection in self._connections:
                     self._connections[connection] -= 1
-                    connection.resume("questions")
+                    if self._connections[connection] < _QUESTIONS_MAX:
+                        connection.resume("questions")
 
         self._host.spawn(run(), f"question of {connection.peer_name}")
 

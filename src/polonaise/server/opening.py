@@ -109,7 +109,11 @@ class Opening:
         passing fault: the caller tries again with a new attempt."""
         claimed = await self._claim()
         self._session = claimed.value.session
-        decided = await self._fence_and_decide(claimed.value)
+        try:
+            decided = await self._fence_and_decide(claimed.value)
+        except Fenced as error:
+            await self._check_coordinator(error)
+            raise
         clean = await self._clean(claimed.value, decided)
         names = [name for name in recovery.participants(claimed.value) if name in clean]
         values = await self._registers(names, decided.closing)
@@ -131,6 +135,16 @@ class Opening:
         if written is None:
             raise PartitionNotReady("another owner claimed a session at the same time")
         return written
+
+    async def _check_coordinator(self, fenced: Fenced) -> None:
+        """A newer fence must come from a newer claim; if there is none, the coordinator has gone back in time."""
+        async with self._coordinating():
+            held = await self._coordinator.partition(self._partition)
+        if held.value.session == self._session:
+            raise ConsistencyLost(
+                f"partition {self._partition}: a replica knows of a later session than the coordinator's "
+                f"{self._session} ({fenced.text}): the coordinator was restored from an older state"
+            )
 
     def _coordinating(self) -> asyncio.Timeout:
         return asyncio.timeout(self._settings.coordinator_s_max)

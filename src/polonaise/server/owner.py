@@ -15,7 +15,9 @@ from typing import NamedTuple
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
     ConsistencyLost,
+    InvariantViolated,
     NotOwner,
+    Overloaded,
     PartitionNotReady,
     PolonaiseError,
 )
@@ -32,13 +34,18 @@ from polonaise.server.protocol.locks import LockTable
 from polonaise.server.protocol.order import Order, Refusal, Sealed
 from polonaise.server.replicas import StorageLink
 from polonaise.server.settings import ServerSettings
-from polonaise.server.writing import Flight, Proved, Writing
+from polonaise.server.writing import Flight, Proved, Question, Writing
 from polonaise.terms import NO_TRANSACTION, ClientId, FailureReason, Generation, PartitionId, StorageId, TransactionId
 from polonaise.wire.appends import Failure, ReceivedAppends, encode_failures
 from polonaise.wire.messages import AppendsFailed
 
 _log = logging.getLogger(__name__)
 _TICK_S = 0.25
+_APPENDS_BYTES = 4_096
+"""What a frame in the inbox takes beside its bytes, about."""
+_INBOX_COUNT_MAX = 20_000
+_HELD_MAX = 100_000
+"""Refusals that wait for the fate of what they rest on; with more, nothing is judged."""
 
 
 class _Appends(NamedTuple):
@@ -47,14 +54,6 @@ class _Appends(NamedTuple):
     mount: Mount
     appends: ReceivedAppends
     bytes: int
-    until_s: float
-
-
-class _Question(NamedTuple):
-    """Something to be answered once everything before it is decided."""
-
-    proved: Proved
-    expired: Callable[[PolonaiseError], None]
     until_s: float
 
 
@@ -86,14 +85,14 @@ class Owner:
         """What keeps the partition from being ready; empty when it is."""
         self.stopped: PolonaiseError | None = None
         """Why it serves no more; None while it does."""
-        self._inbox: deque[_Appends | _Question] = deque()
+        self._inbox: deque[_Appends | Question] = deque()
         self._inbox_bytes = 0
         self._paused: set[Connection] = set()
         self._held: deque[Refusal] = deque()
         self.mounts: dict[ClientId, Mount] = {}
         self.feeding = Feeding(host, settings, self)
         self._undecided: list[Sealed] = []
-        self._questions: list[Proved] = []
+        self._questions: list[Question] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._readmitted_s = -1e9
         self.counts = {"void_appends": 0, "expired": 0, "sessions": 0, "refused": 0}
@@ -116,11 +115,12 @@ class Owner:
             task.cancel()
         self._stop_writing()
         self.feeding.close()
-        for entry in self._inbox:
-            if isinstance(entry, _Question):
-                entry.expired(error)
+        waiting = self._questions + [entry for entry in self._inbox if isinstance(entry, Question)]
         self._inbox.clear()
-        for mount in self.mounts.values():
+        self._questions = []
+        for question in waiting:
+            question.expired(error)
+        for mount in list(self.mounts.values()):
             mount.connection.refuse(error, partition=self.partition)
         self.mounts.clear()
         for connection in self._paused:
@@ -197,8 +197,8 @@ class Owner:
         task = self._host.spawn(catch_up.run(), f"catch-up of partition {self.partition}")
         try:
             questions, self._questions = self._questions, []
-            for proved in questions:
-                proved(self.committed)
+            for question in questions:
+                question.proved(self.committed)
             self._pump()
             return await writing.ended
         finally:
@@ -264,11 +264,12 @@ class Owner:
         while held and held[0].rests_on <= self.committed:
             refusal = held.popleft()
             self._tell(refusal.client_id, [Failure(refusal.sequence, refusal.value, refusal.reason)])
-        for proved in flight.proofs:
-            proved(self.committed)
+        for question in flight.questions:
+            question.proved(self.committed)
         writing = self._writing
         if writing and writing.committed - writing.closing >= self._settings.checkpoint_transactions:
             writing.end("checkpoint")
+        self._pump()
 
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None:
         if self._writing is not None and session == self._writing.session:
@@ -287,7 +288,7 @@ class Owner:
 
     def append(self, mount: Mount, appends: ReceivedAppends) -> None:
         """Order these, after everything that came before."""
-        size = len(appends.data) + 64 * appends.count
+        size = appends.size + _APPENDS_BYTES
         self._inbox.append(_Appends(mount, appends, size, self._until_s()))
         self._inbox_bytes += size
         self._pump()
@@ -297,7 +298,10 @@ class Owner:
 
     def ask(self, proved: Proved, expired: Callable[[PolonaiseError], None]) -> None:
         """Call `proved` with the committed mark once all that came before is decided; `expired` if that takes long."""
-        self._inbox.append(_Question(proved, expired, self._until_s()))
+        if len(self._inbox) >= _INBOX_COUNT_MAX:
+            expired(Overloaded(f"partition {self.partition} has {len(self._inbox)} requests waiting"))
+            return
+        self._inbox.append(Question(proved, expired, self._until_s()))
         self._pump()
 
     def _until_s(self) -> float:
@@ -311,10 +315,10 @@ class Owner:
         """Judge what waits, in order, as long as there is a session and room in it."""
         inbox = self._inbox
         writing = self._writing
-        while inbox and writing is not None and writing.open and writing.has_room:
+        while inbox and writing is not None and writing.open and writing.has_room and len(self._held) < _HELD_MAX:
             entry = inbox.popleft()
-            if isinstance(entry, _Question):
-                writing.prove(entry.proved)
+            if isinstance(entry, Question):
+                writing.prove(entry)
                 continue
             self._inbox_bytes -= entry.bytes
             self._judge(writing, entry)
@@ -330,6 +334,9 @@ class Owner:
             return
         try:
             refusals = writing.order.judge(mount.client_id, entry.appends)
+        except InvariantViolated as error:
+            self._host.fail(error)
+            raise
         except PolonaiseError as error:
             self.mounts.pop(mount.client_id, None)
             mount.connection.refuse(error)
@@ -352,7 +359,7 @@ class Owner:
     def _tell(self, client_id: ClientId, failures: Sequence[Failure]) -> None:
         mount = self.mounts.get(client_id)
         if mount is not None:
-            message = AppendsFailed(self.generation, payload=[encode_failures(failures)])
+            message = AppendsFailed(self.generation, encode_failures(failures))
             mount.connection.send(message, partition=self.partition)
 
     # ------------------------------------------------------------------ time
@@ -367,9 +374,13 @@ class Owner:
     def _expire(self) -> None:
         """Drop from the front of the inbox what has waited too long, and say so."""
         now = self._host.clock.monotonic_s()
+        overdue = [question for question in self._questions if question.until_s < now]
+        self._questions = [question for question in self._questions if question.until_s >= now]
+        for question in overdue:
+            question.expired(PartitionNotReady(f"partition {self.partition} waits for {self.waits_for}"))
         while self._inbox and self._inbox[0].until_s < now:
             entry = self._inbox.popleft()
-            if isinstance(entry, _Question):
+            if isinstance(entry, Question):
                 entry.expired(PartitionNotReady(f"partition {self.partition} waits for {self.waits_for}"))
                 continue
             self._inbox_bytes -= entry.bytes

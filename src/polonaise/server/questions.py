@@ -35,7 +35,7 @@ async def read(owner: Owner, settings: ServerSettings, request: Read) -> Batches
             pass
     committed = owner.committed
     if owner.stopped is not None:
-        raise owner.stopped
+        raise owner.stopped.with_traceback(None)  # one error for many requests: it would grow with each
     if request.first > committed:
         return Batches(committed)
     bytes_max = min(request.bytes_max, settings.read_bytes_max)
@@ -67,7 +67,7 @@ def _without_data(batch: Committed) -> bytes:
 
 async def fetch(owner: Owner, settings: ServerSettings, request: Fetch) -> Bodies:
     """The bodies of single transactions, each checked against its CRC before it is sent."""
-    raw = b"".join(request.payload)
+    raw = request.ids
     if len(raw) % 8 or len(raw) > 8 * FETCH_MAX:
         raise ProtocolError("a fetch of ids that do not parse, or of too many")
     ids = struct.unpack(f"<{len(raw) // 8}q", raw)
@@ -99,4 +99,7 @@ async def _batch_holding(owner: Owner, transaction: TransactionId) -> Batch:
     raw = await owner.feeding.read(transaction, owner.committed, HEADER_BYTES)
     if not raw:
         raise PartitionNotReady(f"no replica told transaction {transaction}")
-    return Batch.parse(raw)
+    batch = Batch.parse(raw)
+    if not batch.first <= transaction <= batch.last:
+        raise PartitionNotReady(f"a replica told {batch.first} to {batch.last} for transaction {transaction}")
+    return batch

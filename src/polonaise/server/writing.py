@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import ConnectionLost, DeadlineExceeded, PolonaiseError
@@ -17,8 +17,21 @@ from polonaise.server.settings import ServerSettings
 from polonaise.terms import PartitionId, StorageId, TransactionId
 from polonaise.wire.messages import Confirm, Store
 
+_NUMBERS_MAX: Final = 2**31 - 1
+"""What a session sends is numbered below the request numbers of `Connection.request`."""
+_QUESTIONS_MAX: Final = 10_000
+"""Questions that wait for the next flight; more wait in the inbox."""
+
 Proved = Callable[[TransactionId], None]
 """Called with the committed high-water mark that was proved after the question came in."""
+
+
+class Question(NamedTuple):
+    """Something to be answered once everything before it is decided."""
+
+    proved: Proved
+    expired: Callable[[PolonaiseError], None]
+    until_s: float
 
 
 class Flight(NamedTuple):
@@ -26,7 +39,10 @@ class Flight(NamedTuple):
 
     number: int
     batch: Sealed | None
-    proofs: Sequence[Proved]
+    questions: Sequence[Question]
+
+
+_PULSE: Final = Question(lambda _: None, lambda _: None, 0.0)
 
 
 class Writing:
@@ -64,7 +80,7 @@ class Writing:
         self._acknowledgements = Acknowledgements(value.members, self._replicas)
         self._flights: deque[Flight] = deque()
         self._unsynced: deque[tuple[int, float]] = deque()
-        self._proofs: list[Proved] = []
+        self._questions: list[Question] = []
         self._last_number = 0
         self._sent_s = host.clock.monotonic_s()
         self._seal_scheduled = False
@@ -93,13 +109,17 @@ class Writing:
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be judged: what is formed but not sealed has a bound."""
+        """Whether more may be judged: what waits to be sent has a bound."""
         order, settings = self.order, self._settings
-        return order.forming_count < settings.batch_count_max and order.forming_bytes < settings.batch_bytes_max
+        return (
+            order.forming_count < settings.batch_count_max
+            and order.forming_bytes < settings.batch_bytes_max
+            and len(self._questions) < _QUESTIONS_MAX
+        )
 
-    def prove(self, proof: Proved) -> None:
-        """Call `proof` when everything ordered so far is decided, proved by something that is sent from now on."""
-        self._proofs.append(proof)
+    def prove(self, question: Question) -> None:
+        """Answer when everything ordered so far is decided, proved by something that is sent from now on."""
+        self._questions.append(question)
         self.schedule()
 
     def schedule(self) -> None:
@@ -112,17 +132,22 @@ class Writing:
         self._seal_scheduled = False
         if not self.open or len(self._flights) >= self._settings.window:
             return
+        if self._last_number >= _NUMBERS_MAX:
+            self.end("all its numbers are used")
+            return
         if self.order.forming_count:
             self._send(self.order.seal(self._host.clock.wall_us()))
-            self._on_room()
-        elif self._proofs:
+        elif self._questions:
             self._send(None)
+        else:
+            return
+        self._on_room()
 
     def _send(self, batch: Sealed | None) -> None:
-        proofs, self._proofs = self._proofs, []
+        questions, self._questions = self._questions, []
         self._last_number += 1
         self._sent_s = self._host.clock.monotonic_s()
-        self._flights.append(Flight(self._last_number, batch, proofs))
+        self._flights.append(Flight(self._last_number, batch, questions))
         self._unsynced.append((self._last_number, self._sent_s))
         payload = () if batch is None else (batch.raw,)
         message = Store(self.session, self.committed, payload=payload)
@@ -165,16 +190,16 @@ class Writing:
             if connection.closed is not None:
                 self.fail(name, connection, ConnectionLost(str(connection.closed)))
         if now - self._sent_s > self._settings.pulse_s:
-            self.prove(lambda _: None)
+            self.prove(_PULSE)
 
     # ------------------------------------------------------------------ the end
 
-    def remains(self) -> tuple[list[Sealed], list[Proved]]:
+    def remains(self) -> tuple[list[Sealed], list[Question]]:
         """What was sent or sealed and is not decided, and the questions that are not answered."""
         if self.order.forming_count:
             self._flights.append(Flight(0, self.order.seal(self._host.clock.wall_us()), ()))
         batches = [flight.batch for flight in self._flights if flight.batch is not None]
-        proofs = [proof for flight in self._flights for proof in flight.proofs] + self._proofs
+        questions = [question for flight in self._flights for question in flight.questions] + self._questions
         self._flights.clear()
-        self._proofs = []
-        return batches, proofs
+        self._questions = []
+        return batches, questions

@@ -87,6 +87,11 @@ class Application:
     def new_ledger(self) -> Ledger:
         return Ledger(self.history, self.who, self.partitions, self.random)
 
+    def start_again(self, steps: int) -> None:
+        """There is more to do."""
+        self.steps_left = steps
+        self.finished = False
+
     def died(self) -> None:
         """The process is gone: whatever was not kept is not known any more."""
         self.following = 0

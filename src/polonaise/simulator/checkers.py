@@ -55,7 +55,9 @@ def _seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
     """P4: whatever anybody was given was committed then, so it is in the log now, as it was."""
     for transaction, seen in sorted(history.seen[log.partition].items()):
         if transaction >= len(log):
-            yield Violation("P4 no dirty read", f"a log that ends at {len(log) - 1}", f"{transaction}: {describe(seen)}")
+            yield Violation(
+                "P4 no dirty read", f"a log that ends at {len(log) - 1}", f"{transaction}: {describe(seen)}"
+            )
         elif log.transactions[transaction] != seen:
             there = describe(log.transactions[transaction])
             yield Violation("P2 agreement", f"{there} at {transaction}", f"{describe(seen)} was given to somebody")
@@ -189,7 +191,9 @@ def _answers(log: FinalLog, history: History) -> Iterator[Violation]:
         values = [held.get(question.key) for _, held in stages[bisect_right(ends, question.floor) - 1 :]]
         if question.value not in values:
             seen = f"{question.client} was told {question.value!r}"
-            yield Violation("P2 agreement", f"register {question.key!r} = one of {values} from {question.floor} on", seen)
+            yield Violation(
+                "P2 agreement", f"register {question.key!r} = one of {values} from {question.floor} on", seen
+            )
 
 
 # ------------------------------------------------------------------ P6, P9, P10: fates, groups, bytes

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from polonaise import errors
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.values import ClusterDescription, PartitionValue
-from polonaise.errors import AlreadyInitialized, CoordinatorUnavailable, InvariantViolated, PolonaiseError
+from polonaise.errors import InvariantViolated, PolonaiseError
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
 from polonaise.server.node import Server
@@ -146,8 +146,8 @@ class Node:
         self.name = name
         self.machine: Machine = cluster.world.machine(name)
         self.process: Process | None = None
-        self.held_down = False
-        """Whoever holds it down starts it again."""
+        self._may_run = asyncio.Event()
+        self._may_run.set()
         self.away_since: float | None = None
         """Since when the coordinator does not hear from it: paused, or cut off."""
         self.restarts = 0
@@ -157,6 +157,17 @@ class Node:
     @property
     def running(self) -> bool:
         return self.process is not None and self.process.alive
+
+    @property
+    def held_down(self) -> bool:
+        return not self._may_run.is_set()
+
+    def hold_down(self) -> None:
+        """Once it has ended, do not start it again before `let_up`."""
+        self._may_run.clear()
+
+    def let_up(self) -> None:
+        self._may_run.set()
 
     def start(self) -> None:
         if not self.running:
@@ -176,8 +187,7 @@ class Node:
             self.restarts += 1
             self.cluster.on_ended(self)
             await asyncio.sleep(self._random.choice((0.01, 0.1, 0.5, 1.5)) * (0.5 + self._random.random()))
-            while self.held_down:
-                await asyncio.sleep(0.05)
+            await self._may_run.wait()
             self.start()
 
 
@@ -213,15 +223,7 @@ class Cluster:
 
     async def start(self) -> None:
         """Make the cluster and start every node, to be kept running."""
-        coordinator = self.service.client(_NOBODY)
-        while True:
-            try:
-                await coordinator.initialize(self.description)
-                break
-            except CoordinatorUnavailable:
-                continue
-            except AlreadyInitialized:
-                break
+        self.service.initialize(self.description)
         loop = asyncio.get_running_loop()
         self._keepers = [loop.create_task(node.keep_running(), name=f"keeper of {node.name}") for node in self.nodes]
 
@@ -238,6 +240,11 @@ class Cluster:
             return node.name not in self.cut_off
 
         return self.service.client(host, is_alive=is_alive, is_reachable=is_reachable)
+
+    def owns(self, node: Node) -> bool:
+        """Whether this server is writing, as it thinks, in any partition."""
+        server = self.owners.get(node.name)
+        return server is not None and any(owner.writing is not None for owner in server.owners.values())
 
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """What the coordinator holds."""
@@ -257,14 +264,8 @@ class Cluster:
         await asyncio.get_running_loop().create_future()
 
     async def _server(self, node: Node, host: Host) -> None:
-        settings = self.knobs.server
-        server = Server(host, self.coordinator(node, host), _at(settings, f"{node.name}:{_SERVER_PORT}"))
+        settings = replace(self.knobs.server, listen=f"{node.name}:{_SERVER_PORT}")
+        server = Server(host, self.coordinator(node, host), settings)
         self.owners[node.name] = server
         await server.start()
         await asyncio.get_running_loop().create_future()
-
-
-def _at(settings: ServerSettings, listen: str) -> ServerSettings:
-    from dataclasses import replace
-
-    return replace(settings, listen=listen)

@@ -30,7 +30,7 @@ class Violation(ScheduleFailed):
 
     def __init__(self, promise: str, expected: str, seen: str) -> None:
         super().__init__(f"{promise}: expected {expected}; seen: {seen}")
-        self.promise = promise
+        self.promise, self.expected, self.seen = promise, expected, seen
 
 
 class Kind(enum.IntEnum):
@@ -146,7 +146,9 @@ class History:
 
     def committed(self, attempt: Try, transaction: TransactionId) -> None:
         if attempt.fate is Fate.FAILED or (attempt.fate is Fate.COMMITTED and attempt.id != transaction):
-            self.violated("P6 fate", "one outcome that never changes", f"{attempt}, and then committed as {transaction}")
+            self.violated(
+                "P6 fate", "one outcome that never changes", f"{attempt}, and then committed as {transaction}"
+            )
             return
         attempt.fate, attempt.id = Fate.COMMITTED, transaction
         self.told[attempt.partition] = max(self.told[attempt.partition], transaction + attempt.count - 1)

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Final
 
+from polonaise.errors import SegmentDamaged, UnsupportedFormat
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES
 from polonaise.log.promises import SECTOR_BYTES, Copy
 from polonaise.log.segment import FRAME_BYTES, SegmentHeader, open_frame
-from polonaise.errors import PolonaiseError
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
+from polonaise.simulator.disk import SimulatedDisk
 from polonaise.simulator.images import DirectoryImage
-from polonaise.terms import NO_SESSION, SessionId
+from polonaise.terms import NO_SESSION, PartitionId, SessionId
 
 _CONTROL: Final = f"{DIRECTORY}/{CONTROL_FILE}"
 
@@ -37,21 +39,21 @@ class Nemesis:
         self._spoilable = self._random.sample(cluster.storage, count)
         self.spoilt: set[str] = set()
         """Storage nodes whose disk was really damaged, restored, wiped or made to fail."""
-        on = [action for action in ACTIONS if self._random.random() < 0.35] or [ACTIONS[0]]
-        self._actions = [(action, self._random.random() + 0.05) for action, _ in on]
+        self._actions = [action for action in ACTIONS if self._random.random() < 0.35] or [Nemesis.crash]
+        self._weights = [self._random.random() + 0.05 for _ in self._actions]
         self._pause_s = self._random.choice((0.1, 0.3, 0.8))
 
     async def run(self, duration_s: float) -> None:
         """Until the time is over."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + duration_s
-        actions, weights = zip(*self._actions, strict=True)
         while True:
             await asyncio.sleep(self._random.expovariate(1.0 / self._pause_s))
             if loop.time() >= until_s:
                 return
-            action: Action = self._random.choices(actions, weights)[0]
-            task = loop.create_task(_run(action, self), name=f"nemesis: {action.__name__}")
+            action = self._random.choices(self._actions, self._weights)[0]
+            self._world.trace.note(f"nemesis: {action.__name__}")
+            task = loop.create_task(action(self), name=f"nemesis: {action.__name__}")
             self._under_way.append(task)
 
     async def heal(self) -> None:
@@ -63,6 +65,7 @@ class Nemesis:
         machines = [node.machine for node in cluster.nodes]
         network.delay(machines, machines, 0.0)
         cluster.cut_off.clear()
+        cluster.service.configuration = cluster.knobs.coordinator
         for node in cluster.nodes:
             disk = node.machine.disk
             disk.free()
@@ -73,7 +76,7 @@ class Nemesis:
             if node.process is not None:
                 node.process.crash_on_call = None
                 node.process.resume()
-            node.held_down = False
+            node.let_up()
 
     # ------------------------------------------------------------------ for the actions
 
@@ -87,8 +90,7 @@ class Nemesis:
         """A node whose disk the atlas lets us spoil; None in a cluster that has no replica to spare."""
         if not self._spoilable:
             return None
-        node = self.some(self._spoilable)
-        return node
+        return self.some(self._spoilable)
 
     def spoil(self, node: Node) -> None:
         self.spoilt.add(node.name)
@@ -178,9 +180,10 @@ class Nemesis:
     async def trouble_coordinator(self) -> None:
         """Requests are refused, or their results are lost."""
         service = self._cluster.service
-        service.trouble(unavailable=0.2, lost_result=0.2)
+        calm = self._cluster.knobs.coordinator
+        service.configuration = replace(calm, unavailable_chance=0.2, lost_result_chance=0.2)
         await asyncio.sleep(self.seconds(0.5, 2.0))
-        service.trouble()
+        service.configuration = calm
 
     async def delay(self) -> None:
         these, those = self.some(self._cluster.nodes).machine, self.some(self._cluster.nodes).machine
@@ -225,7 +228,7 @@ class Nemesis:
         if node is None:
             return
         disk = node.machine.disk
-        places = _witnessed(disk.find(""))
+        places = _witnessed(disk)
         if not places:
             return
         path, start, stop = self._random.choice(places)
@@ -243,9 +246,10 @@ class Nemesis:
         if node is None:
             return
         disk = node.machine.disk
-        file = disk.find(_CONTROL)
-        copies = _copies(bytes(file.durable)) if file is not None and not isinstance(file, DirectoryImage) else None
-        if copies is None or None in copies or copies[0] != copies[1]:
+        if _CONTROL not in disk.paths():
+            return
+        first, second = _copies(bytes(disk.file(_CONTROL).durable))
+        if first is None or first != second:
             return
         self.spoil(node)
         place = SECTOR_BYTES * (1 + self._random.randrange(2)) + self._random.randrange(SECTOR_BYTES)
@@ -257,7 +261,7 @@ class Nemesis:
         if node is None or node.held_down:
             return
         self.spoil(node)
-        await self._replace_disk(node, node.machine.disk.wipe)
+        await self.replace_disk(node, node.machine.disk.wipe)
 
     async def restore(self) -> None:
         """An old state of the disk comes back, from before the session that it takes part in now."""
@@ -278,10 +282,11 @@ class Nemesis:
                 disk.restore(snapshot)
 
         if not node.held_down:
-            await self._replace_disk(node, put_back)
+            await self.replace_disk(node, put_back)
 
-    async def _replace_disk(self, node: Node, replace: Callable[[], None]) -> None:
-        node.held_down = True
+    async def replace_disk(self, node: Node, replace: Callable[[], None]) -> None:
+        """Stop a node, do something to its disk, and let it start again."""
+        node.hold_down()
         try:
             if self._random.random() < 0.5:
                 node.machine.power_loss()
@@ -291,16 +296,83 @@ class Nemesis:
             replace()
             await asyncio.sleep(self.seconds(0.05, 0.5))
         finally:
-            node.held_down = False
+            node.let_up()
 
 
-async def _run(action: Action, nemesis: Nemesis) -> None:
-    try:
-        await action(nemesis)
-    except asyncio.CancelledError:
-        return
+def _witnessed(disk: SimulatedDisk) -> list[tuple[str, int, int]]:
+    """Ranges of files in which damage can always be told from a torn tail: (path, start, stop).
+
+    Below what a durable frame, or the header of the next segment, says was synced; and anywhere in an index, which
+    proves nothing.
+    """
+    places: list[tuple[str, int, int]] = []
+    sealed_to: dict[str, int] = {}
+    for path in reversed(disk.paths()):
+        raw = bytes(disk.file(path).durable)
+        if path.endswith(".idx"):
+            places.append((path, 0, len(raw)))
+        if not path.endswith(".seq"):
+            continue
+        try:
+            header = SegmentHeader.decode(raw)
+        except (SegmentDamaged, UnsupportedFormat):
+            continue
+        directory = path.rpartition("/")[0]
+        stop = max(_claimed(raw, header.seed), sealed_to.get(directory, 0))
+        sealed_to[directory] = header.previous_end
+        places.append((path, 0, min(stop, len(raw))))
+    return [place for place in places if place[2] > place[1]]
 
 
-Action = Callable[[Nemesis], Awaitable[None]]
+def _claimed(raw: bytes, seed: int) -> int:
+    """The highest offset that any frame says was synced when it was written."""
+    claimed, at = 0, raw.find(b"PLNF")
+    while at >= 0:
+        frame = open_frame(raw, at, offset=at, seed=seed)
+        if frame is not None and at + FRAME_BYTES + frame.length <= len(raw):
+            claimed = max(claimed, frame.synced)
+        at = raw.find(b"PLNF", at + 1)
+    return claimed
 
-ACTIONS: Final[tuple[tuple[Action, float], ...]] = ()
+
+def _copies(control: bytes, partition: PartitionId = 0) -> list[Copy | None]:
+    start = SECTOR_BYTES + partition * PARTITION_BYTES
+    sectors = [control[at : at + SECTOR_BYTES] for at in (start, start + SECTOR_BYTES)]
+    return [Copy.decode(sector, partition) for sector in sectors]
+
+
+def _joined(snapshot: DirectoryImage) -> Callable[[PartitionId], SessionId]:
+    """By partition: the session that a copy of a disk says it took part in last."""
+    file = snapshot.files().get(_CONTROL)
+    control = bytes(file.cache) if file is not None else b""
+
+    def joined(partition: PartitionId) -> SessionId:
+        copies = [copy for copy in _copies(control, partition) if copy is not None]
+        return max((copy.promises.joined for copy in copies), default=NO_SESSION)
+
+    return joined
+
+
+Action = Callable[[Nemesis], Coroutine[Any, Any, None]]
+
+ACTIONS: Final[tuple[Action, ...]] = (
+    Nemesis.crash,
+    Nemesis.crash_at_call,
+    Nemesis.power_loss,
+    Nemesis.power_loss_of_all,
+    Nemesis.pause,
+    Nemesis.pause_owner,
+    Nemesis.clock_jump,
+    Nemesis.partition,
+    Nemesis.cut_off_coordinator,
+    Nemesis.trouble_coordinator,
+    Nemesis.delay,
+    Nemesis.reset,
+    Nemesis.flip_byte,
+    Nemesis.full_disk,
+    Nemesis.fail_calls,
+    Nemesis.rot,
+    Nemesis.rot_promises,
+    Nemesis.wipe,
+    Nemesis.restore,
+)

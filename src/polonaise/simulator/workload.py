@@ -216,9 +216,7 @@ async def append(session: Session, partition: PartitionId) -> None:
         attempt.mark, attempt.locks = mark, lock_hashes(locks, session.log._settings.limits)
         header = session.random.randrange(UNWANTED_HEADER + 1)
         try:
-            receipt = session.log.append(
-                attempt.bodies[0], partition, header=header, high_water_mark=mark, locks=locks
-            )
+            receipt = session.log.append(attempt.bodies[0], partition, header=header, high_water_mark=mark, locks=locks)
         except PolonaiseError as error:
             session.failed(attempt, error)
             break
@@ -262,9 +260,7 @@ async def produce(session: Session, partition: PartitionId) -> None:
         try:
             producer = session.producers.get(partition)
             if producer is None:
-                producer = await session.log.producer(
-                    application.who, partition=partition, timeout=session.timeout_s()
-                )
+                producer = await session.log.producer(application.who, partition=partition, timeout=session.timeout_s())
                 session.producers[partition] = producer
             transaction = await producer.append(number, attempt.bodies[0], timeout=session.timeout_s())
         except ProducerFenced:
@@ -369,7 +365,9 @@ async def take_step(session: Session, step: Step, partition: PartitionId) -> Non
         return
     except PolonaiseError as error:
         if error.code in ("consistency_lost", "log_forked", "client_ahead", "producer_sequence"):
-            session.history.violated("P6 fate", "no contradiction in what clients are told", f"{step.__name__}: {error}")
+            session.history.violated(
+                "P6 fate", "no contradiction in what clients are told", f"{step.__name__}: {error}"
+            )
 
 
 async def last_step(session: Session, partition: PartitionId) -> None:

@@ -1,12 +1,11 @@
 """The columns of an append frame: many transactions of one client in one message.
 
-Payload, little-endian, each column padded to 8 bytes::
+Columns, little-endian, each padded to 8 bytes (they travel in the head, the bodies are the payload)::
 
     sequence i64 · client high-water mark i64 · header i32 · data crc32 u32 · end of data u32 (cumulative)
     flag LOCKS       end of locks u32 (cumulative) · lock hash u64[…] · lock mode u8[…]
     flag GROUPS      end of group u8: 1 for the last transaction of a group (without the flag each is its own)
     flag OPERATIONS  length u32, then rows: index u32 · operation u8 · key length u16 · value length u32 · key · value
-    data             every body, one after the other
 
 An operation is an expectation (`ExpectationKind`) or, from `CHANGE` on, a change (`ChangeKind`); it belongs to the
 group of the transaction at `index`.
@@ -22,7 +21,6 @@ from typing import Final, NamedTuple
 
 from polonaise.errors import ProtocolError
 from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
-from polonaise.wire.codec import Payload
 from polonaise.wire.frame import Buffer
 from polonaise.wire.messages import Append
 
@@ -154,7 +152,7 @@ class AppendColumns:
                 _OPERATION.pack(o.place, o.kind, len(o.key), len(o.value)) + o.key + o.value for o in self.operations
             )
             parts += [len(rows).to_bytes(4, "little"), rows, bytes(-(4 + len(rows)) & 7)]
-        return Append(generation, count, flags, payload=[b"".join(parts), *self.data])
+        return Append(generation, count, flags, columns=b"".join(parts), payload=self.data)
 
 
 class ReceivedAppends:
@@ -183,8 +181,9 @@ class ReceivedAppends:
             raise ProtocolError("an append of nothing")
         if message.flags & ~(LOCKS | GROUPS | OPERATIONS):
             raise ProtocolError(f"unknown append flags {message.flags:#x}")
-        take = _Cursor(message.payload)
-        self.size = take.size
+        take = _Cursor(message.columns)
+        self.data = memoryview(message.payload[0] if message.payload else b"")
+        self.size = len(message.columns) + len(self.data)
         """Bytes of all of it, which is what it keeps in memory."""
         self.sequences = take(8 * count).cast("q")
         self.client_high_water_marks = take(8 * count).cast("q")
@@ -206,7 +205,8 @@ class ReceivedAppends:
         self.operations: list[Operation] = []
         if message.flags & OPERATIONS:
             self._take_operations(take)
-        self.data = take.rest()
+        if not take.is_empty:
+            raise ProtocolError("an append frame is longer than its columns")
         _check_ends(self.data_ends, len(self.data), "data")
         sequences = self.sequences.tolist()
         if any(b <= a for a, b in itertools.pairwise(sequences)):
@@ -242,14 +242,13 @@ class ReceivedAppends:
 
 
 class _Cursor:
-    """Takes padded columns off the front of a payload."""
+    """Takes padded columns, one after the other."""
 
-    __slots__ = ("_offset", "_view", "size")
+    __slots__ = ("_offset", "_view")
 
-    def __init__(self, payload: Payload) -> None:
-        self._view = memoryview(payload[0] if payload else b"")
+    def __init__(self, columns: bytes) -> None:
+        self._view = memoryview(columns)
         self._offset = 0
-        self.size = len(self._view)
 
     def __call__(self, length: int) -> memoryview:
         start = self._offset
@@ -266,8 +265,9 @@ class _Cursor:
         length = int.from_bytes(self._view[start : start + 4], "little")
         return self(4 + length)[4:]
 
-    def rest(self) -> memoryview:
-        return self._view[self._offset :]
+    @property
+    def is_empty(self) -> bool:
+        return self._offset == len(self._view)
 
 
 def _check_ends(ends: memoryview, total: int, what: str) -> None:
@@ -280,9 +280,8 @@ def encode_failures(failures: Sequence[Failure]) -> bytes:
     return b"".join(_FAILURE.pack(f.sequence, f.value, f.reason) for f in failures)
 
 
-def decode_failures(payload: Payload) -> list[Failure]:
+def decode_failures(raw: bytes) -> list[Failure]:
     """Raises `ProtocolError` for bytes that are not failure rows."""
-    raw = b"".join(payload)
     if len(raw) % _FAILURE.size:
         raise ProtocolError("failure rows cut short")
     try:

@@ -109,15 +109,19 @@ class Append(Message):
     generation: I32
     count: U32
     flags: U8
+    columns: Blob
+    """All that the owner judges by; in the head, so that the frame's CRC covers it."""
     payload: Payload = payload()
+    """The bodies, each with its own CRC among the columns."""
 
 
 @message(14)
 class AppendsFailed(Message):
-    """Appends that are not in the log and never will be, `FAILURE` rows: sequence i64, value i64, reason u8."""
+    """Appends that are not in the log and never will be."""
 
     generation: I32
-    payload: Payload = payload()
+    rows: Blob
+    """One after the other: sequence i64, value i64, reason u8 (a `FailureReason`)."""
 
 
 @message(15)
@@ -181,9 +185,10 @@ class Batches(Message):
 
 @message(23)
 class Fetch(Message):
-    """The bodies of some committed transactions: ids i64 in the payload."""
+    """The bodies of some committed transactions."""
 
-    payload: Payload = payload()
+    ids: Blob
+    """i64 each."""
 
 
 @message(24)

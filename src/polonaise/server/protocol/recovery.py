@@ -83,6 +83,11 @@ def decide(value: PartitionValue, answers: Mapping[StorageId, Answer]) -> Decide
     Every id that was ever committed is on a quorum of the replicas engaged in the last session. With fewer than a
     quorum of those in doubt, at least one that can be believed holds it, so the highest id among these is no smaller.
     """
+    for name, answer in answers.items():
+        if answer.joined > value.session:
+            return Contradiction(
+                f"{name} took part in session {answer.joined}; the coordinator has given out none after {value.session}"
+            )
     engaged = [name for name, engagement in value.engagements.items() if engagement.unresolved]
     if not engaged:
         return _decide_first(answers)
@@ -90,16 +95,16 @@ def decide(value: PartitionValue, answers: Mapping[StorageId, Answer]) -> Decide
     closing, last_crc = NO_TRANSACTION, 0
     sources: list[StorageId] = []
     for name in engaged:
-        answer = answers.get(name)
-        if answer is None or is_stale(value.engagements[name], answer):
+        held = answers.get(name)
+        if held is None or is_stale(value.engagements[name], held):
             doubted.append(name)
             continue
-        if answer.lost_above is not None:
+        if held.lost_above is not None:
             doubted.append(name)
-        if answer.max_synced > closing:
-            closing, last_crc, sources = answer.max_synced, answer.last_crc, [name]
-        elif answer.max_synced == closing:
-            if closing != NO_TRANSACTION and answer.last_crc != last_crc:
+        if held.max_synced > closing:
+            closing, last_crc, sources = held.max_synced, held.last_crc, [name]
+        elif held.max_synced == closing:
+            if closing != NO_TRANSACTION and held.last_crc != last_crc:
                 return Contradiction(f"{name} and {sources[0]} hold different transactions at {closing}")
             sources.append(name)
     needed = len(doubted) - quorum(value.members) + 1

@@ -1,0 +1,116 @@
+"""`python -m polonaise.simulator`: run schedules of fresh seeds, and say what they found and what they went through."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from polonaise.simulator import plants
+
+if TYPE_CHECKING:
+    from polonaise.simulator.schedule import Result
+
+_CENSUS_SEEDS_MIN: Final = 200
+"""From so many seeds on, a class of faults that never occurred is a failure of the run."""
+_PROGRESS_S: Final = 5.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit status: 0 when every seed held, 1 when one failed or a fault never occurred."""
+    options = _options().parse_args(arguments)
+    if options.list_plants:
+        for name, plant in plants.PLANTS.items():
+            _say(f"{name:38} {plant.breaks}")
+        return 0
+    if options.plant:
+        plants.put_in(options.plant)
+    if options.trace is not None:
+        return _trace(options.trace)
+    seeds = range(options.start, options.start + options.seeds)
+    results = _run_all(seeds, options.jobs)
+    return _report(results, len(seeds), options.plant, stop_at_first=options.first)
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m polonaise.simulator", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many schedules")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--plant", help="a planted bug to run with; see --list-plants")
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
+    parser.add_argument("--first", action="store_true", help="stop at the first failing seed")
+    parser.add_argument("--trace", type=int, metavar="SEED", help="run this seed alone and print all that happened")
+    parser.add_argument("--list-plants", action="store_true", help="name the planted bugs")
+    return parser
+
+
+def _run_all(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
+    """Results as they come, the work spread over processes; each schedule begins in a fresh world anyway."""
+    from polonaise.simulator.schedule import run
+
+    if jobs <= 1:
+        yield from map(run, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run, seeds)
+
+
+def _report(results: Iterator[Result], total: int, plant: str | None, *, stop_at_first: bool) -> int:
+    faults: Counter[str] = Counter()
+    failed: list[Result] = []
+    done = appends = committed = 0
+    began = shown = time.monotonic()
+    virtual_s = 0.0
+    for result in results:
+        done += 1
+        appends += result.appends
+        committed += result.committed
+        virtual_s += result.virtual_s
+        faults.update(result.faults)
+        if result.failure:
+            failed.append(result)
+            _say(f"\nseed {result.seed}: {result.failure}\n  again: {_command(result.seed, plant)}")
+            if stop_at_first:
+                break
+        if time.monotonic() - shown > _PROGRESS_S:
+            shown = time.monotonic()
+            _say(f"{done} of {total} seeds, {done / (shown - began):.1f} seeds/s, {len(failed)} failed")
+    elapsed = time.monotonic() - began
+    _say(f"\n{done} seeds in {elapsed:.1f} s ({done / elapsed:.1f} seeds/s), {virtual_s:.0f} virtual seconds")
+    _say(f"{appends} appends tried, {committed} transactions committed")
+    _say("faults that took effect:")
+    for name, times in faults.items():
+        _say(f"  {name:24} {times}")
+    missing = [name for name, times in faults.items() if not times]
+    if missing and done >= _CENSUS_SEEDS_MIN:
+        _say(f"these faults never occurred, so nothing was shown about them: {', '.join(missing)}")
+    if failed:
+        _say(f"FAILED seeds: {', '.join(str(result.seed) for result in sorted(failed, key=lambda r: r.seed))}")
+    return 1 if failed or (missing and done >= _CENSUS_SEEDS_MIN) else 0
+
+
+def _trace(seed: int) -> int:
+    from polonaise.simulator.schedule import run
+
+    result = run(seed, record=True)
+    for line in result.trace:
+        _say(line)
+    _say(f"fingerprint {result.fingerprint}\n{result.failure or 'every promise held'}")
+    return 1 if result.failure else 0
+
+
+def _command(seed: int, plant: str | None) -> str:
+    return f"python -m polonaise.simulator --seeds 1 --start {seed}" + (f" --plant {plant}" if plant else "")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""One schedule: a cluster from a seed, clients at work, faults, healing, and then the question whether all was kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+from polonaise.client.log import Log
+from polonaise.host import Host
+from polonaise.simulator import workload
+from polonaise.simulator.application import UNWANTED_HEADER, Application
+from polonaise.simulator.checkers import check, check_replicas
+from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
+from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
+from polonaise.simulator.disaster import Disaster
+from polonaise.simulator.ground import FinalLog, Replica, read_replica
+from polonaise.simulator.history import History, Violation
+from polonaise.simulator.loop import ScheduleFailed
+from polonaise.simulator.nemesis import Nemesis
+from polonaise.simulator.workload import STEPS, Session
+from polonaise.simulator.world import World
+from polonaise.terms import BodyForm
+
+_SETTLE_S: Final = 60.0
+"""Virtual time in which everything pending has to be decided once all is well again."""
+_REPAIR_S: Final = 30.0
+"""Virtual time in which every replica has to be back."""
+_LOOK_S: Final = 0.1
+_STEPS_MAX: Final = 600_000
+
+
+@dataclass(slots=True)
+class Result:
+    """How a schedule went."""
+
+    seed: int
+    failure: str = ""
+    fingerprint: str = ""
+    faults: dict[str, int] = field(default_factory=dict)
+    appends: int = 0
+    committed: int = 0
+    virtual_s: float = 0.0
+    steps: int = 0
+    trace: list[str] = field(default_factory=list)
+
+
+def run(seed: int, *, record: bool = False) -> Result:
+    """Run the schedule of one seed. What it finds broken is told in the result."""
+    schedule = Schedule(seed, record=record)
+    result = Result(seed)
+    try:
+        schedule.world.run(schedule.play())
+    except ScheduleFailed as error:
+        result.failure = str(error) or type(error).__name__
+    world = schedule.world
+    result.fingerprint = world.trace.fingerprint
+    result.faults = {**world.faults.counts, **schedule.cluster.service.census, **schedule.census}
+    result.appends = len(schedule.history.tries)
+    result.committed = sum(1 + mark for mark in schedule.history.told)
+    result.virtual_s, result.steps = world.loop.now, world.loop.steps
+    result.trace = world.trace.lines or []
+    return result
+
+
+class Schedule:
+    """Everything of one seed."""
+
+    def __init__(self, seed: int, *, record: bool = False) -> None:
+        source = random.Random(f"world/{seed}")
+        uniform, choice = source.uniform, source.choice
+        network = NetworkConfiguration(
+            delay_chance=choice((0.0, 0.0, 0.01)),
+            split_chance=choice((0.0, 0.1)),
+            window_bytes=choice((4_096, 262_144)),
+            reset_chance=choice((0.0, 0.0, 0.0, 0.001)),
+            flip_chance=choice((0.0, 0.0, 0.0, 0.0005)),
+            connect_tries=3,
+        )
+        disk = DiskConfiguration(
+            sync_s=choice((0.0005, 0.003)), spike_chance=choice((0.0, 0.0, 0.003)), spike_s=uniform(0.05, 0.4)
+        )
+        self.world = World(seed, Configuration(network=network, disk=disk, steps_max=_STEPS_MAX, record=record))
+        self.knobs = Knobs.draw(self.world.random("knobs"))
+        self.history = History(self.knobs.partitions)
+        self.cluster = Cluster(self.world, self.knobs, self._client)
+        self.cluster.ended = self._ended
+        self.nemesis = Nemesis(self.cluster)
+        self.census: dict[str, int] = {"disaster": 0}
+        self._random = self.world.random("schedule")
+        self._duration_s = self._random.choice((1.5, 4.0, 8.0))
+        steps = self._random.choice((6, 15, 30))
+        self.applications = {
+            node.name: Application(
+                self.history, node.name, self.knobs.partitions, steps, self.world.random(f"application/{node.name}")
+            )
+            for node in self.cluster.clients
+        }
+        self._weights = [weight * self._random.choice((0, 1, 1, 4)) for _, weight in STEPS]
+        if not any(self._weights):
+            self._weights = [weight for _, weight in STEPS]
+        self._workers = self._random.choice((1, 2, 4))
+        self._healed = asyncio.Event()
+
+    # ------------------------------------------------------------------ the course of it
+
+    async def play(self) -> None:
+        """Work and faults, healing, the last steps, and the checks."""
+        await self.cluster.start()
+        await self.nemesis.run(self._duration_s)
+        self._stop_if_violated()
+        await self.nemesis.heal()
+        self._healed.set()
+        self.world.trace.note("healed")
+        await self._until("P11 availability", _SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
+        await self._repaired()
+        self._check()
+        if self._random.random() < 0.08:
+            self.census["disaster"] += 1
+            await Disaster(self.cluster, self.history, self.applications).strike()
+
+    async def _until(self, promise: str, seconds: float, reached: Callable[[], bool]) -> None:
+        """Wait for what has to come; not for ever."""
+        until_s = self.world.now + seconds
+        while not reached():
+            self._stop_if_violated()
+            if self.world.now >= until_s:
+                raise Violation(promise, f"everything settled within {seconds:g} s of healing", self._state())
+            await asyncio.sleep(_LOOK_S)
+
+    def _stop_if_violated(self) -> None:
+        if self.history.violations:
+            raise self.history.violations[0]
+
+    async def _repaired(self) -> None:
+        """Every replica takes part again; one whose promises are damaged comes back as a new one."""
+        for _ in range(int(_REPAIR_S / 2 / _LOOK_S)):
+            if self._all_engaged():
+                return
+            await asyncio.sleep(_LOOK_S)
+        for node in self.cluster.storage:
+            if node.name in self.nemesis.spoilt and not self._engaged(node):
+                await self.nemesis.replace_disk(node, node.machine.disk.wipe)
+        await self._until("P11 availability", _REPAIR_S, self._all_engaged)
+
+    def _engaged(self, node: Node) -> bool:
+        name = self.cluster.storage_id(node)
+        values = [self.cluster.partition_value(partition) for partition in range(self.knobs.partitions)]
+        return all(name in value.engagements and value.engagements[name].unresolved for value in values)
+
+    def _all_engaged(self) -> bool:
+        return all(self._engaged(node) for node in self.cluster.storage)
+
+    def _state(self) -> str:
+        """What everybody is waiting for."""
+        lines = [
+            f"{name} does {sorted(a.doing.values())}, {a.steps_left} steps left"
+            for name, a in self.applications.items()
+            if not a.finished
+        ]
+        for name, server in self.cluster.owners.items():
+            lines += [
+                f"{name}: partition {partition} generation {owner.generation} committed {owner.committed} "
+                f"{'ready' if owner.writing else 'waits for ' + owner.waits_for}"
+                for partition, owner in server.owners.items()
+            ]
+        for partition in range(self.knobs.partitions):
+            lines.append(f"partition {partition}: {self.cluster.partition_value(partition)}")
+        return "\n  ".join(lines)
+
+    # ------------------------------------------------------------------ the verdict
+
+    def _check(self) -> None:
+        logs: list[FinalLog] = []
+        found: list[Violation] = []
+        for partition in range(self.knobs.partitions):
+            replicas = [
+                read_replica(node.name, node.machine.disk, DIRECTORY, partition) for node in self.cluster.storage
+            ]
+            log = FinalLog(partition, self._true_copy(replicas).batches)
+            logs.append(log)
+            found.extend(check_replicas(log, replicas, self.nemesis.spoilt))
+        found.extend(check(logs, self.history))
+        if found:
+            more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
+            raise Violation(found[0].promise, found[0].expected, found[0].seen + more)
+
+    def _true_copy(self, replicas: list[Replica]) -> Replica:
+        """The longest copy of those whose disks were never damaged."""
+        sound = [replica for replica in replicas if replica.name not in self.nemesis.spoilt]
+        return max(sound, key=lambda replica: replica.last)
+
+    # ------------------------------------------------------------------ what a client process runs
+
+    def _ended(self, node: Node) -> None:
+        application = self.applications.get(node.name)
+        if application is not None and not application.finished:
+            application.died()
+
+    async def _client(self, node: Node, host: Host) -> None:
+        application = self.applications[node.name]
+        source = application.random
+        while not application.finished:
+            form, wants, header_filter = BodyForm.INLINE, None, None
+            if source.random() < 0.3:
+                form, wants = BodyForm.LAZY, _wants
+                if source.random() < 0.5:
+                    form, header_filter = BodyForm.FILTERED, (1, 1)
+            ledger = application.ledger
+            ledger.leaves_bodies = wants is not None
+            ledger.slow_s = source.choice((0.0, 0.0, 0.05))
+            ledger.trouble_chance = source.choice((0.0, 0.0, 0.02))
+            log = Log(
+                host, self.cluster.coordinator(node, host), view=ledger, settings=self.knobs.client,
+                bodies=form, wants=wants, header_filter=header_filter,
+            )  # fmt: skip
+            async with log:
+                await self._work(Session(host, application, log))
+        await asyncio.get_running_loop().create_future()
+
+    async def _work(self, session: Session) -> None:
+        """Steps until all are done, or a remount is due; when all is well, the last ones."""
+        application = session.application
+        left = 10**6 if application.random.random() < 0.7 else application.random.randrange(1, 8)
+        numbers = count()
+        tasks = [
+            session.host.spawn(self._worker(session, worker, numbers, left), f"worker {worker}")
+            for worker in range(self._workers)
+        ]
+        for task in tasks:
+            await _done(task)
+        if application.steps_left > 0:
+            return
+        application.doing[0] = "waits for healing"
+        await self._healed.wait()
+        application.doing[0] = "last steps"
+        for partition in range(self.knobs.partitions):
+            await workload.last_step(session, partition)
+        while application.following:
+            application.doing[0] = f"waits for {application.following} receipts"
+            await asyncio.sleep(0.1)
+        application.doing.clear()
+        application.finished = True
+
+    async def _worker(self, session: Session, worker: int, numbers: count[int], left: int) -> None:
+        application = session.application
+        think_s = self._duration_s * self._workers / (application.steps_left + 1)
+        while application.steps_left > 0 and next(numbers) < left:
+            application.steps_left -= 1
+            step = application.random.choices([step for step, _ in STEPS], self._weights)[0]
+            partition = application.random.randrange(self.knobs.partitions)
+            application.doing[worker] = step.__name__
+            await workload.take_step(session, step, partition)
+            application.doing[worker] = "thinks"
+            if not self._healed.is_set():
+                await asyncio.sleep(think_s * 1.5 * application.random.random())
+        application.doing.pop(worker, None)
+
+
+async def _done(task: asyncio.Task[None]) -> None:
+    await asyncio.wait([task])
+
+
+def _wants(header: int) -> bool:
+    return header != UNWANTED_HEADER

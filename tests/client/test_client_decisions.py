@@ -1,0 +1,252 @@
+"""The client's other decisions: continuity, mounts, frames, drafts, locks, what to try again."""
+
+from __future__ import annotations
+
+import pytest
+from fakeserver import FakeLog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.protocol.continuity import Continuity
+from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, Lock, lock_hashes, operations
+from polonaise.client.protocol.locks import lock_hash
+from polonaise.client.protocol.outcomes import Again, error_of, next_step
+from polonaise.client.protocol.outstanding import WITHDRAWN, Failure, Outstanding, Pending, Unordered
+from polonaise.client.protocol.packing import Outgoing, frames
+from polonaise.client.protocol.subscription import Subscription, Verdict
+from polonaise.errors import AppendUnknown, BadOption, BodyTooLarge, LogForked, OutOfOrder, TooManyLocks
+from polonaise.terms import FailureReason, LockMode, MountState
+
+# ------------------------------------------------------------------ continuity
+
+
+def a_log(*sizes: int, body: bytes = b"x") -> FakeLog:
+    log = FakeLog(0)
+    for size in sizes:
+        log.fill(*[body] * size)
+    return log
+
+
+def test_batches_in_order_bring_something_and_repeated_ones_do_not() -> None:
+    log = a_log(2, 3, 1)
+    continuity = Continuity(0)
+    assert [continuity.follows(batch) for batch in [*log.batches, *log.batches[1:]]] == [True, True, True, False, False]
+    assert continuity.next_id == 6
+
+
+def test_a_feed_may_begin_within_a_batch() -> None:
+    continuity = Continuity(4)
+    assert [continuity.follows(batch) for batch in a_log(2, 3, 1).batches] == [False, True, True]
+
+
+def test_a_gap_is_out_of_order() -> None:
+    log = a_log(2, 3, 1)
+    continuity = Continuity(0)
+    continuity.follows(log.batches[0])
+    with pytest.raises(OutOfOrder):
+        continuity.follows(log.batches[2])
+
+
+def test_a_batch_whose_predecessor_was_another_one_is_a_fork() -> None:
+    continuity = Continuity(0)
+    continuity.follows(a_log(2).batches[0])
+    with pytest.raises(LogForked):
+        continuity.follows(a_log(2, 3, body=b"y").batches[1])
+
+
+def test_the_last_batch_fed_again_with_other_bytes_is_a_fork() -> None:
+    continuity = Continuity(0)
+    continuity.follows(a_log(2).batches[0])
+    with pytest.raises(LogForked):
+        continuity.follows(a_log(2, body=b"y").batches[0])
+
+
+# ------------------------------------------------------------------ mounts
+
+
+@pytest.mark.parametrize(
+    ("state", "generation", "mark", "verdict"),
+    [
+        (MountState.READY, 3, 4, Verdict.READY),
+        (MountState.READY, 5, 4, Verdict.READY),
+        (MountState.READY, 3, 2, Verdict.READY),
+        (MountState.READY, 2, 4, Verdict.OLD_GENERATION),
+        (MountState.NOT_READY, 2, -1, Verdict.OLD_GENERATION),
+        (MountState.READY, 3, 9, Verdict.INCOMPLETE),
+        (MountState.READY, 3, 0, Verdict.CLIENT_AHEAD),
+        (MountState.NOT_READY, 3, -1, Verdict.ASK_AGAIN),
+        (MountState.CLIENT_AHEAD, 3, 0, Verdict.CLIENT_AHEAD),
+    ],
+)
+def test_what_an_answer_to_a_mount_means(state: MountState, generation: int, mark: int, verdict: Verdict) -> None:
+    """Generation 3 is known; mounted at 1, and fed up to 4."""
+    subscription = Subscription(1)
+    subscription.generation_known = 3
+    subscription.mount()
+    for batch in a_log(2, 3).batches:
+        subscription.fed(batch)
+    assert subscription.mounted(state, generation, mark) is verdict
+    assert subscription.generation_known == max(3, generation)
+
+
+def test_remains_of_the_feed_before_a_rewind_are_passed_over() -> None:
+    log = a_log(2, 2, 2)
+    subscription = Subscription(-1)
+    subscription.mount()
+    assert [subscription.fed(batch) for batch in log.batches[:2]] == [True, True]
+    subscription.rewind(-1)
+    assert subscription.mount() == -1
+    assert [subscription.fed(batch) for batch in [log.batches[2], *log.batches]] == [False, True, True, True]
+
+
+def test_fates_are_read_once_although_a_rewound_feed_comes_again() -> None:
+    log = a_log(2, 2)
+    subscription = Subscription(-1)
+    assert [subscription.unjudged(batch) for batch in log.batches] == [True, True]
+    subscription.rewind(-1)
+    assert [subscription.unjudged(batch) for batch in log.batches] == [False, False]
+
+
+# ------------------------------------------------------------------ frames
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), max_size=20),
+    st.integers(1, 6),
+    st.integers(1, 60),
+)
+def test_frames_keep_the_order_and_never_cut_a_group(groups: list[list[int]], count_max: int, bytes_max: int) -> None:
+    outstanding = Outstanding()
+    waiting: list[Outgoing] = []
+    for group in groups:
+        entry = Pending(len(group), sum(group))
+        outstanding.add(entry)
+        for place, size in enumerate(group):
+            sequence = entry.sequence + place
+            waiting.append((entry, sequence, -1, 0, bytes(size), (), (), place == len(group) - 1))
+    made = list(frames(waiting, count_max, bytes_max))
+    assert [s for columns, _ in made for s in columns.sequences] == [out[1] for out in waiting]
+    for columns, last in made:
+        assert columns.sequences[-1] == last
+        assert columns.group_ends[-1]
+        one_group = columns.group_ends.count(1) == 1
+        assert one_group or (len(columns) <= count_max and columns.data_bytes <= bytes_max)
+
+
+def test_what_was_withdrawn_is_not_sent() -> None:
+    entry = Pending()
+    entry.failure = WITHDRAWN
+    assert list(frames([(entry, 1, -1, 0, b"", (), (), True)], 10, 10)) == []
+
+
+# ------------------------------------------------------------------ drafts and locks
+
+
+def test_a_lock_hash_is_stable_and_keeps_name_and_number_apart() -> None:
+    assert lock_hash("account", 1) == lock_hash("account", 1)
+    assert len({lock_hash(name, number) for name in ("acctA", "acctB", "") for number in (-1, 0, 10, 11)}) == 12
+    assert 0 <= lock_hash("é" * 100, -(2**63)) < 2**64
+
+
+def test_a_draft_collects_locks_in_their_modes() -> None:
+    draft = Draft(0, 5, Limits())
+    draft.read_lock("a", 1)
+    draft.write_lock("a", 2)
+    draft.append_lock("a", 3)
+    assert draft.locks == [(lock_hash("a", 1), 0), (lock_hash("a", 2), 1), (lock_hash("a", 3), 2)]
+    held = [Lock("a", 1, LockMode.READ), Lock("a", 2), Lock("a", 3, LockMode.APPEND)]
+    assert lock_hashes(held, Limits()) == draft.locks
+
+
+def test_too_many_locks_are_refused_at_once() -> None:
+    draft = Draft(0, 5, Limits(locks_max=2))
+    draft.write_lock("a", 1)
+    draft.write_lock("a", 2)
+    with pytest.raises(TooManyLocks):
+        draft.write_lock("a", 3)
+    with pytest.raises(TooManyLocks):
+        lock_hashes([Lock("a", number) for number in range(3)], Limits(locks_max=2))
+
+
+def test_a_body_or_group_over_its_limit_is_refused_at_once() -> None:
+    draft = Draft(0, 5, Limits(body_bytes_max=4, group_bytes_max=6, group_count_max=3))
+    with pytest.raises(BodyTooLarge):
+        draft.append(b"12345")
+    draft.append(b"1234")
+    with pytest.raises(BodyTooLarge):
+        draft.append(b"1234")
+    small = Draft(0, 5, Limits(group_count_max=2))
+    small.append(b"")
+    small.append(b"")
+    with pytest.raises(BodyTooLarge):
+        small.append(b"")
+
+
+def test_bodies_are_bytes_and_headers_fit_32_bits() -> None:
+    draft = Draft(0, 5, Limits())
+    draft.append(memoryview(b"abc"), header=-(2**31))
+    assert draft.bodies == [(-(2**31), b"abc")]
+    with pytest.raises(BadOption):
+        draft.append("text")
+    with pytest.raises(BadOption):
+        draft.append(b"", header=2**31)
+
+
+@pytest.mark.parametrize("demands", [{}, {"equals": b"", "absent": True}, {"absent": True, "present": True}])
+def test_an_expectation_demands_exactly_one_thing(demands: dict[str, object]) -> None:
+    with pytest.raises(BadOption):
+        Draft(0, 5, Limits()).expect(b"key", **demands)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("expectations", "changes"),
+    [([Expectation.absent(b"k" * 1025)], []), ([], [Change.set(b"k", b"v" * 65_537)]), ([], [Change.delete(b"k" * 1025)])],
+)
+def test_registers_past_their_bounds_are_refused_at_once(
+    expectations: list[Expectation], changes: list[Change]
+) -> None:
+    with pytest.raises(BadOption):
+        operations(expectations, changes)
+
+
+# ------------------------------------------------------------------ what next
+
+
+@pytest.mark.parametrize(
+    ("failure", "position", "step"),
+    [
+        (Failure(FailureReason.LOCK_CONFLICT, 40), None, Again(40, False)),
+        (Failure(FailureReason.EXPECTATION_FAILED, 40), None, None),
+        (Failure(FailureReason.EXPECTATION_FAILED, 40), 39, Again(39, False)),
+        (Failure(FailureReason.EXPECTATION_FAILED, 40), 40, None),
+        (Failure(FailureReason.EXPECTATION_FAILED, 40), 41, None),
+        (Failure(FailureReason.SESSION_ENDED), None, Again(-1, True)),
+        (Failure(FailureReason.INSUFFICIENT_REPLICAS), None, Again(-1, True)),
+        (Failure(FailureReason.DEADLINE), None, Again(-1, True)),
+        (Failure(FailureReason.GENERATION, 4), None, Again(-1, True)),
+        (Failure(FailureReason.REGISTERS_FULL), None, None),
+        (Failure(FailureReason.PRODUCER_FENCED), None, None),
+        (Failure(Unordered.PASSED_OVER), None, Again(-1, True)),
+        (Failure(Unordered.UNKNOWN), None, None),
+        (Failure(Unordered.STOPPED), None, None),
+    ],
+)
+def test_what_a_run_does_after_a_failure(failure: Failure, position: int | None, step: Again | None) -> None:
+    assert next_step(failure, position) == step
+
+
+@pytest.mark.parametrize("reason", [*FailureReason, *Unordered])
+def test_every_failure_has_an_error_and_only_unknown_leaves_the_fate_open(
+    reason: FailureReason | Unordered,
+) -> None:
+    error = error_of(Failure(reason, 3), 0, 9)
+    assert "append 9 to partition 0" in str(error)
+    assert isinstance(error, AppendUnknown) == (reason is Unordered.UNKNOWN)
+
+
+def test_pauses_double_up_to_a_bound_with_jitter_and_start_over() -> None:
+    backoff = Backoff(1.0, 4.0)
+    assert [backoff.pause_s(1.0) for _ in range(4)] == [1.0, 2.0, 4.0, 4.0]
+    backoff.reset()
+    assert backoff.pause_s(0.0) == 0.5
