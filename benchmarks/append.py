@@ -96,7 +96,7 @@ async def append_load(
         nonlocal done, number
         while (began := time.perf_counter()) < until:
             number += 1
-            locks = [("account", number, polonaise.LockMode.WRITE)] if lock else ()
+            locks = [polonaise.Lock("account", number, polonaise.LockMode.WRITE)] if lock else ()
             await log.append(data, partition=0, locks=locks)
             done += 1
             if done % 16 == 0:

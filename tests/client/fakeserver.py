@@ -133,6 +133,7 @@ class FakeServer:
         self.lose = False
         self.not_ready = 0
         self.silent_mounts = False
+        self.answers_anybody = False
         self.refuse: FailureReason | None = None
         self.refuse_value = 0
         self.on_append: Callable[[FakeMount, FakeLog, Append], bool] | None = None
@@ -238,7 +239,7 @@ class FakeServer:
         self.heard.mounts.append(message)
         if self.silent_mounts:
             return
-        if message.generation_known > self.generation:
+        if message.generation_known > self.generation and not self.answers_anybody:
             raise NotOwner("a newer generation exists")
         partition = log.partition
         if self.not_ready:

@@ -147,6 +147,7 @@ def test_a_lock_hash_is_stable_and_keeps_name_and_number_apart() -> None:
     assert lock_hash("account", 1) == lock_hash("account", 1)
     assert len({lock_hash(name, number) for name in ("acctA", "acctB", "") for number in (-1, 0, 10, 11)}) == 12
     assert 0 <= lock_hash("é" * 100, -(2**63)) < 2**64
+    assert lock_hash("account", 1) == 0x779034EA112AA3D1, "clients of all versions must agree"
 
 
 def test_a_draft_collects_locks_in_their_modes() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from polonaise.client.asking import Questions
 from polonaise.client.bodies import Bodies, Wanted
 from polonaise.client.mounting import Form
+from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
@@ -31,17 +32,20 @@ class MarkOnly:
 
     form = Form(BodyForm.LAZY)
 
-    def __init__(self, partition: PartitionId, mark: AppliedMark, questions: Questions) -> None:
-        self._partition = partition
-        self._mark = mark
+    def __init__(self, appends: PartitionAppends, questions: Questions) -> None:
+        self._appends = appends
+        self._mark = appends.mark
         self._questions = questions
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
         """From the end of the log as it is now."""
-        mark = await self._questions.high_water_mark(self._partition, None)
+        mark = await self._questions.high_water_mark(self._appends.partition, None, self._report)
         self._mark.reach(mark)
         return mark
+
+    def _report(self, error: PolonaiseError) -> None:
+        self._appends.trouble = error
 
     def offer(self, batch: Batch) -> None:
         self._mark.reach(batch.last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TypeVar
 
 from polonaise.client.links import Links
@@ -31,18 +32,31 @@ class Questions:
         self._settings = settings
 
     async def ask(
-        self, partition: PartitionId, question: Message, answer: type[M], timeout: float | None, *, wait_s: float = 0.0
+        self,
+        partition: PartitionId,
+        question: Message,
+        answer: type[M],
+        timeout: float | None,
+        *,
+        wait_s: float = 0.0,
+        report: Callable[[PolonaiseError], None] | None = None,
     ) -> M:
         """The answer of the partition's owner, whoever that is by then.
 
         Tries again, with pauses, whatever may pass; raises what will not, and `DeadlineExceeded` after `timeout`
         seconds over all tries (None: bound only to the life of the client). `wait_s` is how long the question itself
-        lets the server wait.
+        lets the server wait; `report` is told why it has to be asked again.
         """
         troubles: list[PolonaiseError] = []
+
+        def note(error: PolonaiseError) -> None:
+            troubles[:] = [error]
+            if report is not None:
+                report(error)
+
         try:
             async with asyncio.timeout(timeout):
-                return await self._ask_until_answered(partition, question, answer, wait_s, troubles)
+                return await self._ask_until_answered(partition, question, answer, wait_s, note)
         except TimeoutError:
             because = f"; the last trouble: {troubles[-1]}" if troubles else ""
             raise DeadlineExceeded(
@@ -55,7 +69,7 @@ class Questions:
         question: Message,
         answer: type[M],
         wait_s: float,
-        troubles: list[PolonaiseError],
+        note: Callable[[PolonaiseError], None],
     ) -> M:
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         while True:
@@ -74,14 +88,17 @@ class Questions:
                 if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
                     raise
                 _log.info("partition %d: %s is asked again: %s", partition, type(question).__name__, error)
-                troubles[:] = [error]
+                note(error)
                 if error.retry is Retry.ELSEWHERE:
                     await self._routes.reread()
             await asyncio.sleep(backoff.pause_s(self._host.random.random()))
 
-    async def high_water_mark(self, partition: PartitionId, timeout: float | None) -> TransactionId:
+    async def high_water_mark(
+        self, partition: PartitionId, timeout: float | None, report: Callable[[PolonaiseError], None] | None = None
+    ) -> TransactionId:
         """The committed high-water mark, proved after this was asked."""
-        return (await self.ask(partition, HighWaterMark(), HighWaterMarkIs, timeout)).high_water_mark
+        found = await self.ask(partition, HighWaterMark(), HighWaterMarkIs, timeout, report=report)
+        return found.high_water_mark
 
     async def register(self, partition: PartitionId, key: bytes, timeout: float | None) -> bytes | None:
         """A register's value, proved after this was asked; None if it is absent."""

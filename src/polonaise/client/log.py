@@ -196,7 +196,7 @@ class Log:
         appends = PartitionAppends(partition, self.client_id, self._settings)
         taker: Applier | MarkOnly
         if self._view is None:
-            taker = MarkOnly(partition, appends.mark, self._questions)
+            taker = MarkOnly(appends, self._questions)
         else:
             bodies = Bodies(self._host, partition, self._questions, self._wants, self._settings)
             taker = Applier(self._host, self._view, partition, appends.mark, bodies, self._form, self._settings)

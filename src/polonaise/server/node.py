@@ -135,6 +135,9 @@ class Server:
             try:
                 held = await self._coordinator.assignment()
                 alive = {member.server for member in await self._coordinator.members()}
+                if self.id not in alive:
+                    # Taken for dead while it was paused or cut off: without this, servers would rob each other forever.
+                    await self._coordinator.register(Registration(self.id, self.address))
                 assert self._description is not None
                 wanted = take_over(held.value, self.id, self.address, self._description.partitions, alive)
                 if wanted != held.value:

@@ -176,12 +176,16 @@ class Opening:
         while True:
             self._answered.clear()
             outcome = self._decide(value)
-            if isinstance(outcome, Decided):
+            if isinstance(outcome, Undecided):
+                self._report(
+                    f"session {self._session} waits for {outcome.needed} of {', '.join(outcome.doubted)}: "
+                    "they may hold committed transactions that nobody else has"
+                )
+            elif recovery.may_engage(value, self._answers):
                 return outcome
-            self._report(
-                f"session {self._session} waits for {outcome.needed} of {', '.join(outcome.doubted)}: "
-                "they may hold committed transactions that nobody else has"
-            )
+            else:
+                silent = [name for name in recovery.participants(value) if name not in self._answers]
+                self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(silent)}")
             await self._answered.wait()
 
     async def _gather(self, names: tuple[StorageId, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import sys
 import time
@@ -22,6 +23,7 @@ _PROGRESS_S: Final = 5.0
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 when every seed held, 1 when one failed or a fault never occurred."""
+    logging.disable(logging.CRITICAL)
     options = _options().parse_args(arguments)
     if options.list_plants:
         for name, plant in plants.PLANTS.items():

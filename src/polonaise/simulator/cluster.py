@@ -101,7 +101,7 @@ def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
         checkpoint_transactions=choice((5, 20, 1_000, 250_000)),
         pulse_s=choice((1.0, 3.0, 60.0)),
         acknowledge_s_max=uniform(0.2, 1.0),
-        gather_s=choice((0.0, 0.02, 0.2)),
+        gather_s=choice((0.05, 0.2)),
         replica_s_max=uniform(0.4, 1.5),
         coordinator_s_max=uniform(0.5, 1.5),
         retry_s_min=uniform(0.01, 0.05),

@@ -26,13 +26,14 @@ class Disaster:
     async def strike(self) -> None:
         """Raises `Violation` if anything is accepted afterwards, or refused without a reason."""
         known = list(self._history.told)
+        self._history.refusal_is_right = True
         for node in self._cluster.nodes:
             node.hold_down()
             if node.process is not None:
                 node.process.crash()
         if self._random.random() < 0.3:
             self._forget_sessions()
-            reasons: tuple[str, ...] = ("the coordinator knows of no session",)
+            reasons: tuple[str, ...] = ("the coordinator",)
         else:
             reasons = self._wipe_a_quorum()
         first_try = len(self._history.tries)

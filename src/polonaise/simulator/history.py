@@ -13,9 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from polonaise.errors import PolonaiseError
 from polonaise.simulator.loop import ScheduleFailed
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
+_CONTRADICTIONS: Final = frozenset(
+    ("consistency_lost", "log_forked", "client_ahead", "producer_sequence", "invariant_violated", "coordinator_damaged")
+)
 _BODY: Final = struct.Struct("<IHBB")
 MOVE: Final = struct.Struct("<HHiii")
 """A transfer: from, to, amount, and the two balances as its context saw them."""
@@ -125,6 +129,8 @@ class History:
         self.told: list[TransactionId] = [-1] * partitions
         """By partition: the highest id that an application was told to be committed, or saw."""
         self.reads = 0
+        self.refusal_is_right = False
+        """More was lost than can be made up for: clients are told of contradictions, and rightly."""
 
     def violated(self, promise: str, expected: str, seen: str) -> None:
         self.violations.append(Violation(promise, expected, seen))
@@ -158,6 +164,11 @@ class History:
             self.violated("P6 fate", "one outcome that never changes", f"{attempt}, and then failed: {why}")
             return
         attempt.fate, attempt.why = Fate.FAILED, why
+
+    def contradicted(self, error: PolonaiseError, where: str) -> None:
+        """A client was told that the log contradicts itself, or what the client knows."""
+        if error.code in _CONTRADICTIONS and not self.refusal_is_right:
+            self.violated("P6 fate", "no contradiction in what clients are told", f"{where}: {error}")
 
     def unknown(self, attempt: Try, why: str) -> None:
         if attempt.fate is Fate.PENDING:

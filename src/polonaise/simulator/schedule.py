@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -22,12 +23,14 @@ from polonaise.simulator.loop import ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.workload import STEPS, Session
 from polonaise.simulator.world import World
-from polonaise.terms import BodyForm
+from polonaise.terms import BodyForm, PartitionId
 
 _SETTLE_S: Final = 60.0
 """Virtual time in which everything pending has to be decided once all is well again."""
 _REPAIR_S: Final = 30.0
 """Virtual time in which every replica has to be back."""
+_LAG_S: Final = 5.0
+"""And in which each of them has to be level with the others."""
 _LOOK_S: Final = 0.1
 _STEPS_MAX: Final = 600_000
 
@@ -144,6 +147,18 @@ class Schedule:
             if node.name in self.nemesis.spoilt and not self._engaged(node):
                 await self.nemesis.replace_disk(node, node.machine.disk.wipe)
         await self._until("P11 availability", _REPAIR_S, self._all_engaged)
+        for _ in range(int(_LAG_S / _LOOK_S)):
+            if not self._lagging():
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def _lagging(self) -> bool:
+        """Whether a replica is still writing what the others hold already."""
+        lasts = [[replica.last for replica in self._replicas(p)] for p in range(self.knobs.partitions)]
+        return any(len(set(each)) > 1 for each in lasts)
+
+    def _replicas(self, partition: PartitionId) -> list[Replica]:
+        return [read_replica(node.name, node.machine.disk, DIRECTORY, partition) for node in self.cluster.storage]
 
     def _engaged(self, node: Node) -> bool:
         name = self.cluster.storage_id(node)
@@ -176,9 +191,7 @@ class Schedule:
         logs: list[FinalLog] = []
         found: list[Violation] = []
         for partition in range(self.knobs.partitions):
-            replicas = [
-                read_replica(node.name, node.machine.disk, DIRECTORY, partition) for node in self.cluster.storage
-            ]
+            replicas = self._replicas(partition)
             log = FinalLog(partition, self._true_copy(replicas).batches)
             logs.append(log)
             found.extend(check_replicas(log, replicas, self.nemesis.spoilt))

@@ -86,8 +86,7 @@ class Session:
             self.history.committed(attempt, receipt.id)
 
     def failed(self, attempt: Try, error: PolonaiseError) -> None:
-        if error.code in ("consistency_lost", "log_forked", "client_ahead", "invariant_violated"):
-            self.history.violated("P6 fate", "no contradiction in what clients are told", str(error))
+        self.history.contradicted(error, str(attempt))
         self.history.failed(attempt, error.code)
 
     # ------------------------------------------------------------------ contexts
@@ -364,10 +363,7 @@ async def take_step(session: Session, step: Step, partition: PartitionId) -> Non
     except (TimeoutError, Closed):
         return
     except PolonaiseError as error:
-        if error.code in ("consistency_lost", "log_forked", "client_ahead", "producer_sequence"):
-            session.history.violated(
-                "P6 fate", "no contradiction in what clients are told", f"{step.__name__}: {error}"
-            )
+        session.history.contradicted(error, step.__name__)
 
 
 async def last_step(session: Session, partition: PartitionId) -> None:

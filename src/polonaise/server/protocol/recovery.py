@@ -83,10 +83,10 @@ def decide(value: PartitionValue, answers: Mapping[StorageId, Answer]) -> Decide
     Every id that was ever committed is on a quorum of the replicas engaged in the last session. With fewer than a
     quorum of those in doubt, at least one that can be believed holds it, so the highest id among these is no smaller.
     """
-    for name, answer in answers.items():
-        if answer.joined > value.session:
+    for name, told in answers.items():
+        if told.joined > value.session:
             return Contradiction(
-                f"{name} took part in session {answer.joined}; the coordinator has given out none after {value.session}"
+                f"{name} took part in session {told.joined}; the coordinator has given out none after {value.session}"
             )
     engaged = [name for name, engagement in value.engagements.items() if engagement.unresolved]
     if not engaged:

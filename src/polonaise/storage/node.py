@@ -1,0 +1,204 @@
+"""A storage node: keeps the bytes of many partitions, and does what the sessions of their owners say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from polonaise.errors import (
+    Closed,
+    NotInitialized,
+    PolonaiseError,
+    ProtocolError,
+    UnknownPartition,
+    WrongClusterKey,
+)
+from polonaise.host import Host, Listener
+from polonaise.link.connection import ANY_CLUSTER, Connection, hello
+from polonaise.log.control import ControlFile
+from polonaise.log.partition import LogSettings, PartitionLog
+from polonaise.log.reading import SegmentCache
+from polonaise.storage.partition import PartitionReplica
+from polonaise.storage.settings import StorageSettings
+from polonaise.terms import PartitionId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    ROLE_SERVER,
+    ROLE_STORAGE,
+    Confirm,
+    Copy,
+    Digest,
+    Done,
+    GetRegisters,
+    Join,
+    LastSessionInfo,
+    ReadBatches,
+    Store,
+    Truncate,
+)
+
+_log = logging.getLogger(__name__)
+_QUEUED = (Store, LastSessionInfo, Truncate, Copy, Join, Confirm, Digest)
+
+
+class StorageNode:
+    """One storage process. Passive: it obeys sessions and never talks to the coordinator. `start`, then `close`."""
+
+    def __init__(self, host: Host, settings: StorageSettings) -> None:
+        self._host = host
+        self._settings = settings
+        self._control: ControlFile | None = None
+        self._cluster_key = settings.cluster_key
+        self._adopting: asyncio.Task[None] | None = None
+        self._cache = SegmentCache()
+        self._listener: Listener | None = None
+        self._partitions: dict[PartitionId, PartitionReplica] = {}
+        self._known: set[PartitionId] = set()
+        self._connections: dict[Connection, int] = {}
+
+    @property
+    def address(self) -> str:
+        """Where servers reach it."""
+        if self._listener is None:
+            raise Closed("the storage node is not started")
+        return self._listener.address
+
+    async def start(self) -> None:
+        """Take the directory, then listen. Raises what is wrong with the directory, or `AddressInUse`."""
+        try:
+            await self._open(self._cluster_key)
+        except NotInitialized:
+            _log.info("%s is new: it becomes the directory of the first server's cluster", self._settings.directory)
+        try:
+            self._listener = await self._host.network.listen(self._settings.listen, self._accept)
+        except PolonaiseError:
+            if self._control is not None:
+                await self._control.close()
+            raise
+        _log.info("storage node listens on %s", self.address)
+
+    async def close(self) -> None:
+        """Stop. Everything acknowledged is durable already."""
+        if self._listener is not None:
+            await self._listener.close()
+        for connection in list(self._connections):
+            connection.close()
+        for replica in self._partitions.values():
+            await replica.close()
+        if self._control is not None:
+            await self._control.close()
+
+    async def _open(self, cluster_key: bytes | None) -> None:
+        self._control = await ControlFile.open(self._host, self._settings.directory, cluster_key)
+        self._cluster_key = self._control.cluster_key
+        self._known = set(await self._control.partitions())
+
+    # ------------------------------------------------------------------ connections
+
+    def _accept(self) -> Connection:
+        name = f"storage node {self._settings.directory}"
+        return Connection(
+            self._host,
+            hello=hello(ROLE_STORAGE, name, cluster_key=self._cluster_key or ANY_CLUSTER),
+            peer_roles=(ROLE_SERVER,),
+            on_message=self._on_message,
+            on_closed=self._on_closed,
+            on_greeted=self._on_greeted,
+            settings=self._settings.link,
+        )
+
+    def _on_greeted(self, connection: Connection) -> None:
+        assert connection.peer is not None
+        key = connection.peer.cluster_key
+        if self._cluster_key is None:
+            if key == ANY_CLUSTER:
+                raise ProtocolError("a new storage node needs a server that names its cluster")
+            self._cluster_key = key
+        elif key != self._cluster_key:
+            # Greeted while this node had no cluster yet, and another server was faster.
+            error = WrongClusterKey("this storage node belongs to another cluster: check the address")
+            connection.refuse(error)
+            connection.abort(error)
+            return
+        self._connections[connection] = 0
+
+    def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
+        if self._connections.pop(connection, None) is not None:
+            for replica in self._partitions.values():
+                replica.disconnected(connection)
+
+    # ------------------------------------------------------------------ messages
+
+    def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+        if isinstance(message, _QUEUED):
+            self._replica(partition, isinstance(message, LastSessionInfo)).take(connection, message, request)
+        elif isinstance(message, ReadBatches):
+            replica = self._replica(partition, create=False)
+            self._answer(connection, replica.read(connection, message, request), partition)
+        elif isinstance(message, GetRegisters):
+            replica = self._replica(partition, create=False)
+            self._answer(connection, replica.registers(connection, message, request), partition)
+        elif not isinstance(message, Done):
+            raise ProtocolError(f"{type(message).__name__} is nothing that a server says")
+
+    def _replica(self, partition: PartitionId, create: bool) -> PartitionReplica:
+        """The partition's replica; a session's first message makes one that was never here."""
+        replica = self._partitions.get(partition)
+        if replica is not None:
+            return replica
+        if not 0 <= partition < self._settings.partitions_max:
+            raise UnknownPartition(f"partition {partition}; this node takes 0 to {self._settings.partitions_max - 1}")
+        if partition not in self._known and not create:
+            raise UnknownPartition(f"partition {partition} was never on this node")
+        self._known.add(partition)
+        replica = PartitionReplica(self._host, partition, self._settings, lambda: self._open_log(partition))
+        self._partitions[partition] = replica
+        return replica
+
+    async def _open_log(self, partition: PartitionId) -> PartitionLog:
+        control = await self._opened_control()
+        slot = await control.load(partition)
+        if slot is None:
+            slot = await control.create(partition)
+        settings = LogSettings(segment_bytes_max=self._settings.segment_bytes_max)
+        return await PartitionLog.open(self._host, control.partition_directory(partition), slot, settings, self._cache)
+
+    async def _opened_control(self) -> ControlFile:
+        """The control file; of a new node it is made now, once, for the cluster of the first server."""
+        if self._control is None:
+            if self._adopting is None:
+                self._adopting = asyncio.ensure_future(self._open(self._cluster_key))
+            await asyncio.shield(self._adopting)
+        assert self._control is not None
+        return self._control
+
+    def _answer(self, connection: Connection, answer: Coroutine[Any, Any, None], partition: PartitionId) -> None:
+        """Answer in a task of its own; a connection that asks too much at once is not read for a while."""
+        if connection not in self._connections:
+            answer.close()
+            return
+        self._connections[connection] += 1
+        if self._connections[connection] >= self._settings.reads_max:
+            connection.pause("reads")
+
+        async def run() -> None:
+            try:
+                await answer
+            finally:
+                if connection in self._connections:
+                    self._connections[connection] -= 1
+                    connection.resume("reads")
+
+        self._host.spawn(run(), f"read of partition {partition}")
+
+    def health(self) -> dict[str, Any]:
+        """How this node is: for operators and the console."""
+        return {
+            "directory": self._settings.directory,
+            "partitions": {
+                str(partition): {"unavailable": str(replica.unavailable or ""), **replica.counts}
+                for partition, replica in sorted(self._partitions.items())
+            },
+        }

@@ -1,0 +1,318 @@
+"""One partition on a storage node: one task that obeys the replica's decisions, one message after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from polonaise.errors import PartitionUnavailable, PolonaiseError, ProtocolError
+from polonaise.host import Host
+from polonaise.link.connection import Connection
+from polonaise.log.batch import Batch, split
+from polonaise.log.partition import PartitionLog
+from polonaise.log.reading import DamageFound
+from polonaise.storage.protocol.replica import (
+    Acknowledge,
+    Action,
+    Append,
+    Cut,
+    Refuse,
+    Replica,
+    Save,
+    StoreRequest,
+    TellEnd,
+    TellSession,
+)
+from polonaise.storage.settings import StorageSettings
+from polonaise.terms import PartitionId
+from polonaise.wire.codec import Message, Payload
+from polonaise.wire.messages import (
+    Batches,
+    Confirm,
+    Copy,
+    Digest,
+    DigestIs,
+    Done,
+    GetRegisters,
+    Join,
+    LastSessionInfo,
+    ReadBatches,
+    RegistersAre,
+    SessionInfo,
+    Store,
+    Stored,
+    Truncate,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class _Entry(NamedTuple):
+    """A message that waits its turn."""
+
+    connection: Connection
+    message: Message
+    request: int
+    bytes: int
+
+
+class PartitionReplica:
+    """A partition's replica on this node.
+
+    Messages that change something, and those that must be ordered with them, go through one queue; reads run beside
+    it. `open_log` is called by the task itself, so that messages wait in order while the files are recovered.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        partition: PartitionId,
+        settings: StorageSettings,
+        open_log: Callable[[], Awaitable[PartitionLog]],
+    ) -> None:
+        self._host = host
+        self._partition = partition
+        self._settings = settings
+        self._open_log = open_log
+        self._queue: deque[_Entry] = deque()
+        self._queue_bytes = 0
+        self._paused: dict[Connection, None] = {}
+        self._arrived = asyncio.Event()
+        self._log: PartitionLog | None = None
+        self._replica: Replica | None = None
+        self.unavailable: PolonaiseError | None = None
+        """Why the files can't be used; None while they can."""
+        self.counts = {"batches": 0, "syncs": 0, "refused": 0}
+        self._task = host.spawn(self._run(), f"partition {partition}")
+
+    async def close(self) -> None:
+        """Stop taking messages and close the files. What was acknowledged is durable already."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._log is not None:
+            await self._log.close()
+
+    # ------------------------------------------------------------------ the queue
+
+    def take(self, connection: Connection, message: Message, request: int) -> None:
+        """Put a message into the queue; a connection that fills it is not read until there is room again."""
+        size = 64 + _payload_bytes(message)
+        self._queue.append(_Entry(connection, message, request, size))
+        self._queue_bytes += size
+        self._arrived.set()
+        if self._queue_bytes > self._settings.queue_bytes_max:
+            connection.pause(self._pause_reason)
+            self._paused[connection] = None
+
+    def disconnected(self, connection: Connection) -> None:
+        self._paused.pop(connection, None)
+        if self._replica is not None:
+            self._replica.disconnected(connection)
+
+    @property
+    def _pause_reason(self) -> str:
+        return f"queue of partition {self._partition}"
+
+    async def _run(self) -> None:
+        try:
+            self._log = await self._open_log()
+            self._replica = Replica(self._log.slot.promises, self._log.last, self._log.last_crc)
+            if self._log.damage:
+                _log.error("partition %d: %s", self._partition, self._log.damage)
+        except PolonaiseError as error:
+            _log.error("partition %d can't be used: %s", self._partition, error)
+            self.unavailable = error
+        while True:
+            while not self._queue:
+                self._arrived.clear()
+                await self._arrived.wait()
+            await self._obey(self._next_run())
+            if self._paused and self._queue_bytes <= self._settings.queue_bytes_max // 2:
+                for connection in self._paused:
+                    connection.resume(self._pause_reason)
+                self._paused.clear()
+
+    def _next_run(self) -> list[_Entry]:
+        """The next message; with it, if it is a `Store`, all those of its connection that follow at once."""
+        queue = self._queue
+        run = [queue.popleft()]
+        if isinstance(run[0].message, Store):
+            while queue and isinstance(queue[0].message, Store) and queue[0].connection is run[0].connection:
+                run.append(queue.popleft())
+        self._queue_bytes -= sum(entry.bytes for entry in run)
+        return run
+
+    # ------------------------------------------------------------------ obeying
+
+    async def _obey(self, run: Sequence[_Entry]) -> None:
+        first = run[0]
+        try:
+            log, replica = self._usable()
+            if isinstance(first.message, Digest):
+                await self._digest(log, replica, first)
+                return
+            actions = self._decide(replica, run)
+        except ProtocolError as error:
+            first.connection.refuse(error)
+            first.connection.abort(error)
+            return
+        except PolonaiseError as error:
+            self._refuse(first, Refuse(error))
+            return
+        for action in actions:
+            try:
+                await self._carry_out(log, replica, first, action)
+            except PolonaiseError as error:
+                self._keep_true(log, replica)
+                # A failed `Store` is answered under its own number: whoever sent it counts by these.
+                self._refuse(first, Refuse(error, number=run[-1].request))
+                return
+
+    def _usable(self) -> tuple[PartitionLog, Replica]:
+        if self.unavailable is not None:
+            raise self.unavailable
+        if self._log is None or self._replica is None:
+            raise PartitionUnavailable(f"partition {self._partition} is being opened")
+        return self._log, self._replica
+
+    def _decide(self, replica: Replica, run: Sequence[_Entry]) -> list[Action]:
+        first = run[0]
+        message = first.message
+        match message:
+            case Store():
+                return replica.store([_store_request(entry) for entry in run])
+            case LastSessionInfo():
+                return replica.last_session_info(message.session)
+            case Truncate():
+                return replica.truncate(message.session, message.last)
+            case Copy():
+                return replica.copy(message.session, _batches(message.payload))
+            case Join():
+                return replica.join(first.connection, message.session, message.prepared, message.last_crc)
+            case Confirm():
+                return replica.confirm(message.session, message.low_water_mark)
+        raise ProtocolError(f"{type(message).__name__} is nothing that a server says")
+
+    async def _carry_out(self, log: PartitionLog, replica: Replica, entry: _Entry, action: Action) -> None:
+        match action:
+            case Append():
+                await log.append(action.batches)
+                self.counts["batches"] += len(action.batches)
+                self.counts["syncs"] += 1
+            case Save():
+                await log.slot.save(action.promises)
+            case Cut():
+                await log.cut(action.last)
+            case TellSession():
+                self._answer(entry, _session_info(log))
+            case TellEnd():
+                self._answer(entry, Done(log.last, log.last_crc))
+            case Acknowledge():
+                stored = Stored(action.session, log.last)
+                entry.connection.send(stored, request=action.number, partition=self._partition)
+            case Refuse():
+                self._refuse(entry, action)
+        self._keep_true(log, replica)
+
+    def _keep_true(self, log: PartitionLog, replica: Replica) -> None:
+        replica.promises, replica.last, replica.last_crc = log.slot.promises, log.last, log.last_crc
+
+    def _answer(self, entry: _Entry, message: Message) -> None:
+        entry.connection.send(message, request=entry.request, partition=self._partition)
+
+    def _refuse(self, entry: _Entry, refuse: Refuse) -> None:
+        self.counts["refused"] += 1
+        number = refuse.number or entry.request
+        entry.connection.refuse(refuse.error, request=number, partition=self._partition, detail=refuse.detail)
+
+    # ------------------------------------------------------------------ reading
+
+    async def read(self, connection: Connection, message: ReadBatches, request: int) -> None:
+        """Answer with batches as they lie on disk, every checksum verified; damage is recorded before it is told."""
+        try:
+            log, replica = self._usable()
+            refused = replica.read(message.session)
+            if refused is not None:
+                raise refused.error
+            bytes_max = min(message.bytes_max, self._settings.read_bytes_max)
+            batches = await log.read(message.first, message.last, bytes_max, message.after_time_us)
+            refused = replica.read(message.session)
+            if refused is not None:
+                raise refused.error
+            payload = [batch.view if message.with_data else batch.without_data() for batch in batches]
+            await connection.wait_writable()
+            connection.send(Batches(message.last, payload), request=request, partition=self._partition)
+        except DamageFound as error:
+            await self._record(error)
+            connection.refuse(error, request=request, partition=self._partition)
+        except PolonaiseError as error:
+            connection.refuse(error, request=request, partition=self._partition)
+
+    async def registers(self, connection: Connection, message: GetRegisters, request: int) -> None:
+        """Answer with the registers at the end of this copy."""
+        try:
+            log, replica = self._usable()
+            refused = replica.read(message.session)
+            if refused is not None:
+                raise refused.error
+            answer = RegistersAre(log.last, log.registers_snapshot())
+            connection.send(answer, request=request, partition=self._partition)
+        except PolonaiseError as error:
+            connection.refuse(error, request=request, partition=self._partition)
+
+    async def _digest(self, log: PartitionLog, replica: Replica, entry: _Entry) -> None:
+        assert isinstance(entry.message, Digest)
+        refused = replica.read(entry.message.session)
+        if refused is not None:
+            raise refused.error
+        try:
+            crc, digest = await log.digest(entry.message.last)
+        except DamageFound as error:
+            await self._record(error)
+            raise
+        self._answer(entry, DigestIs(entry.message.last, crc, digest))
+
+    async def _record(self, damage: DamageFound) -> None:
+        """Bytes that were good once are not: nothing above them is believed from now on, also after a restart."""
+        log, replica = self._usable()
+        if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
+            return
+        _log.error("partition %d: %s", self._partition, damage)
+        try:
+            await log.lose_above(damage.last_good, str(damage))
+        except PolonaiseError as error:
+            self.unavailable = error
+        self._keep_true(log, replica)
+
+
+def _session_info(log: PartitionLog) -> SessionInfo:
+    promises = log.slot.promises
+    return SessionInfo(
+        fence=promises.fence,
+        joined=promises.joined,
+        prepared=promises.prepared,
+        confirmed=promises.confirmed,
+        max_synced=log.last,
+        last_crc=log.last_crc,
+        lost_above=promises.lost_above,
+    )
+
+
+def _payload_bytes(message: Message) -> int:
+    if isinstance(message, Store | Copy):
+        return sum(len(part) for part in message.payload)
+    return 0
+
+
+def _store_request(entry: _Entry) -> StoreRequest:
+    message = entry.message
+    assert isinstance(message, Store)
+    return StoreRequest(entry.connection, message.session, entry.request, _batches(message.payload))
+
+
+def _batches(payload: Payload) -> Sequence[Batch]:
+    """The batches of a message, every CRC checked: what arrives damaged is never written."""
+    return split(payload[0]) if payload else ()

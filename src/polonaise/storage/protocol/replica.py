@@ -1,0 +1,199 @@
+"""One replica of one partition: what it has promised, and to which session.
+
+Raising the fence shuts out every older session: a server that has lost its partition can still send, but nothing it
+sends is written. Joining makes the copy part of a session; only then does it take appends, and only from the
+connection on which it joined.
+
+Each method returns what to do, in order; the order is the promise. The shell carries it out and stops at the first
+action that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+from polonaise.errors import Fenced, NotJoined, OutOfOrder, PartitionUnavailable, PolonaiseError
+from polonaise.log.batch import Batch
+from polonaise.log.promises import Promises
+from polonaise.terms import UNRESOLVED, SessionId, TransactionId
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Make these promises durable."""
+
+    promises: Promises
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write these batches and sync them."""
+
+    batches: Sequence[Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Remove everything above this id, durably."""
+
+    last: TransactionId
+
+
+class TellSession(NamedTuple):
+    """Answer with everything this copy can prove, as it is now."""
+
+
+class TellEnd(NamedTuple):
+    """Answer with how the log ends now."""
+
+
+class Acknowledge(NamedTuple):
+    """Everything of this session up to this number is synced."""
+
+    session: SessionId
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer that it was not done, and why."""
+
+    error: PolonaiseError
+    detail: int = 0
+    number: int = 0
+    """Of the `Store` that is refused; 0 for the one message that was asked."""
+
+
+Action: TypeAlias = Save | Append | Cut | TellSession | TellEnd | Acknowledge | Refuse
+
+
+class StoreRequest(NamedTuple):
+    """One message of a session's ordered conversation; without batches it is a barrier."""
+
+    connection: Hashable
+    session: SessionId
+    number: int
+    batches: Sequence[Batch]
+
+
+class Replica:
+    """The decisions. `promises`, `last` and `last_crc` are kept true by the shell, before each call."""
+
+    __slots__ = ("_joined_on", "last", "last_crc", "promises")
+
+    def __init__(self, promises: Promises, last: TransactionId, last_crc: int) -> None:
+        self.promises = promises
+        self.last = last
+        self.last_crc = last_crc
+        self._joined_on: Hashable = None
+
+    # ------------------------------------------------------------------ sessions
+
+    def last_session_info(self, session: SessionId) -> list[Action]:
+        """Raise the fence, durably, before anything is told. Nothing else raises it."""
+        if session < self.promises.fence:
+            return [self._fenced()]
+        if session == self.promises.fence:
+            return [TellSession()]
+        return [Save(replace(self.promises, fence=session)), TellSession()]
+
+    def truncate(self, session: SessionId, last: TransactionId) -> list[Action]:
+        """Cut what is above `last`: a copy that is being made clean for a session it has not joined yet."""
+        refused = self._refused(session)
+        if refused:
+            return refused
+        if self.promises.joined == session:
+            return [Refuse(OutOfOrder(f"a copy that has joined session {session} is not cut in it"))]
+        if last < min(self.promises.confirmed, self.last):
+            return [
+                Refuse(OutOfOrder(f"ids up to {self.promises.confirmed} are confirmed: they are not cut at {last}"))
+            ]
+        return [Cut(last), TellEnd()]
+
+    def copy(self, session: SessionId, batches: Sequence[Batch]) -> list[Action]:
+        """Take decided batches from another replica: only while this copy has not joined the session."""
+        refused = self._refused(session)
+        if refused:
+            return refused
+        if self.promises.joined == session:
+            return [Refuse(OutOfOrder(f"a copy that has joined session {session} takes appends, not copies"))]
+        return [Append(batches), TellEnd()]
+
+    def join(self, connection: Hashable, session: SessionId, prepared: TransactionId, last_crc: int) -> list[Action]:
+        """Become part of the session: the log ends at exactly `prepared`, so nothing is lost any more."""
+        refused = self._refused(session)
+        if refused:
+            return refused
+        promises = self.promises
+        if promises.untrusted:
+            return [Refuse(PartitionUnavailable(f"bytes above {self.last} may be damaged: cut them first"))]
+        if self.last != prepared or self.last_crc != last_crc:
+            return [Refuse(OutOfOrder(f"this copy ends at {self.last}, CRC {self.last_crc:#010x}; not at {prepared}"))]
+        self._joined_on = connection
+        joined = replace(promises, joined=session, prepared=prepared, lost_above=UNRESOLVED)
+        return [TellEnd()] if joined == promises else [Save(joined), TellEnd()]
+
+    def confirm(self, session: SessionId, low_water_mark: TransactionId) -> list[Action]:
+        """Ids up to there are certainly clean. The mark is never lowered, and never above what is held."""
+        refused = self._refused(session)
+        if refused:
+            return refused
+        if low_water_mark > self.last:
+            return [Refuse(OutOfOrder(f"ids up to {low_water_mark} are not here; this copy ends at {self.last}"))]
+        if low_water_mark <= self.promises.confirmed:
+            return [TellEnd()]
+        return [Save(replace(self.promises, confirmed=low_water_mark)), TellEnd()]
+
+    # ------------------------------------------------------------------ writing and reading
+
+    def store(self, requests: Sequence[StoreRequest]) -> list[Action]:
+        """Messages of one connection that arrived while the last sync ran: one write, one sync, one acknowledgement.
+
+        At the first that must be refused the rest are refused too: they follow on it.
+        """
+        batches: list[Batch] = []
+        last, crc = self.last, self.last_crc
+        taken: StoreRequest | None = None
+        refused: Refuse | None = None
+        for request in requests:
+            refused = self._refused_store(request)
+            for batch in request.batches:
+                if refused is None and (batch.first != last + 1 or batch.previous_crc != crc):
+                    refused = Refuse(OutOfOrder(f"a batch from {batch.first} on does not follow {last}"))
+                last, crc = batch.last, batch.crc
+            if refused is not None:
+                refused = replace(refused, number=request.number)
+                break
+            batches += request.batches
+            taken = request
+        actions: list[Action] = [Append(batches)] if batches else []
+        if taken is not None:
+            actions.append(Acknowledge(taken.session, taken.number))
+        if refused is not None:
+            actions.append(refused)
+        return actions
+
+    def _refused_store(self, request: StoreRequest) -> Refuse | None:
+        if request.session != self.promises.fence:
+            return self._fenced()
+        if self.promises.joined != request.session or self._joined_on is not request.connection:
+            return Refuse(NotJoined(f"this copy has not joined session {request.session} on this connection"))
+        return None
+
+    def read(self, session: SessionId) -> Refuse | None:
+        """Whether the owner in this session may read; None lets it."""
+        return None if session == self.promises.fence else self._fenced()
+
+    def disconnected(self, connection: Hashable) -> None:
+        """A broken connection ends this replica's part in the session that it joined there."""
+        if self._joined_on is connection:
+            self._joined_on = None
+
+    def _refused(self, session: SessionId) -> list[Action]:
+        return [] if session == self.promises.fence else [self._fenced()]
+
+    def _fenced(self) -> Refuse:
+        fence = self.promises.fence
+        return Refuse(Fenced(f"session {fence} is the latest here"), detail=fence)

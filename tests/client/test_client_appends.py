@@ -1,0 +1,422 @@
+"""Appends of a client and their fates, through frames, refusals, flushes, lost connections and moves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from clientrig import World, until
+
+from polonaise.client.protocol.draft import Change, Expectation, Lock
+from polonaise.errors import (
+    AppendFailed,
+    AppendUnknown,
+    Closed,
+    ConsistencyLost,
+    DeadlineExceeded,
+    ExpectationFailed,
+    LockConflict,
+    Overloaded,
+    RegistersFull,
+)
+from polonaise.log.batch import Columns
+from polonaise.terms import FailureReason
+
+
+async def remounted(world: World) -> None:
+    """Break all connections, and wait until the client is back."""
+    before = len(world.server.heard.mounts)
+    world.server.break_connections()
+    await until(lambda: len(world.server.heard.mounts) > before)
+
+
+async def test_an_append_gets_the_next_id(world: World) -> None:
+    world.log.fill(b"before")
+    client = await world.client()
+    receipt = await client.append(b"paid", header=7)
+    assert (receipt.id, receipt.committed, receipt.partition, receipt.sequence) == (1, True, 0, 1)
+    assert world.log.bodies() == [b"before", b"paid"]
+    await receipt.applied()
+    assert client.applied() == 1
+
+
+async def test_appends_of_one_turn_of_the_loop_go_out_in_one_frame(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    receipts = [client.append(b"%d" % number) for number in range(100)]
+    await receipts[-1]
+    assert [receipt.id for receipt in receipts] == list(range(100))
+    assert len(world.server.heard.appends) == 1
+
+
+async def test_a_frame_is_bounded_in_count_and_bytes(world: World) -> None:
+    client = await world.client(settings={"frame_count_max": 10, "frame_bytes_max": 1_000})
+    await client.ready()
+    receipts = [client.append(b"x" * (300 if number < 10 else 1)) for number in range(40)]
+    await receipts[-1]
+    frames = world.server.heard.appends
+    assert all(message.count <= 10 and len(appends.data) <= 1_000 for message, appends in frames)
+    assert len(world.log.bodies()) == 40
+
+
+async def test_appends_made_before_the_mount_wait_and_go_out_in_order(world: World) -> None:
+    world.server.not_ready = 3
+    client = await world.client()
+    receipts = [client.append(b"%d" % number) for number in range(5)]
+    assert [(await receipt).id for receipt in receipts] == [0, 1, 2, 3, 4]
+    assert len(world.server.heard.mounts) == 4
+
+
+async def test_many_may_await_one_receipt_and_giving_up_changes_nothing(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    world.server.hold = True
+    receipt = client.append(b"paid")
+
+    async def wait() -> int:
+        return (await receipt).id
+
+    waiting = [asyncio.ensure_future(wait()) for _ in range(3)]
+    await until(lambda: world.server.held)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    world.server.release()
+    assert await asyncio.gather(*waiting[1:]) == [0, 0]
+    assert (await receipt).id == 0
+
+
+async def test_a_lock_conflict_names_the_id_to_have_applied(world: World) -> None:
+    client = await world.client()
+    await client.append(b"a", locks=[Lock("account", 1)])
+    with pytest.raises(LockConflict) as raised:
+        await client.append(b"b", locks=[Lock("account", 1)], high_water_mark=-1)
+    assert raised.value.conflict == 0
+    assert (await client.append(b"c", locks=[Lock("account", 2)], high_water_mark=-1)).id == 1
+
+
+async def test_registers_are_expected_and_changed_with_the_append(world: World) -> None:
+    client = await world.client()
+    await client.append(b"a", expectations=[Expectation.absent(b"k")], changes=[Change.set(b"k", b"1")])
+    assert await client.register(b"k") == b"1"
+    with pytest.raises(ExpectationFailed):
+        await client.append(b"b", expectations=[Expectation.absent(b"k")])
+    await client.append(b"c", expectations=[Expectation.equals(b"k", b"1")], changes=[Change.delete(b"k")])
+    assert await client.register(b"k") is None
+    with pytest.raises(ExpectationFailed):
+        await client.append(b"d", expectations=[Expectation.position(7)])
+    assert (await client.append(b"e", expectations=[Expectation.position(2)])).id == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [(FailureReason.REGISTERS_FULL, RegistersFull), (FailureReason.SESSION_ENDED, AppendFailed)],
+)
+async def test_a_refusal_is_the_receipts_error(
+    world: World, reason: FailureReason, error: type[Exception]
+) -> None:
+    client = await world.client()
+    world.server.refuse = reason
+    with pytest.raises(error):
+        await client.append(b"paid")
+    world.server.refuse = None
+    assert (await client.append(b"paid")).id == 0
+
+
+async def test_an_append_that_the_server_dropped_is_found_by_the_next_commit(world: World) -> None:
+    client = await world.client(settings={"idle_flush_s": 30})
+    await client.ready()
+    world.server.lose = True
+    lost = client.append(b"lost")
+    await until(lambda: world.server.heard.appends)
+    world.server.lose = False
+    kept = await client.append(b"kept")
+    assert kept.id == 0
+    with pytest.raises(AppendFailed):
+        await lost
+    assert world.log.bodies() == [b"kept"]
+
+
+async def test_an_append_that_the_server_dropped_is_found_by_the_idle_flush(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    world.server.lose = True
+    with pytest.raises(AppendFailed):
+        await client.append(b"lost")
+    assert world.server.heard.flushes == 1
+
+
+async def test_an_idle_client_does_not_flush(world: World) -> None:
+    client = await world.client()
+    await client.append(b"paid")
+    await asyncio.sleep(0.1)
+    assert world.server.heard.flushes == 0
+
+
+async def test_flush_settles_everything_appended_before_it(world: World) -> None:
+    client = await world.client(settings={"idle_flush_s": 30})
+    kept = client.append(b"kept")
+    await kept
+    world.server.lose = True
+    lost = client.append(b"lost")
+    assert await client.flush() == 0
+    assert (kept.done, lost.done, lost.committed) == (True, True, False)
+
+
+async def test_flush_outlives_a_broken_connection(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    world.server.hold = True
+    receipt = client.append(b"held")
+    await until(lambda: world.server.held)
+    flushing = asyncio.ensure_future(client.flush(timeout=2))
+    world.server.break_connections()
+    assert await flushing == -1
+    with pytest.raises(AppendFailed):
+        await receipt
+
+
+async def test_outstanding_appends_are_bounded_in_count(world: World) -> None:
+    client = await world.client(settings={"outstanding_count_max": 10})
+    await client.ready()
+    world.server.hold = True
+    for _ in range(10):
+        client.append(b"x")
+    with pytest.raises(Overloaded):
+        client.append(b"one too many")
+    waiting = asyncio.ensure_future(client.ready())
+    await until(lambda: world.server.held)
+    assert not waiting.done()
+    world.server.release()
+    await waiting
+    client.append(b"x")
+
+
+async def test_outstanding_appends_are_bounded_in_bytes(world: World) -> None:
+    client = await world.client(settings={"outstanding_bytes_max": 1_000})
+    await client.ready()
+    world.server.hold = True
+    client.append(b"x" * 1_000)
+    with pytest.raises(Overloaded):
+        client.append(b"")
+    with pytest.raises(DeadlineExceeded):
+        await client.ready(timeout=0.01)
+
+
+# ------------------------------------------------------------------ lost connections and moves
+
+
+async def test_an_append_committed_but_not_fed_when_the_connection_broke_is_committed(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    world.server.hold = True
+    receipt = client.append(b"paid")
+    await until(lambda: world.server.held)
+    mount, log, appends = world.server.held.pop()
+    columns = Columns()
+    columns.add(mount.client, 1, appends.sequences[0], 0, b"paid")
+    log.commit(columns)
+    world.server.break_connections()
+    assert (await receipt).id == 0
+
+
+async def test_an_append_lost_with_the_connection_has_failed_once_remounted(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    world.server.hold = True
+    lost = client.append(b"lost")
+    await until(lambda: world.server.held)
+    world.server.break_connections()
+    world.server.hold = False
+    with pytest.raises(AppendFailed):
+        await lost
+    assert (await client.append(b"again")).sequence == 2
+    assert world.log.bodies() == [b"again"]
+
+
+async def test_every_stream_connection_has_a_larger_sequence(world: World) -> None:
+    client = await world.client()
+    for number in range(4):
+        await client.append(b"%d" % number)
+        await remounted(world)
+    await client.append(b"last")
+    sequences = [mount.connection_sequence for mount in world.server.heard.mounts]
+    assert sequences == sorted(set(sequences))
+    assert sequences[0] == 1
+
+
+async def test_a_remount_continues_where_the_feed_was(world: World) -> None:
+    client = await world.client()
+    await client.append(b"0")
+    await client.append(b"1")
+    await remounted(world)
+    await client.append(b"2")
+    assert [mount.client_high_water_mark for mount in world.server.heard.mounts] == [-1, 1]
+
+
+async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once_or_not_at_all(world: World) -> None:
+    client = await world.client()
+    committed: list[bytes] = []
+    failed: list[bytes] = []
+
+    async def writer(number: int) -> None:
+        for turn in range(50):
+            body = b"%d/%d" % (number, turn)
+            try:
+                await client.ready()
+                await client.append(body)
+                committed.append(body)
+            except AppendFailed:
+                failed.append(body)
+
+    async def breaker() -> None:
+        while True:
+            await asyncio.sleep(0.004)
+            world.server.break_connections()
+
+    breaking = asyncio.ensure_future(breaker())
+    await asyncio.gather(*[writer(number) for number in range(20)])
+    breaking.cancel()
+    bodies = world.log.bodies()
+    assert len(bodies) == len(set(bodies))
+    assert sorted(committed) == sorted(bodies)
+    assert not set(failed) & set(bodies)
+    assert len(committed) + len(failed) == 1_000
+
+
+async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -> None:
+    from fakeserver import FakeServer
+
+    client = await world.client()
+    await client.append(b"0")
+    world.server.hold = True
+    pending = client.append(b"pending")
+    await until(lambda: world.server.held)
+    new = FakeServer(world.host, dict(world.logs), "server:2", generation=2)
+    world.coordinator.assign(0, "server:2", 2)
+    with pytest.raises(AppendFailed):
+        await pending
+    assert (await client.append(b"1")).id == 1
+    assert new.heard.mounts[0].generation_known == 2
+    assert new.heard.appends[0][0].generation == 2
+    assert world.server.heard.unmounts == 1
+
+
+async def test_a_server_that_does_not_own_the_partition_is_left_for_the_one_that_does(world: World) -> None:
+    from fakeserver import FakeServer
+
+    new = FakeServer(world.host, dict(world.logs), "server:2", generation=2)
+    world.server.logs.clear()
+    client = await world.client()
+    append = asyncio.ensure_future(client.ready(timeout=2))
+    await until(lambda: world.server.connections)
+    world.coordinator.assign(0, "server:2", 2)
+    await append
+    assert (await client.append(b"1")).id == 0
+    assert new.heard.mounts
+
+
+async def test_appends_under_a_refused_generation_fail_and_the_partition_is_mounted_again(world: World) -> None:
+    client = await world.client()
+    await client.append(b"0")
+    world.server.generation = 2
+    with pytest.raises(AppendFailed):
+        await client.append(b"1")
+    assert (await client.append(b"2")).id == 1
+    assert world.server.heard.appends[-1][0].generation == 2
+
+
+async def test_a_mount_of_an_older_generation_is_not_believed(world: World) -> None:
+    client = await world.client()
+    world.server.generation = 3
+    await client.append(b"0")
+    world.server.generation = 2
+    world.server.answers_anybody = True
+    await remounted(world)
+    with pytest.raises(DeadlineExceeded, match="wrong_generation"):
+        await client.ready(timeout=0.05)
+    world.server.generation = 3
+    assert (await client.append(b"1")).id == 1
+
+
+async def test_a_mount_without_an_answer_is_tried_again(world: World) -> None:
+    world.server.silent_mounts = True
+    client = await world.client()
+    waiting = asyncio.ensure_future(client.ready(timeout=2))
+    await until(lambda: len(world.server.heard.mounts) >= 2)
+    world.server.silent_mounts = False
+    await waiting
+
+
+async def test_a_server_that_is_down_is_tried_until_it_is_back(world: World) -> None:
+    world.server.crash()
+    client = await world.client()
+    receipt = client.append(b"0")
+    await until(lambda: len(world.host.network.attempts) >= 3)
+    world.server.restart()
+    assert (await receipt).id == 0
+
+
+async def test_a_contradicted_fate_stops_the_partition_loudly(world: World) -> None:
+    client = await world.client(settings={"idle_flush_s": 30})
+    await client.ready()
+    world.server.lose = True
+    lost = client.append(b"lost")
+    await client.flush()
+    assert not lost.committed
+    columns = Columns()
+    columns.add(client.client_id, 1, lost.sequence, 0, b"lost")
+    world.log.commit(columns)
+    world.server.feed_all()
+    await until(lambda: client.trouble(0))
+    assert isinstance(client.trouble(0), ConsistencyLost)
+    with pytest.raises(ConsistencyLost):
+        client.append(b"more")
+
+
+async def test_a_peer_that_does_not_read_holds_appends_back_within_bounds(world: World) -> None:
+    client = await world.client(settings={"outstanding_count_max": 100})
+    await client.ready()
+    (stream,) = client._links._streams.values()
+    stream.connection.pause_writing()
+    receipts = [client.append(b"x") for _ in range(100)]
+    with pytest.raises(Overloaded):
+        client.append(b"x")
+    await asyncio.sleep(0.01)
+    assert not world.server.heard.appends
+    stream.connection.resume_writing()
+    await receipts[-1]
+    assert len(world.log.bodies()) == 100
+
+
+# ------------------------------------------------------------------ closing
+
+
+async def test_closing_settles_what_is_pending(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    world.server.hold = True
+    sent = client.append(b"sent")
+    await until(lambda: world.server.held)
+    waiting = asyncio.ensure_future(client.wait_applied(5))
+    await asyncio.sleep(0)
+    unsent = client.append(b"unsent")
+    await client.close()
+    with pytest.raises(AppendUnknown) as raised:
+        await sent
+    assert raised.value.receipt is sent
+    with pytest.raises(Closed):
+        await unsent
+    with pytest.raises(Closed):
+        await waiting
+    with pytest.raises(Closed):
+        client.append(b"after")
+    await client.close()
+
+
+async def test_closing_leaves_no_task_and_no_connection(world: World) -> None:
+    client = await world.client()
+    await client.append(b"paid")
+    await client.high_water_mark()
+    await client.close()
+    await until(lambda: not world.host.tasks)
+    assert all(connection.closed for connection in world.server.connections)

@@ -1,0 +1,396 @@
+"""Transaction contexts: run until committed, abandoned, failed or out of time, and never on stale state."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from clientrig import Memo, World, until
+
+from polonaise.client.protocol.draft import Draft, Lock
+from polonaise.client.running import OutcomeKind
+from polonaise.errors import (
+    Abandoned,
+    AppendExpired,
+    AppendUnknown,
+    BadOption,
+    Closed,
+    ExpectationFailed,
+    Overloaded,
+)
+from polonaise.terms import FailureReason
+
+
+def append(tx: Draft, *bodies: bytes) -> None:
+    for body in bodies:
+        tx.append(body)
+
+
+async def test_a_context_commits_what_it_builds(world: World) -> None:
+    client = await world.client()
+    receipt = await client.run(append, b"paid")
+    assert (receipt.id, list(receipt.ids)) == (0, [0])
+    assert world.log.bodies() == [b"paid"]
+
+
+async def test_several_appends_of_one_context_are_a_group(world: World) -> None:
+    client = await world.client()
+    receipt = await client.run(append, b"a", b"b", b"c")
+    assert (list(receipt.ids), receipt.last_id) == ([0, 1, 2], 2)
+    message, appends = world.server.heard.appends[0]
+    assert message.count == 3
+    assert appends.group_ends is not None
+    assert bytes(appends.group_ends) == b"\0\0\1"
+
+
+async def test_a_groups_locks_are_carried_by_its_last_transaction(world: World) -> None:
+    client = await world.client()
+
+    def context(tx: Draft) -> None:
+        tx.write_lock("account", 1)
+        append(tx, b"a", b"b")
+
+    await client.run(context)
+    assert list(world.log.locks.values()) == [1]
+
+
+async def test_the_mark_is_taken_before_the_context_runs(world: World) -> None:
+    view = Memo()
+    client = await world.client(view=view)
+    other = await world.client()
+    await other.append(b"0", locks=[Lock("account", 1)])
+    await client.wait_applied(0)
+    marks: list[int] = []
+
+    async def context(tx: Draft) -> None:
+        tx.write_lock("account", 1)
+        marks.append(tx.high_water_mark)
+        if len(marks) == 1:
+            await other.append(b"1", locks=[Lock("account", 1)])
+            await client.wait_applied(1)
+        tx.append(b"2")
+
+    receipt = await client.run(context)
+    assert marks == [0, 1]
+    assert receipt.id == 2
+
+
+async def test_after_a_conflict_the_context_runs_again_when_the_view_has_caught_up(world: World) -> None:
+    view = Memo()
+    client = await world.client(view=view)
+    other = await world.client()
+    await client.ready()
+    view.gate = asyncio.Event()
+    await other.append(b"theirs", locks=[Lock("account", 1)])
+    runs: list[int] = []
+
+    def context(tx: Draft) -> None:
+        runs.append(tx.high_water_mark)
+        tx.write_lock("account", 1)
+        tx.append(b"ours")
+
+    running = asyncio.ensure_future(client.run(context))
+    await until(lambda: len(world.server.heard.appends) == 2)
+    await asyncio.sleep(0.02)
+    assert runs == [-1]
+    view.gate.set()
+    assert (await running).id == 1
+    assert runs == [-1, 0]
+
+
+async def test_all_of_many_conflicting_contexts_succeed_by_running_again(world: World) -> None:
+    view = Memo()
+    clients = [await world.client(view=view), await world.client(view=Memo())]
+    counter = 0
+
+    async def increment(tx: Draft, client: Any) -> None:
+        tx.write_lock("counter", 0)
+        held = client._view.applied
+        value = int(held[-1].data) if held else 0
+        await asyncio.sleep(0)
+        tx.append(b"%d" % (value + 1))
+
+    async def worker(number: int) -> None:
+        nonlocal counter
+        for _ in range(5):
+            client = clients[number % 2]
+            await client.run(increment, client, timeout=10)
+            counter += 1
+
+    await asyncio.gather(*[worker(number) for number in range(10)])
+    assert counter == 50
+    assert world.log.bodies() == [b"%d" % number for number in range(1, 51)]
+
+
+async def test_an_abandoned_context_appends_nothing(world: World) -> None:
+    client = await world.client()
+
+    def context(tx: Draft) -> None:
+        tx.append(b"paid")
+        return tx.abandon("insufficient funds")
+
+    with pytest.raises(Abandoned, match="insufficient funds"):
+        await client.run(context)
+    with pytest.raises(Abandoned):
+        await client.run(lambda tx: None)
+    outcome = await client.submit(context).outcome()
+    assert outcome.kind is OutcomeKind.ABANDONED
+    assert not world.server.heard.appends
+
+
+async def test_what_a_context_raises_ends_it(world: World) -> None:
+    client = await world.client()
+
+    async def context(tx: Draft) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await client.run(context)
+    outcome = await client.submit(context).outcome()
+    assert outcome.kind is OutcomeKind.RAISED
+    assert isinstance(outcome.error, ZeroDivisionError)
+    assert (await client.run(append, b"next")).id == 0
+
+
+async def test_a_register_that_is_not_as_demanded_is_the_callers_to_judge(world: World) -> None:
+    client = await world.client()
+
+    def once(tx: Draft) -> None:
+        tx.expect(b"done", absent=True)
+        tx.set(b"done", b"yes")
+        tx.append(b"once")
+
+    await client.run(once)
+    with pytest.raises(ExpectationFailed):
+        await client.run(once)
+    assert world.log.bodies() == [b"once"]
+
+
+async def test_a_context_that_demands_its_position_runs_again_when_the_log_moved_on(world: World) -> None:
+    client = await world.client()
+    other = await world.client()
+    await client.ready()
+    runs = 0
+
+    async def context(tx: Draft) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            await other.append(b"theirs")
+        tx.expect_position(tx.high_water_mark + 1)
+        tx.append(b"ours")
+
+    assert (await client.run(context)).id == 1
+    assert runs == 2
+
+
+async def test_registers_change_only_with_an_append(world: World) -> None:
+    client = await world.client()
+    with pytest.raises(BadOption):
+        await client.run(lambda tx: tx.set(b"k", b"v"))
+
+
+async def test_a_context_runs_again_after_its_append_was_lost(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    world.server.lose = True
+    running = asyncio.ensure_future(client.run(append, b"paid"))
+    await until(lambda: world.server.heard.appends)
+    world.server.lose = False
+    assert (await running).id == 0
+    assert world.log.bodies() == [b"paid"]
+
+
+async def test_a_context_runs_again_until_there_are_enough_replicas(world: World) -> None:
+    client = await world.client()
+    world.server.refuse = FailureReason.INSUFFICIENT_REPLICAS
+    running = asyncio.ensure_future(client.run(append, b"paid"))
+    await until(lambda: len(world.server.heard.appends) >= 3)
+    world.server.refuse = None
+    assert (await running).id == 0
+
+
+async def test_a_deadline_before_the_append_was_sent_is_expiry(world: World) -> None:
+    world.server.crash()
+    client = await world.client()
+    with pytest.raises(AppendExpired, match="nobody listens"):
+        await client.run(append, b"paid", timeout=0.03)
+
+
+async def test_a_deadline_in_the_context_is_expiry(world: World) -> None:
+    client = await world.client()
+
+    async def slow(tx: Draft) -> None:
+        tx.append(b"paid")
+        await asyncio.Event().wait()
+
+    with pytest.raises(AppendExpired):
+        await client.run(slow, timeout=0.02)
+    outcome = await client.submit(slow, timeout=0.02).outcome()
+    assert outcome.kind is OutcomeKind.EXPIRED
+    assert not world.server.heard.appends
+
+
+async def test_a_timeout_of_the_contexts_own_is_not_mistaken_for_the_deadline(world: World) -> None:
+    client = await world.client()
+
+    async def impatient(tx: Draft) -> None:
+        async with asyncio.timeout(0.001):
+            await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await client.run(impatient, timeout=5)
+
+
+async def test_a_deadline_while_waiting_for_the_view_is_expiry(world: World) -> None:
+    view = Memo()
+    client = await world.client(view=view)
+    await client.ready()
+    view.gate = asyncio.Event()
+    other = await world.client()
+    await other.append(b"theirs", locks=[Lock("account", 1)])
+
+    def context(tx: Draft) -> None:
+        tx.write_lock("account", 1)
+        tx.append(b"ours")
+
+    with pytest.raises(AppendExpired, match="waited for 0 to be applied"):
+        await client.run(context, timeout=0.05)
+
+
+async def test_a_deadline_with_the_append_in_flight_is_unknown_and_its_receipt_tells_later(world: World) -> None:
+    client = await world.client(settings={"idle_flush_s": 30})
+    await client.ready()
+    world.server.hold = True
+    with pytest.raises(AppendUnknown) as raised:
+        await client.run(append, b"paid", timeout=0.02)
+    outcome = await client.submit(append, b"also", timeout=0.02).outcome()
+    assert outcome.kind is OutcomeKind.UNKNOWN
+    world.server.release()
+    assert (await raised.value.receipt).id == 0
+    assert outcome.receipt is not None
+    assert (await outcome.receipt).id == 1
+
+
+async def test_a_cancelled_run_with_its_append_in_flight_leaves_nothing_behind(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    world.server.hold = True
+    running = asyncio.ensure_future(client.run(append, b"paid"))
+    await until(lambda: world.server.held)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    world.server.release()
+    appends = client._partitions[0].appends
+    await until(lambda: appends.outstanding_count == 0)
+    assert appends.admission.taken == 0
+
+
+async def test_a_cancelled_run_whose_append_was_not_sent_takes_it_back(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    appends = client._partitions[0].appends
+
+    async def cut_off(tx: Draft) -> None:
+        world.server.crash()
+        await until(lambda: not appends.mounted)
+        tx.append(b"paid")
+
+    running = asyncio.ensure_future(client.run(cut_off))
+    await until(lambda: appends.outstanding_count)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert appends.outstanding_count == 0
+    world.server.restart()
+    await client.flush()
+    assert world.log.bodies() == []
+
+
+async def test_runs_wait_for_room_in_order_and_cancelled_ones_give_their_place_up(world: World) -> None:
+    client = await world.client(settings={"outstanding_count_max": 2})
+    await client.ready()
+    world.server.hold = True
+    running = [asyncio.ensure_future(client.run(append, b"%d" % number)) for number in range(6)]
+    await until(lambda: world.server.held)
+    assert len(world.server.held) == 1
+    running[3].cancel()
+    world.server.hold = False
+    world.server.release()
+    await asyncio.gather(*running, return_exceptions=True)
+    assert world.log.bodies() == [b"0", b"1", b"2", b"4", b"5"]
+    assert client._partitions[0].appends.admission.taken == 0
+
+
+async def test_submissions_are_bounded(world: World) -> None:
+    client = await world.client(settings={"submissions_max": 2})
+    await client.ready()
+    world.server.hold = True
+    held = [client.submit(append, b"a"), client.submit(append, b"b")]
+    with pytest.raises(Overloaded):
+        client.submit(append, b"c")
+    await until(lambda: world.server.held)
+    world.server.release()
+    assert sorted([(await submission).id for submission in held]) == [0, 1]
+    await client.submit(append, b"d")
+
+
+async def test_giving_up_on_a_submission_does_not_end_it(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    world.server.hold = True
+    submission = client.submit(append, b"a")
+
+    async def wait() -> None:
+        await submission
+
+    waiting = asyncio.ensure_future(wait())
+    await until(lambda: world.server.held)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    world.server.release()
+    assert (await submission.outcome()).kind is OutcomeKind.COMMITTED
+
+
+async def test_closing_ends_runs_and_submissions(world: World) -> None:
+    client = await world.client()
+    await client.ready()
+    world.server.hold = True
+
+    async def endless(tx: Draft) -> None:
+        await asyncio.Event().wait()
+
+    in_flight, in_context = client.submit(append, b"a"), client.submit(endless)
+    waiting = asyncio.ensure_future(client.run(append, b"b"))
+    await until(lambda: len(world.server.held) == 1)
+    await client.close()
+    assert (await in_flight.outcome()).kind is OutcomeKind.UNKNOWN
+    assert (await in_context.outcome()).kind is OutcomeKind.RAISED
+    with pytest.raises((Closed, AppendUnknown)):
+        await waiting
+
+
+async def test_a_serializer_and_a_partitioner_take_the_applications_values(two_partitions: World) -> None:
+    class Json:
+        def encode(self, value: Any) -> bytes:
+            import json
+
+            return json.dumps(value).encode()
+
+        def decode(self, data: bytes) -> Any:
+            import json
+
+            return json.loads(data)
+
+    world = two_partitions
+    client = await world.client(serializer=Json(), partitioner=lambda given, partitions: given[0]["n"] % partitions)
+
+    def context(tx: Draft, value: dict[str, int]) -> None:
+        tx.append(value)
+
+    receipts = [await client.append({"n": 3}), await client.run(context, {"n": 4})]
+    assert [receipt.partition for receipt in receipts] == [1, 0]
+    assert client.decode(await client.transaction(0, 1)) == {"n": 3}
+    assert world.logs[0].bodies() == [b'{"n": 4}']

@@ -1,0 +1,136 @@
+"""The model's questions to the functions under test: its values put as theirs, their answers put as its own.
+
+Every question is asked once and its answer kept: they are pure functions, so the same question has the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TypeAlias
+
+from polonaise.coordination.values import Engagement, PartitionValue
+from polonaise.terms import NO_SESSION, NO_TRANSACTION
+
+from .decisions import Decisions
+from .states import NAMES, Standing, Told
+
+
+class Violation(Exception):
+    """A promise that does not hold. The search adds how it came to that."""
+
+
+Standings: TypeAlias = tuple[Standing, ...]
+Decision: TypeAlias = tuple[str, frozenset[int]]
+"""The log up to the closing mark, and the places of its sources."""
+
+
+class Asked:
+    """One set of decision functions, asked by places (0, 1, 2, …) instead of names."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._recovery = decisions.recovery
+        self._commit = decisions.commit
+        self.claim = cache(self._claim)
+        self.decide = cache(self._decide)
+        self.clean_to = cache(self._clean_to)
+        self.may_engage = cache(self._may_engage)
+        self.engage = cache(self._engage)
+        self.committed = cache(self._committed)
+
+    def _claim(self, standings: Standings, session: int) -> None:
+        """The next owner gets the next session; so does the same owner; one of an older generation gets none."""
+        before = _value(standings, session - 1, generation=session)
+        if self._recovery.claim(before, session - 1) is not None:
+            raise Violation("an owner of an older generation claims a session")
+        for generation in (session, session + 1):
+            claimed = self._recovery.claim(before, generation)
+            if claimed != _value(standings, session, generation):
+                raise Violation(f"generation {generation} may claim session {session}, and does not")
+
+    def _decide(self, standings: Standings, session: int, tolds: tuple[Told | None, ...]) -> Decision | str | None:
+        """A decision; a contradiction in words; None while it is undecided."""
+        recovery = self._recovery
+        answers = {NAMES[place]: self._answer(told) for place, told in enumerate(tolds) if told is not None}
+        outcome = recovery.decide(_value(standings, session, session), answers)
+        if isinstance(outcome, recovery.Undecided):
+            return None
+        if isinstance(outcome, recovery.Contradiction):
+            return str(outcome.what)
+        sources = frozenset(NAMES.index(name) for name in outcome.sources)
+        logs = {told.log[: outcome.closing + 1] for place in sources if (told := tolds[place])}
+        if outcome.closing == NO_TRANSACTION:
+            logs.add("")
+        if len(logs) != 1 or outcome.last_crc != _crc(*logs):
+            raise Violation(f"the sources of the closing mark {outcome.closing} hold {sorted(logs)}")
+        return logs.pop(), sources
+
+    def _clean_to(self, standing: Standing, told: Told, closing: int) -> int:
+        value = _value((standing,), 0, 0)
+        mark: int = self._recovery.clean_to(value, NAMES[0], self._answer(told), closing)
+        if mark < min(told.confirmed, len(told.log) - 1, len(told.log) if told.lost is None else told.lost):
+            raise Violation(f"what is above {mark} is cut, and up to {told.confirmed} it was confirmed to be clean")
+        return mark
+
+    def _may_engage(self, standings: Standings, clean: frozenset[int]) -> bool:
+        may: bool = self._recovery.may_engage(_value(standings, 0, 0), {NAMES[place] for place in clean})
+        return may
+
+    def _engage(self, standings: Standings, session: int, clean: frozenset[int], closing: int) -> Standings:
+        before = _value(standings, session, session)
+        after = self._recovery.engage(before, {NAMES[place] for place in clean}, closing)
+        return tuple(_standing(after, name) for name in NAMES[: len(standings)])
+
+    def _committed(self, progress: tuple[int | None, ...]) -> int:
+        """How many batches of a session are committed. Those with progress None are members that are not engaged.
+
+        They are heard nevertheless, with the largest number there is: it must not count.
+        """
+        members = NAMES[: len(progress)]
+        synced = [max(0, each - 1) if each is not None else None for each in progress]
+        engaged = [name for name, number in zip(members, synced, strict=True) if number is not None]
+        acknowledgements = self._commit.Acknowledgements(members, engaged)
+        most = max(number for number in synced if number is not None)
+        for name, number in zip(members, synced, strict=True):
+            acknowledgements.acknowledge(name, most if number is None else number)
+        committed: int = acknowledgements.committed
+        return committed
+
+    def _answer(self, told: Told) -> object:
+        closing = len(told.log) + NO_TRANSACTION
+        return self._recovery.Answer(
+            joined=told.joined,
+            prepared=NO_TRANSACTION,
+            confirmed=told.confirmed,
+            max_synced=closing,
+            last_crc=_crc(told.log),
+            lost_above=told.lost,
+        )
+
+
+def _crc(log: str) -> int:
+    return int(log, 36) if log else 0
+
+
+def _value(standings: Sequence[Standing], session: int, generation: int) -> PartitionValue:
+    named = list(zip(NAMES, standings, strict=False))
+    coming = tuple(name for name, standing in named if standing.coming)
+    return PartitionValue(
+        generation=generation,
+        session=session,
+        members=tuple(name for name, standing in named if standing.member),
+        next=coming or None,
+        engagements={
+            name: Engagement(standing.session, standing.closing)
+            for name, standing in named
+            if standing.session != NO_SESSION
+        },
+    )
+
+
+def _standing(value: PartitionValue, name: str) -> Standing:
+    engagement = value.engagements.get(name)
+    coming = name in (value.next or ())
+    if engagement is None:
+        return Standing(name in value.members, coming)
+    return Standing(name in value.members, coming, engagement.session, engagement.closing)

@@ -1,0 +1,256 @@
+"""Steps that look at more than one replica: claim, decide, copy, engage, and changes of the membership."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from typing import NamedTuple, TypeAlias
+
+from polonaise.terms import NO_TRANSACTION
+
+from . import storage
+from .asked import Asked, Violation
+from .bounds import Bounds
+from .states import (
+    Attempt,
+    Budget,
+    Cleaning,
+    Column,
+    Engaged,
+    Fencing,
+    Gone,
+    Head,
+    Late,
+    Replica,
+    Seat,
+    Standing,
+    Told,
+    letter,
+    replaced,
+)
+
+Columns: TypeAlias = tuple[Column, ...]
+
+
+class Step(NamedTuple):
+    """One transition; {0}, {1}, … in `words` stand for the replicas in their places."""
+
+    words: str
+    head: Head
+    columns: Columns
+    settles: bool = False
+
+
+def beginning(asked: Asked, bounds: Bounds) -> tuple[Head, Columns]:
+    left = Budget(bounds.rots, bounds.wipes, bounds.snapshots, bounds.crashes, bounds.edits)
+    standings = [Standing(place < bounds.members, False) for place in range(bounds.replicas)]
+    if not bounds.begun:
+        return Head("", (), False, left), tuple(Column(Replica(), standing, None, ()) for standing in standings)
+    members = frozenset(range(bounds.members))
+    engaged = asked.engage(tuple(standings), 0, members, NO_TRANSACTION)
+    columns = [
+        Column(Replica(fence=0, joined=0), standing, None, (Engaged(1),))
+        if standing.member
+        else Column(Replica(), standing, None, (Gone(),))
+        for standing in engaged
+    ]
+    return Head("", (Attempt("writing"),), False, left), tuple(columns)
+
+
+def steps(asked: Asked, bounds: Bounds, head: Head, columns: Columns) -> Iterator[Step]:
+    if len(head.attempts) < bounds.sessions:
+        yield _claim(asked, head, columns)
+    for session, attempt in enumerate(head.attempts):
+        current = head.claimed and session == len(head.attempts) - 1
+        seats = [column.seats[session] for column in columns]
+        if attempt.phase == "fencing":
+            yield from _decide(asked, head, columns, session, current, seats)
+        elif attempt.phase == "cleaning":
+            yield from _copy(head, columns, session, current, seats)
+            if current:
+                yield from _engage(asked, head, columns, session, seats)
+        elif attempt.phase == "writing" and bounds.catch_up:
+            yield from _catch_up(asked, head, columns, session, seats)
+    if head.left.edits and not any(column.standing.coming for column in columns):
+        yield from _edit(head, columns)
+
+
+def _claim(asked: Asked, head: Head, columns: Columns) -> Step:
+    """Step 1. A claim that fails, or whose result stays unknown, is a session in which nobody does anything."""
+    session = len(head.attempts)
+    asked.claim(tuple(column.standing for column in columns), session)
+    claimed = tuple(column._replace(seats=(*column.seats, Fencing(column.standing))) for column in columns)
+    after = head._replace(attempts=(*head.attempts, Attempt("fencing")), claimed=True)
+    return Step(f"an owner claims session {session}", after, claimed, settles=True)
+
+
+def _decide(
+    asked: Asked, head: Head, columns: Columns, session: int, current: bool, seats: list[Seat]
+) -> Iterator[Step]:
+    """Step 4, with any of the answers: the others were lost, or come too late."""
+    fencing = [seat for seat in seats if isinstance(seat, Fencing)]
+    standings = tuple(seat.standing for seat in fencing)
+    told = [place for place, seat in enumerate(fencing) if seat.told is not None]
+    for some in subsets(told):
+        tolds = tuple(seat.told if place in some else None for place, seat in enumerate(fencing))
+        decision = asked.decide(standings, session, tolds)
+        if decision is None:
+            continue
+        if isinstance(decision, str):
+            if current:
+                raise Violation(f"session {session} stops for ever: {decision}")
+            continue
+        log, sources = decision
+        after = tuple(
+            column._replace(seats=replaced(column.seats, session, _to_clean(asked, seat, log, place in sources, heard)))
+            for place, (column, seat, heard) in enumerate(zip(columns, fencing, tolds, strict=True))
+        )
+        attempts = (*head.attempts[:session], Attempt("cleaning", log), *head.attempts[session + 1 :])
+        words = f"session {session} decides “{log}”, having heard {_names(some)}"
+        yield Step(words, head._replace(attempts=attempts), after, settles=not current)
+
+
+def _to_clean(asked: Asked, seat: Fencing, log: str, source: bool, heard: Told | None) -> Cleaning:
+    if heard is None or seat.broken:
+        return Cleaning("out")
+    mark = asked.clean_to(seat.standing, heard, len(log) - 1)
+    if len(heard.log) - 1 > mark or heard.lost is not None:
+        return Cleaning("truncate", mark, source)
+    return Cleaning("copy", source=source)
+
+
+def _copy(head: Head, columns: Columns, session: int, current: bool, seats: list[Seat]) -> Iterator[Step]:
+    """One batch from a source to a replica that is being cleaned."""
+    sources = [
+        place
+        for place, seat in enumerate(seats)
+        if isinstance(seat, Cleaning) and seat.source and columns[place].replica.fence == session
+    ]
+    log = head.attempts[session].log
+    for place, seat in enumerate(seats):
+        if isinstance(seat, Cleaning) and seat.stage == "copy":
+            if current and not log.startswith(columns[place].replica.log):
+                raise Violation(f"the copy of {{{place}}} is taken for clean and is not that of “{log}”")
+            for source in sources:
+                if source != place:
+                    yield from _copied(head, columns, session, place, source, seat, log)
+
+
+def _catch_up(asked: Asked, head: Head, columns: Columns, session: int, seats: list[Seat]) -> Iterator[Step]:
+    """One committed batch from an engaged replica to a late one."""
+    wanting = [place for place, seat in enumerate(seats) if isinstance(seat, Late) and seat.catch_up == "copy"]
+    if not wanting:
+        return
+    log = committed(asked, head, session, seats)
+    for place in wanting:
+        seat = seats[place]
+        assert isinstance(seat, Late)
+        held = columns[place].replica.log
+        if session == len(head.attempts) - 1 and columns[place].replica.fence == session and not log.startswith(held):
+            raise Violation(f"{{{place}}} catches up from “{held}”, and “{log}” is committed")
+        after = seat._replace(catch_up="confirm", mark=len(held))
+        for source, other in enumerate(seats):
+            if isinstance(other, Engaged) and columns[source].replica.fence == session:
+                yield from _copied(head, columns, session, place, source, after, log)
+
+
+def _copied(
+    head: Head, columns: Columns, session: int, place: int, source: int, seat: Seat, log: str
+) -> Iterator[Step]:
+    """The next batch below the end of `log`, from source to place."""
+    held = columns[source].replica.log[: len(log)]
+    replica = storage.copy(columns[place].replica, session, held)
+    if replica is not None:
+        after = columns[place]._replace(replica=replica, seats=replaced(columns[place].seats, session, seat))
+        words = f"session {session} copies {len(replica.log) - 1} from {{{source}}} to {{{place}}}: “{replica.log}”"
+        yield Step(words, head, (*columns[:place], after, *columns[place + 1 :]))
+
+
+def _engage(asked: Asked, head: Head, columns: Columns, session: int, seats: list[Seat]) -> Iterator[Step]:
+    """Step 6, with any of those that have joined: the answers of the others were lost.
+
+    That the result may stay unknown needs no step of its own. The owner reads the value again until it is its own
+    (which is this step) or another's (which is this step, and none by this owner after it).
+    """
+    log = head.attempts[session].log
+    standings = tuple(column.standing for column in columns)
+    joined = [place for place, seat in enumerate(seats) if isinstance(seat, Cleaning) and seat.stage[:6] == "joined"]
+    for some in subsets(joined):
+        clean = frozenset(some)
+        if not asked.may_engage(standings, clean):
+            continue
+        if not log.startswith(head.published):
+            raise Violation(f"session {session} engages with “{log}”, and “{head.published}” is in the log for ever")
+        for place in clean:
+            seat = seats[place]
+            if isinstance(seat, Cleaning) and seat.stage == "joined" and columns[place].replica.log != log:
+                raise Violation(f"{{{place}}} is engaged with “{columns[place].replica.log}” instead of “{log}”")
+        engaged = asked.engage(standings, session, clean, len(log) - 1)
+        after = tuple(
+            column._replace(
+                standing=standing,
+                seats=replaced(column.seats, session, _to_write(seats[place], standing, place in clean)),
+            )
+            for place, (column, standing) in enumerate(zip(columns, engaged, strict=True))
+        )
+        attempts = (*head.attempts[:session], Attempt("writing", log), *head.attempts[session + 1 :])
+        words = f"session {session} is engaged at “{log}” on {_names(some)}"
+        yield Step(words, head._replace(attempts=attempts, claimed=False, published=log), after)
+
+
+def _to_write(seat: Seat, standing: Standing, clean: bool) -> Seat:
+    assert isinstance(seat, Cleaning)
+    if not standing.member:
+        return Gone()
+    if clean:
+        return Engaged(broken=seat.stage == "joined-broken")
+    if seat.stage in ("truncate", "copy"):
+        return Late(standing, seat.stage, seat.mark)
+    return Late(standing)
+
+
+def _edit(head: Head, columns: Columns) -> Iterator[Step]:
+    """An operator adds or removes one replica: pending until the next engagement."""
+    after = head._replace(left=head.left._replace(edits=head.left.edits - 1), claimed=False)
+    for place, column in enumerate(columns):
+        added = not column.standing.member
+        coming = [each.standing.member != (other == place) for other, each in enumerate(columns)]
+        edited = tuple(
+            each._replace(standing=each.standing._replace(coming=come))
+            for each, come in zip(columns, coming, strict=True)
+        )
+        yield Step(f"an operator {'adds' if added else 'removes'} {{{place}}}", after, edited, settles=True)
+
+
+def committed(asked: Asked, head: Head, session: int, seats: Iterable[Seat]) -> str:
+    """The log up to what this session's owner can know to be committed."""
+    progress = tuple(
+        seat.progress if isinstance(seat, Engaged) else None for seat in seats if isinstance(seat, Engaged | Late)
+    )
+    ordered = tuple(sorted(progress, key=lambda each: -1 if each is None else each))
+    return head.attempts[session].log + letter(session) * asked.committed(ordered)
+
+
+def publish(asked: Asked, head: Head, columns: Columns, session: int) -> Head:
+    """What the log is once this session's commits are known.
+
+    A commit counts from the moment in which its last acknowledgement can arrive: every promise about it must hold then.
+    """
+    log = committed(asked, head, session, [column.seats[session] for column in columns])
+    if head.published.startswith(log):
+        return head
+    if not log.startswith(head.published):
+        raise Violation(f"session {session} commits “{log}”, and “{head.published}” is in the log for ever")
+    engaged = max(column.standing.session for column in columns)
+    if engaged != session:
+        raise Violation(f"session {session} commits “{log}” while session {engaged} is engaged")
+    return head._replace(published=log)
+
+
+def subsets(places: list[int]) -> Iterator[tuple[int, ...]]:
+    for count in range(len(places) + 1):
+        yield from combinations(places, count)
+
+
+def _names(places: tuple[int, ...]) -> str:
+    return ", ".join(f"{{{place}}}" for place in places) or "nobody"

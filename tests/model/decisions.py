@@ -1,0 +1,50 @@
+"""The functions under test: those of production, or production's own text with one planted change."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+
+from polonaise.server.protocol import commit, recovery
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """`polonaise.server.protocol.recovery` and `.commit`, as the model calls them: by their production names."""
+
+    recovery: ModuleType
+    commit: ModuleType
+
+
+def production() -> Decisions:
+    return Decisions(recovery, commit)
+
+
+def planted(module: ModuleType, old: str, new: str) -> Decisions:
+    """Production with `old`, which occurs exactly once in the text of `module`, replaced by `new`."""
+    text = inspect.getsource(module)
+    if text.count(old) != 1:
+        raise ValueError(f"occurs {text.count(old)} times in {module.__name__}: {old!r}")
+    changed = _compiled(module, text.replace(old, new))
+    if module is commit:
+        return Decisions(recovery, changed)
+    counting = _compiled(commit, inspect.getsource(commit))
+    counting.__dict__["quorum"] = changed.__dict__["quorum"]
+    return Decisions(changed, counting)
+
+
+def _compiled(module: ModuleType, text: str) -> ModuleType:
+    name = f"{module.__name__}_planted_{next(_numbers)}"
+    made = ModuleType(name)
+    # Dataclasses look their module up while they are made, and at no other time.
+    sys.modules[name] = made
+    try:
+        exec(compile(text, name, "exec"), made.__dict__)
+    finally:
+        del sys.modules[name]
+    return made

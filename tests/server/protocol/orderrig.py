@@ -1,0 +1,108 @@
+"""What clients ask for, as append frames, for tests of the order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from polonaise.log import registers
+from polonaise.log.batch import Batch
+from polonaise.server.protocol.locks import LockTable
+from polonaise.server.protocol.order import Order
+from polonaise.terms import ChangeKind, ExpectationKind, LockMode
+from polonaise.wire.appends import CHANGE, AppendColumns, ReceivedAppends
+from polonaise.wire.messages import Append
+
+READ, WRITE, APPEND = LockMode
+SET, DELETE, PRODUCE = (CHANGE + kind for kind in ChangeKind)
+EQUALS, ABSENT, PRESENT, POSITION = ExpectationKind
+
+
+@dataclass
+class Tx:
+    """One transaction as a client asks for it."""
+
+    data: bytes = b""
+    mark: int = -1
+    header: int = 0
+    locks: Sequence[tuple[int, int]] = ()
+    operations: Sequence[tuple[int, bytes, bytes]] = ()
+    ends_group: bool = True
+    sequence: int | None = None
+
+
+def frame(*transactions: Tx, first_sequence: int = 0) -> ReceivedAppends:
+    """The frame as the owner gets it; the last transaction ends its group."""
+    columns = AppendColumns()
+    for place, tx in enumerate(transactions):
+        columns.add(
+            first_sequence + place if tx.sequence is None else tx.sequence,
+            tx.mark,
+            tx.header,
+            tx.data,
+            crc32(tx.data),
+            tx.locks,
+            ends_group=tx.ends_group or place == len(transactions) - 1,
+            operations=tx.operations,
+        )
+    said = columns.message(generation=1)
+    bodies = b"".join(said.payload)
+    return ReceivedAppends(Append(1, said.count, said.flags, said.columns, payload=[bodies] if bodies else []))
+
+
+def order_of(
+    *,
+    closing: int = -1,
+    last_crc: int = 0,
+    commit_time_us: int = 0,
+    held: dict[bytes, bytes] | None = None,
+    entries: int = 1 << 16,
+    evidence: bool = False,
+) -> Order:
+    """The order of partition 2 in session 4, after `closing`."""
+    return Order(
+        partition=2,
+        generation=1,
+        session=4,
+        closing=closing,
+        last_crc=last_crc,
+        commit_time_us=commit_time_us,
+        registers=dict(held or {}),
+        locks=LockTable(closing, entries),
+        evidence=evidence,
+    )
+
+
+@dataclass
+class Log:
+    """What was sealed, opened again and checked: ids without gaps, a chain of CRCs, registers as the changes say."""
+
+    order: Order
+    registers: dict[bytes, bytes]
+    next_id: int
+    crc: int = 0
+    batches: list[Batch] = field(default_factory=list)
+
+    @classmethod
+    def after(cls, order: Order, crc: int = 0) -> Log:
+        return cls(order, dict(order.registers), order.next_id, crc)
+
+    def seal(self, wall_us: int = 1_000) -> Batch:
+        sealed = self.order.seal(wall_us)
+        batch = Batch.parse(sealed.raw)
+        assert (batch.first, batch.last, batch.crc) == (sealed.first, sealed.last, sealed.crc)
+        assert batch.first == self.next_id, "ids are dense"
+        assert batch.previous_crc == self.crc, "each batch names the one before"
+        if self.batches:
+            assert batch.commit_time_us >= self.batches[-1].commit_time_us
+        assert (batch.partition, batch.session, batch.generation) == (2, 4, 1)
+        registers.apply(self.registers, batch.registers)
+        assert self.registers == self.order.registers
+        self.next_id, self.crc = batch.last + 1, batch.crc
+        self.batches.append(batch)
+        return batch
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [tx.data for batch in self.batches for tx in batch.transactions()]

@@ -1,0 +1,101 @@
+"""The lock table: never below the truth, and above it about as seldom as three places can be."""
+
+from __future__ import annotations
+
+import random
+from hashlib import blake2b
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polonaise.server.protocol.locks import LockTable
+
+steps = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(-1, 60), st.booleans()),
+    max_size=60,
+)
+
+
+@given(entries=st.sampled_from([1, 2, 7, 16, 100]), start=st.integers(-1, 5), taken=steps)
+def test_an_estimate_is_never_below_the_last_that_raised_the_lock(
+    entries: int, start: int, taken: list[tuple[int, int, bool]]
+) -> None:
+    table, truth = LockTable(start, entries), {}
+    for transaction, (name, mark, checked) in enumerate(taken, start + 1):
+        lock = name * 0x0123456789ABCDEF % 2**64
+        assert table.estimate(lock) >= truth.get(lock, start)
+        if checked:
+            passed = table.pass_write(lock, mark, transaction) <= mark
+            assert not passed or truth.get(lock, start) <= mark  # a stale one never passes
+        else:
+            table.raise_to(lock, transaction)
+            passed = True
+        if passed:
+            truth[lock] = transaction
+    for lock, transaction in truth.items():
+        assert table.estimate(lock) >= transaction
+
+
+def test_a_new_session_takes_everything_before_it_for_raised() -> None:
+    table = LockTable(41, 1000)
+    assert {table.estimate(lock) for lock in range(2000)} == {41}
+
+
+def test_what_is_equal_to_the_mark_passes_and_what_is_above_does_not() -> None:
+    table = LockTable(-1, 1 << 12)
+    assert table.pass_write(5, -1, 10) == -1
+    assert table.pass_write(5, 9, 11) == 10  # refused: not raised
+    assert table.estimate(5) == 10
+    assert table.pass_write(5, 10, 11) == 10  # passed: raised
+    assert table.estimate(5) == 11
+
+
+def test_a_refused_write_leaves_the_table_as_it_was() -> None:
+    table = LockTable(7, 64)
+    assert table.pass_write(3, 6, 100) == 7
+    assert all(table.estimate(lock) == 7 for lock in range(500))
+
+
+def false_conflicts(entries: int, raised: list[int], asked: list[int]) -> float:
+    table = LockTable(-1, entries)
+    for lock in raised:
+        table.raise_to(lock, 0)
+    return sum(table.estimate(lock) >= 0 for lock in asked) / len(asked)
+
+
+def ideal(entries: int, raised: int) -> float:
+    """What three independent places for each lock would give."""
+    return float((1 - (1 - 1 / entries) ** (3 * raised)) ** 3)
+
+
+def hashed(count: int) -> list[int]:
+    return [int.from_bytes(blake2b(str(n).encode(), digest_size=8).digest(), "little") for n in range(count)]
+
+
+def drawn(count: int) -> list[int]:
+    source = random.Random(5)
+    return [source.getrandbits(64) for _ in range(count)]
+
+
+@pytest.mark.parametrize("entries", [1_000, 1_024, 4_096, 5_000, 30_000, 1 << 15, 65_537])
+@pytest.mark.parametrize("load", [0.05, 0.15, 0.4])
+@pytest.mark.parametrize("locks_of", [hashed, drawn, lambda count: list(range(count))], ids=["hash", "random", "1,2,3"])
+def test_false_conflicts_are_as_seldom_as_three_independent_places_make_them(
+    entries: int, load: float, locks_of: object
+) -> None:
+    count, asked = int(entries * load), 20_000
+    locks = locks_of(count + asked)  # type: ignore[operator]
+    expected = ideal(entries, count)
+    noise = 4 * (expected / asked) ** 0.5
+    assert false_conflicts(entries, locks[:count], locks[count:]) <= 1.3 * expected + noise
+
+
+def test_with_300_places_a_collision_appears_among_a_hundred_locks() -> None:
+    table, locks = LockTable(-1, 300), hashed(101)
+    for place, lock in enumerate(locks):
+        if table.estimate(lock) >= 0:
+            assert place > 10
+            return
+        table.raise_to(lock, place)
+    pytest.fail("a table this small cannot be free of collisions")

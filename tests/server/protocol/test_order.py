@@ -1,0 +1,544 @@
+"""The order of a partition: who is let in, under which id, and what the others are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orderrig import (
+    ABSENT,
+    APPEND,
+    DELETE,
+    EQUALS,
+    POSITION,
+    PRESENT,
+    PRODUCE,
+    READ,
+    SET,
+    WRITE,
+    Log,
+    Tx,
+    frame,
+    order_of,
+)
+
+from polonaise.errors import BodyTooLarge, DataDamaged, InvariantViolated, ProtocolError, TooManyLocks
+from polonaise.log import registers
+from polonaise.log.producers import Produced, pack_request
+from polonaise.server.protocol import order as order_room
+from polonaise.server.protocol.order import Order, Refusal, check_bodies
+from polonaise.terms import FailureReason
+from polonaise.wire.appends import ReceivedAppends
+
+CLIENT = 7
+
+
+def lock(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+A, B, C = lock("a"), lock("b"), lock("c")
+
+
+def refused(order: Order, *transactions: Tx, first_sequence: int = 0) -> list[tuple[int, FailureReason, int, int]]:
+    """(sequence, reason, value, what it rests on) of each that is refused."""
+    told = order.judge(CLIENT, frame(*transactions, first_sequence=first_sequence))
+    assert all(refusal.client_id == CLIENT for refusal in told)
+    return [(r.sequence, r.reason, r.value, r.rests_on) for r in told]
+
+
+def position(transaction: int) -> bytes:
+    return transaction.to_bytes(8, "little", signed=True)
+
+
+def conflict(sequence: int, estimate: int) -> tuple[int, FailureReason, int, int]:
+    return sequence, FailureReason.LOCK_CONFLICT, estimate, estimate
+
+
+# ------------------------------------------------------------------ singles, batches
+
+
+def test_transactions_get_the_next_ids_in_order_of_arrival() -> None:
+    order = order_of(closing=9, last_crc=77)
+    log = Log.after(order, crc=77)
+    assert refused(order, Tx(b"a", header=1), Tx(b"b", header=2)) == []
+    assert refused(order, Tx(b"c", header=3), first_sequence=5) == []
+    assert (order.forming_count, order.next_id) == (3, 13)
+    batch = log.seal()
+    assert [(t.id, t.data, t.header, t.sequence, t.client_id) for t in batch.transactions()] == [
+        (10, b"a", 1, 0, CLIENT), (11, b"b", 2, 1, CLIENT), (12, b"c", 3, 5, CLIENT)
+    ]  # fmt: skip
+    assert order.forming_count == order.forming_bytes == 0
+    refused(order, Tx(b"d"))
+    assert log.seal().first == 13
+    assert log.bodies == [b"a", b"b", b"c", b"d"]
+
+
+def test_the_commit_time_never_goes_back_even_if_the_clock_does() -> None:
+    order = order_of(commit_time_us=500)
+    log, times = Log.after(order), []
+    for wall_us in (400, 600, 550, 601):
+        refused(order, Tx())
+        times.append(log.seal(wall_us).commit_time_us)
+    assert times == [500, 600, 600, 601]
+
+
+def test_an_empty_batch_is_never_sealed() -> None:
+    with pytest.raises(InvariantViolated):
+        order_of().seal(1)
+
+
+@pytest.mark.parametrize("mark", [10, 11, 2**63 - 1, -2, -(2**63)])
+def test_a_mark_that_nobody_can_have_closes_the_connection_and_orders_nothing(mark: int) -> None:
+    order = order_of(closing=9)
+    with pytest.raises(ProtocolError):
+        order.judge(CLIENT, frame(Tx(b"fine", mark=9), Tx(mark=mark)))
+    assert order.forming_count == 0
+    assert order.next_id == 10
+
+
+# ------------------------------------------------------------------ locks
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "passes"),
+    [
+        pytest.param(READ, READ, True, id="readers do not disturb each other"),
+        pytest.param(READ, WRITE, True, id="a reader does not disturb a writer"),
+        pytest.param(READ, APPEND, True, id="a reader does not disturb an appender"),
+        pytest.param(WRITE, READ, False, id="who read what was written since is stale"),
+        pytest.param(WRITE, WRITE, False, id="the second of two writers is stale"),
+        pytest.param(WRITE, APPEND, True, id="an appender has looked at nothing"),
+        pytest.param(APPEND, READ, False, id="who read what was appended to since is stale"),
+        pytest.param(APPEND, WRITE, False, id="who wrote after an append it had not seen is stale"),
+        pytest.param(APPEND, APPEND, True, id="appenders do not disturb each other"),
+    ],
+)
+def test_locks_by_mode(first: int, then: int, passes: bool) -> None:
+    order = order_of(closing=3)
+    assert refused(order, Tx(mark=3, locks=[(A, first)])) == []
+    assert refused(order, Tx(mark=3, locks=[(A, then)])) == ([] if passes else [conflict(0, 4)])
+    assert refused(order, Tx(mark=order.next_id - 1, locks=[(A, then)])) == []  # who has seen it all always passes
+    assert refused(order, Tx(mark=3, locks=[(B, then)])) == []  # and another lock was never touched
+
+
+def test_parents_and_children() -> None:
+    """Adding children reads the parent and appends to the children; dropping the parent sees every child."""
+    order = order_of()
+    child = [(A, READ), (B, APPEND)]
+    assert refused(order, Tx(locks=child), Tx(locks=child)) == []
+    assert refused(order, Tx(mark=0, locks=[(A, WRITE), (B, WRITE)])) == [conflict(0, 1)]
+    assert refused(order, Tx(mark=1, locks=[(A, WRITE), (B, WRITE)])) == []
+    assert refused(order, Tx(mark=1, locks=child)) == [conflict(0, 2)]
+
+
+def test_many_locks_conflict_at_the_highest_of_them() -> None:
+    order = order_of()
+    refused(order, Tx(locks=[(A, WRITE)]), Tx(locks=[(B, WRITE)]))
+    assert refused(order, Tx(locks=[(A, WRITE), (B, READ), (C, WRITE)])) == [conflict(0, 1)]
+    assert refused(order, Tx(locks=[(C, WRITE)])) == []  # the refused one has raised nothing
+
+
+def test_within_one_frame_the_first_writer_wins_and_ids_stay_dense() -> None:
+    order = order_of(closing=0)
+    log = Log.after(order)
+    told = refused(
+        order,
+        Tx(b"one", mark=0, locks=[(A, WRITE)]),
+        Tx(b"stale", mark=0, locks=[(A, WRITE)]),
+        Tx(b"free", mark=0),
+        Tx(b"two", mark=0, locks=[(B, WRITE), (C, APPEND)]),
+        Tx(b"stale too", mark=0, locks=[(C, READ)]),
+    )
+    assert told == [conflict(1, 1), conflict(4, 3)]
+    log.seal()
+    assert log.bodies == [b"one", b"free", b"two"]
+
+
+def test_nothing_passes_a_lock_at_a_mark_below_the_start_of_the_session() -> None:
+    order = order_of(closing=20)
+    assert refused(order, Tx(mark=19, locks=[(A, WRITE)])) == [conflict(0, 20)]
+    assert refused(order, Tx(mark=20, locks=[(A, WRITE)])) == []
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_evidence_tells_what_each_transaction_was_judged_by(grouped: bool) -> None:
+    order = order_of(closing=5, evidence=True)
+    log = Log.after(order)
+    refused(order, Tx(mark=5, locks=[(A, WRITE), (B, READ)]), Tx(mark=4))
+    stale = Tx(mark=5, locks=[(A, WRITE)])
+    free = Tx(mark=2, locks=[(C, APPEND)], operations=[(SET, b"k", b"v")] if grouped else ())
+    assert refused(order, stale, free, Tx(mark=5)) == [conflict(0, 6)]
+    evidence = log.seal().evidence()
+    assert evidence is not None
+    assert evidence.client_high_water_marks.tolist() == [5, 4, 2, 5]
+    assert [evidence.locks(place) for place in range(4)] == [[(A, WRITE), (B, READ)], [], [(C, APPEND)], []]
+
+
+# ------------------------------------------------------------------ groups
+
+
+def test_a_group_is_ordered_whole_or_not_at_all() -> None:
+    order = order_of()
+    log = Log.after(order)
+    refused(order, Tx(b"before", locks=[(A, WRITE)]))
+    told = refused(
+        order,
+        Tx(b"x1", mark=0, locks=[(B, WRITE)], ends_group=False),
+        Tx(b"x2", mark=-1, locks=[(A, WRITE)]),
+        Tx(b"y1", mark=0, ends_group=False),
+        Tx(b"y2", mark=0, locks=[(A, READ), (B, WRITE)]),
+        first_sequence=10,
+    )
+    assert told == [conflict(10, 0), conflict(11, 0)]
+    log.seal()
+    assert log.bodies == [b"before", b"y1", b"y2"]
+
+
+def test_the_oldest_mark_of_a_group_counts_for_all_its_locks() -> None:
+    order = order_of()
+    refused(order, Tx(locks=[(A, WRITE)]))
+    assert refused(order, Tx(mark=0, locks=[(A, WRITE)], ends_group=False), Tx(mark=-1)) == [
+        conflict(0, 0),
+        conflict(1, 0),
+    ]
+
+
+def test_locks_of_a_group_are_raised_to_the_ids_of_the_transactions_that_carry_them() -> None:
+    order = order_of(closing=9)
+    group = [
+        Tx(mark=9, locks=[(A, WRITE)], ends_group=False),
+        Tx(mark=9, locks=[(A, READ), (B, APPEND)], ends_group=False),
+        Tx(mark=9),
+    ]
+    assert refused(order, *group) == []
+    assert refused(order, Tx(mark=9, locks=[(A, READ)])) == [conflict(0, 10)]
+    assert refused(order, Tx(mark=9, locks=[(B, READ)])) == [conflict(0, 11)]
+
+
+def test_a_group_is_never_split_over_two_batches() -> None:
+    order = order_of()
+    log = Log.after(order)
+    for turn in range(5):
+        refused(order, *[Tx(b"%d" % turn, ends_group=False)] * 4)
+        assert log.seal().count == 4
+
+
+# ------------------------------------------------------------------ registers
+
+
+@pytest.mark.parametrize(
+    ("held", "expectation", "holds"),
+    [
+        ({b"k": b"v"}, (EQUALS, b"k", b"v"), True),
+        ({b"k": b"v"}, (EQUALS, b"k", b"w"), False),
+        ({}, (EQUALS, b"k", b""), False),
+        ({b"k": b""}, (EQUALS, b"k", b""), True),
+        ({}, (ABSENT, b"k", b""), True),
+        ({b"k": b""}, (ABSENT, b"k", b""), False),
+        ({b"k": b""}, (PRESENT, b"k", b""), True),
+        ({}, (PRESENT, b"k", b""), False),
+        ({}, (POSITION, b"", position(10)), True),
+        ({}, (POSITION, b"", position(9)), False),
+        ({}, (POSITION, b"", position(11)), False),
+        ({}, (POSITION, b"", position(-1)), False),
+        ({}, (POSITION, b"", b"\x0a"), False),
+        ({}, (POSITION, b"", b""), False),
+    ],
+)
+def test_expectations(held: dict[bytes, bytes], expectation: tuple[int, bytes, bytes], holds: bool) -> None:
+    order = order_of(closing=9, held=held)
+    told = refused(order, Tx(mark=9, operations=[expectation, (SET, b"seen", b"")]))
+    assert told == ([] if holds else [(0, FailureReason.EXPECTATION_FAILED, 10, 9)])
+    assert (b"seen" in order.registers) == holds
+
+
+def test_a_failed_expectation_rests_on_everything_that_was_ordered_before_it() -> None:
+    order = order_of()
+    refused(order, Tx(operations=[(SET, b"epoch", b"1")]), Tx())
+    assert refused(order, Tx(operations=[(ABSENT, b"epoch", b"")])) == [(0, FailureReason.EXPECTATION_FAILED, 2, 1)]
+
+
+def test_changes_are_seen_by_the_next_group_and_travel_in_the_batch() -> None:
+    order = order_of(held={b"old": b"1"})
+    log = Log.after(order)
+    told = refused(
+        order,
+        Tx(operations=[(EQUALS, b"old", b"1"), (DELETE, b"old", b""), (SET, b"new", b"2")]),
+        Tx(operations=[(ABSENT, b"old", b""), (EQUALS, b"new", b"2"), (SET, b"new", b"3")]),
+        Tx(operations=[(EQUALS, b"new", b"2"), (SET, b"never", b"")]),
+    )
+    assert [row[0] for row in told] == [2]
+    log.seal()
+    assert log.registers == {b"new": b"3"}
+
+
+def test_expectations_of_a_group_speak_of_the_state_before_the_group() -> None:
+    order = order_of()
+    group = [
+        Tx(operations=[(SET, b"k", b"1")], ends_group=False),
+        Tx(operations=[(ABSENT, b"k", b""), (SET, b"k", b"2")]),
+    ]
+    assert refused(order, *group) == []
+    assert order.registers == {b"k": b"2"}
+
+
+def test_a_refused_group_changes_no_register_and_raises_no_lock() -> None:
+    order = order_of()
+    group = [
+        Tx(locks=[(A, WRITE)], operations=[(SET, b"k", b"1")], ends_group=False),
+        Tx(operations=[(PRESENT, b"other", b"")]),
+    ]
+    assert len(refused(order, *group)) == 2
+    assert order.registers == {}
+    assert refused(order, Tx(locks=[(A, WRITE)])) == []
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        pytest.param([(SET, bytes(registers.KEY_BYTES_MAX + 1), b"")], id="key too long"),
+        pytest.param([(DELETE, bytes(registers.KEY_BYTES_MAX + 1), b"")], id="key to delete too long"),
+        pytest.param([(SET, b"k", bytes(registers.VALUE_BYTES_MAX + 1))], id="value too long"),
+        pytest.param(
+            [(SET, b"%d" % n, bytes(registers.VALUE_BYTES_MAX)) for n in range(17)], id="too much of everything"
+        ),
+    ],
+)
+def test_registers_that_would_get_too_large_refuse_the_append_and_stay_as_they_are(
+    operations: list[tuple[int, bytes, bytes]],
+) -> None:
+    order = order_of(closing=4, held={b"kept": b"1"})
+    told = refused(order, Tx(mark=4, operations=[(SET, b"before", b"x"), *operations]))
+    assert [(row[1], row[3]) for row in told] == [(FailureReason.REGISTERS_FULL, 4)]
+    assert order.registers == {b"kept": b"1"}
+
+
+def test_full_registers_have_room_again_after_a_deletion() -> None:
+    order = order_of()
+    value = bytes(registers.VALUE_BYTES_MAX)
+    fitting = registers.TOTAL_BYTES_MAX // (len(value) + 1)
+    told = refused(order, *[Tx(operations=[(SET, bytes([n]), value)]) for n in range(fitting)])
+    assert told == []
+    assert len(refused(order, Tx(operations=[(SET, b"one more", value)]))) == 1
+    assert refused(order, Tx(operations=[(DELETE, b"\0", b""), (SET, b"o", value)])) == []
+    assert refused(order, Tx(operations=[(SET, b"o", b"shorter")])) == []
+
+
+def test_what_forms_is_as_large_as_all_of_it() -> None:
+    """A batch has a bound, whatever it is full of: bodies, register changes or locks."""
+    order = order_of(evidence=True)
+    refused(order, Tx(bytes(1000)))
+    refused(order, Tx(operations=[(SET, b"key", bytes(60_000))]))
+    refused(order, Tx(locks=[(lock(str(n)), WRITE) for n in range(1000)]))
+    expected = len(Log.after(order).order.seal(1).raw)
+    order = order_of(evidence=True)
+    refused(order, Tx(bytes(1000)))
+    refused(order, Tx(operations=[(SET, b"key", bytes(60_000))]))
+    refused(order, Tx(locks=[(lock(str(n)), WRITE) for n in range(1000)]))
+    assert expected - 200 < order.forming_bytes <= expected
+
+
+# ------------------------------------------------------------------ producers
+
+
+def produce(epoch: int, sequence: int, *, data: bytes = b"", key: bytes = b"producer/p") -> Tx:
+    return Tx(data, operations=[(PRODUCE, key, pack_request(epoch, sequence))])
+
+
+def test_a_producer_is_opened_and_then_counts() -> None:
+    order = order_of(closing=99)
+    assert refused(order, produce(1, -1), produce(1, 0), produce(1, 1)) == []
+    assert Produced.parse(order.registers[b"producer/p"]) == Produced(1, 1, (101, 102))
+
+
+def test_a_number_that_was_sent_before_is_answered_with_its_id() -> None:
+    order = order_of()
+    refused(order, produce(1, -1), *[produce(1, number) for number in range(20)])
+    told = refused(order, produce(1, 19), produce(1, 4), produce(1, 3))
+    assert told == [
+        (0, FailureReason.DUPLICATE, 20, 20),
+        (1, FailureReason.DUPLICATE, 5, 20),
+        (2, FailureReason.PRODUCER_GAP, 19, 20),  # so old that its id is forgotten
+    ]
+
+
+def test_a_number_that_was_skipped_is_a_gap_and_an_unopened_producer_is_fenced() -> None:
+    order = order_of(closing=0)
+    assert refused(order, produce(1, 0)) == [(0, FailureReason.PRODUCER_FENCED, 0, 0)]
+    refused(order, produce(1, -1))
+    assert refused(order, produce(1, 1)) == [(0, FailureReason.PRODUCER_GAP, -1, 1)]
+
+
+def test_a_later_opening_fences_the_earlier_and_goes_on_counting() -> None:
+    order = order_of()
+    refused(order, produce(1, -1), produce(1, 0), produce(2, -1))
+    assert refused(order, produce(1, 1)) == [(0, FailureReason.PRODUCER_FENCED, 2, 2)]
+    assert refused(order, produce(2, -1)) == [(0, FailureReason.PRODUCER_FENCED, 2, 2)]
+    assert refused(order, produce(2, 0)) == [(0, FailureReason.DUPLICATE, 1, 2)]
+    assert refused(order, produce(2, 1)) == []
+
+
+def test_a_producer_of_another_name_is_another_producer() -> None:
+    order = order_of()
+    refused(order, produce(1, -1), produce(1, 0))
+    assert refused(order, produce(1, -1, key=b"producer/q"), produce(1, 0, key=b"producer/q")) == []
+
+
+def test_a_request_that_does_not_parse_orders_nothing_of_its_frame() -> None:
+    order = order_of()
+    with pytest.raises(ProtocolError):
+        order.judge(CLIENT, frame(Tx(b"good"), Tx(operations=[(PRODUCE, b"p", b"short")])))
+    assert order.forming_count == 0
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk", bytes(20) + b"x", Produced(1, 2**63 - 1, (5,)).pack()])
+def test_a_register_that_somebody_set_by_hand_harms_only_its_producer(junk: bytes) -> None:
+    order = order_of(closing=3, held={b"producer/p": junk})
+    for request in (produce(1, 0), produce(1, 2**63 - 1), produce(1, -(2**63)), produce(2**63 - 1, -1)):
+        order.judge(CLIENT, frame(request))
+    assert refused(order, Tx(mark=3, operations=[(SET, b"k", b"")])) == []
+
+
+# ------------------------------------------------------------------ what is refused before it is judged
+
+
+def test_a_body_that_changed_on_the_way_is_refused() -> None:
+    appends = frame(Tx(b"as it was"))
+    appends.data = memoryview(b"as it Was")
+    with pytest.raises(DataDamaged):
+        check_bodies(appends)
+
+
+def test_frames_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_bodies(frame(Tx(bytes(100))), 100)
+    with pytest.raises(BodyTooLarge):
+        check_bodies(frame(Tx(bytes(101))), 100)
+    check_bodies(frame(Tx(locks=[(n, WRITE) for n in range(1000)])))
+    with pytest.raises(TooManyLocks):
+        check_bodies(frame(Tx(), Tx(locks=[(n, WRITE) for n in range(1001)])))
+    monkeypatch.setattr(order_room, "FRAME_COUNT_MAX", 2)
+    with pytest.raises(BodyTooLarge):
+        check_bodies(frame(Tx(), Tx(), Tx()))
+    monkeypatch.setattr(order_room, "FRAME_BYTES_MAX", 50)
+    with pytest.raises(BodyTooLarge):
+        check_bodies(frame(Tx(bytes(30))))
+
+
+# ------------------------------------------------------------------ against a simple model
+
+
+@dataclass
+class Model:
+    """The same rules in the plainest form: exact locks, one dictionary, no columns."""
+
+    closing: int
+    registers: dict[bytes, bytes]
+    locks: dict[int, int] = field(default_factory=dict)
+    log: list[tuple[bytes, int]] = field(default_factory=list)
+
+    @property
+    def next_id(self) -> int:
+        return self.closing + 1 + len(self.log)
+
+    def judge(self, transactions: list[Tx]) -> list[tuple[int, FailureReason]]:
+        told: list[tuple[int, FailureReason]] = []
+        group: list[tuple[int, Tx]] = []
+        for place, tx in enumerate(transactions):
+            group.append((place, tx))
+            if tx.ends_group or place == len(transactions) - 1:
+                reason = self._judge_group([tx for _, tx in group])
+                if reason is not None:
+                    told += [(place, reason) for place, _ in group]
+                group = []
+        return told
+
+    def _judge_group(self, group: list[Tx]) -> FailureReason | None:
+        mark = min(tx.mark for tx in group)
+        for tx in group:
+            for held, mode in tx.locks:
+                if mode != APPEND and self.locks.get(held, self.closing) > mark:
+                    return FailureReason.LOCK_CONFLICT
+        changed = dict(self.registers)
+        for tx in group:
+            for kind, key, value in tx.operations:
+                if (
+                    (kind == EQUALS and self.registers.get(key) != value)
+                    or (kind == ABSENT and key in self.registers)
+                    or (kind == PRESENT and key not in self.registers)
+                    or (kind == POSITION and value != position(self.next_id))
+                ):
+                    return FailureReason.EXPECTATION_FAILED
+                if kind == SET:
+                    changed[key] = value
+                if kind == DELETE:
+                    changed.pop(key, None)
+        self.registers = changed
+        for tx in group:
+            for held, mode in tx.locks:
+                if mode != READ:
+                    self.locks[held] = self.next_id
+            self.log.append((tx.data, tx.header))
+        return None
+
+
+keys = st.sampled_from([b"k", b"l"])
+operations = st.one_of(
+    st.tuples(st.sampled_from([EQUALS, SET]), keys, st.sampled_from([b"1", b"2"])),
+    st.tuples(st.sampled_from([ABSENT, PRESENT, DELETE]), keys, st.just(b"")),
+    st.tuples(st.just(POSITION), st.just(b""), st.integers(0, 12).map(position)),
+)
+transactions = st.builds(
+    Tx,
+    data=st.binary(max_size=3),
+    mark=st.integers(-1, 40),
+    header=st.integers(-3, 3),
+    locks=st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from([READ, WRITE, APPEND])), max_size=3),
+    operations=st.one_of(st.just([]), st.lists(operations, max_size=2)),
+    ends_group=st.sampled_from([True, True, False]),
+)
+plain = transactions.map(lambda tx: Tx(tx.data, tx.mark, tx.header, tx.locks))
+arrivals = st.lists(
+    st.tuples(
+        st.one_of(st.lists(plain, min_size=1, max_size=5), st.lists(transactions, min_size=1, max_size=5)),
+        st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=200)
+@given(closing=st.integers(-1, 5), arrived=arrivals, evidence=st.booleans())
+def test_the_order_is_that_of_a_simple_model(
+    closing: int, arrived: list[tuple[list[Tx], bool]], evidence: bool
+) -> None:
+    order = order_of(closing=closing, held={b"k": b"1"}, evidence=evidence)
+    model, log = Model(closing, {b"k": b"1"}), Log.after(order)
+    for said, seals in arrived:
+        said = [Tx(**{**vars(tx), "mark": min(tx.mark, order.next_id - 1)}) for tx in said]
+        newest = order.next_id - 1
+        told = order.judge(CLIENT, frame(*said))
+        assert [(r.sequence, r.reason) for r in told] == model.judge(said)
+        assert all(r.rests_on < order.next_id for r in told)
+        assert all(r.rests_on >= newest or r.reason is FailureReason.LOCK_CONFLICT for r in told)
+        assert order.next_id == model.next_id
+        if seals and order.forming_count:
+            log.seal()
+    if order.forming_count:
+        log.seal()
+    assert order.registers == model.registers
+    assert [(tx.data, tx.header) for batch in log.batches for tx in batch.transactions()] == model.log
+
+
+def test_refusals_name_the_client_that_asked() -> None:
+    order = order_of()
+    refused(order, Tx(locks=[(A, WRITE)]))
+    told: list[Refusal] = order.judge(31, _stale())
+    assert [refusal.client_id for refusal in told] == [31]
+
+
+def _stale() -> ReceivedAppends:
+    return frame(Tx(locks=[(A, WRITE)]))
