@@ -134,11 +134,13 @@ class FakeServer:
         self.not_ready = 0
         self.silent_mounts = False
         self.answers_anybody = False
+        self.damage_bodies = False
         self.refuse: FailureReason | None = None
         self.refuse_value = 0
         self.on_append: Callable[[FakeMount, FakeLog, Append], bool] | None = None
         self.damage: Callable[[bytes], bytes] | None = None
         self.held: list[tuple[FakeMount, FakeLog, ReceivedAppends]] = []
+        self.held_flushes: list[tuple[Connection, FakeLog, int]] = []
         host.network.listening[address] = self._accept
 
     def _accept(self) -> Connection:
@@ -188,7 +190,10 @@ class FakeServer:
                 self._feed(log, mount)
         elif isinstance(message, Flush):
             self.heard.flushes += 1
-            connection.send(Flushed(log.mark), request=request, partition=partition)
+            if any(mount.connection is connection for mount, _, _ in self.held):
+                self.held_flushes.append((connection, log, request))
+            else:
+                connection.send(Flushed(log.mark), request=request, partition=partition)
         elif isinstance(message, Unmount):
             self.heard.unmounts += 1
             self.mounts.get(partition, {}).pop(_client(connection), None)
@@ -229,6 +234,8 @@ class FakeServer:
         self.heard.fetches.append(ids)
         held = {tx.id: tx.data for batch in log.batches for tx in batch.transactions()}
         bodies = [held[transaction] for transaction in ids]
+        if self.damage_bodies:
+            bodies = [body[::-1] for body in bodies]
         lengths, crcs = array("I", map(len, bodies)), array("I", map(crc32, bodies))
         narrow = bytes(-4 * len(bodies) & 7)
         return Bodies(len(ids), payload=[lengths.tobytes(), narrow, crcs.tobytes(), narrow, *bodies])
@@ -323,6 +330,9 @@ class FakeServer:
         held, self.held = self.held, []
         for mount, log, appends in held:
             self.order(mount, log, appends)
+        flushes, self.held_flushes = self.held_flushes, []
+        for connection, log, request in flushes:
+            connection.send(Flushed(log.mark), request=request, partition=log.partition)
 
     def order(self, mount: FakeMount, log: FakeLog, appends: ReceivedAppends) -> None:
         """Judge and commit what a frame brought, group by group."""

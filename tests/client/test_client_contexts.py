@@ -332,6 +332,7 @@ async def test_submissions_are_bounded(world: World) -> None:
     with pytest.raises(Overloaded):
         client.submit(append, b"c")
     await until(lambda: world.server.held)
+    world.server.hold = False
     world.server.release()
     assert sorted([(await submission).id for submission in held]) == [0, 1]
     await client.submit(append, b"d")

@@ -29,9 +29,8 @@ from polonaise.errors import BodyTooLarge, DataDamaged, InvariantViolated, Proto
 from polonaise.log import registers
 from polonaise.log.producers import Produced, pack_request
 from polonaise.server.protocol import order as order_room
-from polonaise.server.protocol.order import Order, Refusal, check_bodies
+from polonaise.server.protocol.order import Order, check_bodies
 from polonaise.terms import FailureReason
-from polonaise.wire.appends import ReceivedAppends
 
 CLIENT = 7
 
@@ -536,9 +535,5 @@ def test_the_order_is_that_of_a_simple_model(
 def test_refusals_name_the_client_that_asked() -> None:
     order = order_of()
     refused(order, Tx(locks=[(A, WRITE)]))
-    told: list[Refusal] = order.judge(31, _stale())
+    told = order.judge(31, frame(Tx(locks=[(A, WRITE)])))
     assert [refusal.client_id for refusal in told] == [31]
-
-
-def _stale() -> ReceivedAppends:
-    return frame(Tx(locks=[(A, WRITE)]))

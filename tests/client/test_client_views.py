@@ -1,0 +1,289 @@
+"""Feeding a view: every transaction once, in order, again after a failure, and no partition waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from clientrig import Memo, World, until
+
+from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked
+from polonaise.log.batch import Columns
+from polonaise.terms import BodyForm
+
+
+async def test_a_view_is_given_everything_after_its_mark(world: World) -> None:
+    world.log.fill(b"0", b"1", b"2")
+    world.log.fill(b"3")
+    view = Memo(mark=1)
+    client = await world.client(view=view)
+    await client.wait_applied(3)
+    world.log.fill(b"4")
+    world.server.feed_all()
+    await client.wait_applied(4)
+    assert view.bodies == [b"2", b"3", b"4"]
+    assert [tx.id for tx in view.applied] == [2, 3, 4]
+
+
+async def test_a_receipt_can_be_awaited_until_applied(world: World) -> None:
+    view = Memo()
+    client = await world.client(view=view)
+    receipt = client.append(b"paid")
+    await receipt.applied()
+    assert view.bodies == [b"paid"]
+
+
+async def test_plain_and_coroutine_views_are_both_taken(world: World) -> None:
+    class Plain:
+        def __init__(self) -> None:
+            self.seen: list[bytes] = []
+
+        async def high_water_mark(self, partition: int) -> int:
+            return -1
+
+        def apply(self, tx) -> None:
+            self.seen.append(tx.data)
+
+        async def failed(self, partition: int, id: int, error: Exception) -> None: ...
+
+    view = Plain()
+    client = await world.client(view=view)
+    await (await client.append(b"paid")).applied()
+    assert view.seen == [b"paid"]
+
+
+async def test_what_a_view_refuses_is_reported_and_delivered_again(world: World) -> None:
+    view = Memo()
+    view.fail_on = {1: 3}
+    world.log.fill(b"0", b"1", b"2")
+    client = await world.client(view=view)
+    await client.wait_applied(2)
+    assert view.bodies == [b"0", b"1", b"2"]
+    assert [(partition, id) for partition, id, _ in view.failures] == [(0, 1)] * 3
+
+
+async def test_a_view_that_fails_stops_only_its_own_partition(two_partitions: World) -> None:
+    world = two_partitions
+
+    class PerPartition:
+        def __init__(self) -> None:
+            self.views = {0: Memo(), 1: Memo()}
+
+        def high_water_mark(self, partition: int) -> int:
+            return self.views[partition].mark
+
+        async def apply(self, tx) -> None:
+            await self.views[tx.partition].apply(tx)
+
+        def failed(self, partition: int, id: int, error: Exception) -> None:
+            self.views[partition].failed(partition, id, error)
+
+    view = PerPartition()
+    view.views[0].fail_on = {0: 1_000_000}
+    client = await world.client(view=view)
+    await client.append(b"poison", 0)
+    for number in range(20):
+        await (await client.append(b"%d" % number, 1)).applied()
+    assert len(view.views[1].applied) == 20
+    assert not view.views[0].applied
+    assert view.views[0].failures
+
+
+async def test_a_slow_views_feed_is_held_by_credit_and_everything_arrives(world: World) -> None:
+    view = Memo()
+    view.gate = asyncio.Event()
+    client = await world.client(view=view, settings={"credit_bytes": 4_000})
+    for number in range(60):
+        world.log.fill(b"x" * 300 + b"%d" % number)
+    await until(lambda: world.server.mounts.get(0))
+    (mount,) = world.server.mounts[0].values()
+    await asyncio.sleep(0.02)
+    world.server.feed_all()
+    fed = mount.next_id
+    assert fed < 20
+    await asyncio.sleep(0.02)
+    assert mount.next_id == fed
+    view.gate.set()
+    await client.wait_applied(59, timeout=2)
+    assert len(view.applied) == 60
+
+
+async def test_a_mount_waits_for_a_slow_view_without_being_given_up(world: World) -> None:
+    for number in range(30):
+        world.log.fill(b"x" * 300 + b"%d" % number)
+    view = Memo()
+    view.gate = asyncio.Event()
+    client = await world.client(view=view, settings={"credit_bytes": 2_000})
+    await asyncio.sleep(0.3)
+    assert len(world.server.heard.mounts) == 1
+    view.gate.set()
+    await client.ready(timeout=2)
+
+
+async def test_what_was_received_and_not_applied_survives_a_broken_connection(world: World) -> None:
+    view = Memo()
+    view.gate = asyncio.Event()
+    world.log.fill(b"0", b"1")
+    client = await world.client(view=view)
+    await client.ready()
+    world.server.break_connections()
+    world.log.fill(b"2")
+    await until(lambda: len(world.server.heard.mounts) == 2)
+    assert world.server.heard.mounts[1].client_high_water_mark == 1
+    view.gate.set()
+    await client.wait_applied(2)
+    assert view.bodies == [b"0", b"1", b"2"]
+
+
+async def test_a_view_that_another_process_has_moved_on_is_not_given_it_again(world: World) -> None:
+    view = Memo()
+    view.fail_on = {1: 1}
+    seen: list[int] = []
+
+    class Shared(Memo):
+        def high_water_mark(self, partition: int) -> int:
+            if self.failures:
+                self.mark = max(self.mark, 2)
+            return self.mark
+
+        async def apply(self, tx) -> None:
+            await super().apply(tx)
+            seen.append(tx.id)
+
+    shared = Shared()
+    shared.fail_on = {1: 1}
+    world.log.fill(b"0", b"1", b"2", b"3")
+    client = await world.client(view=shared)
+    await client.wait_applied(3)
+    assert seen == [0, 3]
+
+
+async def test_a_view_whose_database_went_back_is_fed_from_there_again(world: World) -> None:
+    class Restored(Memo):
+        def high_water_mark(self, partition: int) -> int:
+            if len(self.failures) == 1 and self.mark == 2:
+                self.mark = 0
+                del self.applied[1:]
+            return self.mark
+
+    view = Restored()
+    view.fail_on = {3: 1}
+    for body in (b"0", b"1", b"2", b"3", b"4"):
+        world.log.fill(body)
+    client = await world.client(view=view)
+    await until(lambda: len(view.applied) == 5)
+    assert view.bodies == [b"0", b"1", b"2", b"3", b"4"]
+    assert world.server.heard.mounts[-1].client_high_water_mark == 0
+    assert (await client.append(b"5")).id == 5
+    await client.wait_applied(5)
+
+
+async def test_a_view_ahead_of_the_log_stops_its_partition_and_everybody_is_told(world: World) -> None:
+    world.log.fill(b"0")
+    client = await world.client(view=Memo(mark=7))
+    pending = client.append(b"paid")
+    with pytest.raises(ClientAhead):
+        await client.ready()
+    with pytest.raises(Exception, match="client_ahead"):
+        await pending
+    with pytest.raises(ClientAhead):
+        await client.run(lambda tx: tx.append(b"x"))
+    with pytest.raises(ClientAhead):
+        await client.wait_applied(9)
+    assert world.log.bodies() == [b"0"]
+
+
+async def test_a_log_that_is_behind_what_it_has_fed_is_client_ahead_too(world: World) -> None:
+    world.log.fill(b"0")
+    world.log.fill(b"1")
+    client = await world.client()
+    await client.ready()
+    world.log.batches.pop()
+    world.server.break_connections()
+    await until(lambda: client.trouble(0) is not None and isinstance(client.trouble(0), ClientAhead))
+
+
+async def test_a_damaged_feed_is_dropped_and_asked_for_again(world: World) -> None:
+    world.log.fill(b"0" * 50)
+    view = Memo()
+
+    def flip(raw: bytes) -> bytes:
+        world.server.damage = None
+        return raw[:-20] + bytes([raw[-20] ^ 1]) + raw[-19:]
+
+    world.server.damage = flip
+    client = await world.client(view=view)
+    await client.wait_applied(0, timeout=2)
+    assert view.bodies == [b"0" * 50]
+    assert len(world.server.heard.mounts) == 2
+
+
+async def test_a_fork_in_the_feed_stops_the_partition_loudly(world: World) -> None:
+    world.log.fill(b"0")
+    view = Memo()
+    client = await world.client(view=view)
+    await client.wait_applied(0)
+    columns = Columns()
+    columns.add(1, 1, 1, 0, b"1")
+    world.log.batches[-1].crc ^= 1
+    world.log.commit(columns)
+    world.server.feed_all()
+    await until(lambda: isinstance(client.trouble(0), LogForked))
+    assert view.bodies == [b"0"]
+
+
+# ------------------------------------------------------------------ bodies on demand
+
+
+async def test_lazy_bodies_are_fetched_for_the_headers_that_are_wanted(world: World) -> None:
+    for number in range(12):
+        world.log.fill(b"body %d" % number, header=number % 3)
+    view = Memo()
+    client = await world.client(view=view, bodies=BodyForm.LAZY, wants=lambda header: header == 1)
+    await client.wait_applied(11)
+    assert view.bodies == [b"body %d" % n if n % 3 == 1 else b"" for n in range(12)]
+    assert sorted(id for ids in world.server.heard.fetches for id in ids) == [1, 4, 7, 10]
+
+
+async def test_without_a_choice_all_lazy_bodies_are_fetched_in_bounded_requests(world: World) -> None:
+    world.log.fill(*[b"x" * 100 + b"%d" % number for number in range(30)])
+    view = Memo()
+    client = await world.client(view=view, bodies=BodyForm.LAZY, settings={"fetch_bytes": 500})
+    await client.wait_applied(29)
+    assert view.bodies == world.log.bodies()
+    assert max(map(len, world.server.heard.fetches)) <= 5
+
+
+async def test_filtered_bodies_come_with_the_feed_and_the_others_only_if_wanted(world: World) -> None:
+    for number in range(6):
+        world.log.fill(b"body %d" % number, header=number)
+    view = Memo()
+    client = await world.client(
+        view=view, bodies=BodyForm.FILTERED, header_filter=(1, 1), wants=lambda header: header == 4
+    )
+    await client.wait_applied(5)
+    assert view.bodies == [b"", b"body 1", b"", b"body 3", b"body 4", b"body 5"]
+    assert world.server.heard.fetches == [[4]]
+
+
+async def test_a_damaged_body_is_never_applied(world: World) -> None:
+    world.log.fill(b"paid")
+    world.server.damage_bodies = True
+    view = Memo()
+    client = await world.client(view=view, bodies=BodyForm.LAZY)
+    await until(lambda: isinstance(client.trouble(0), DataDamaged))
+    assert not view.applied
+    assert len(world.server.heard.fetches) == 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bodies": BodyForm.FILTERED},
+        {"header_filter": (1, 1)},
+        {"wants": lambda header: True},
+    ],
+)
+async def test_options_that_do_not_go_together_are_refused(world: World, options: dict[str, object]) -> None:
+    with pytest.raises(BadOption):
+        await world.client(view=Memo(), **options)

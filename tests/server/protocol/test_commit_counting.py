@@ -1,0 +1,75 @@
+"""Commit: what a quorum of the members has synced, counted over engaged replicas only."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polonaise.errors import InvariantViolated
+from polonaise.server.protocol.commit import Acknowledgements
+
+NAMES = "ABCDE"
+
+
+def told(members: str, engaged: str, dialogue: str) -> list[int]:
+    """The committed number after each of `A3 B2 …`."""
+    acknowledgements = Acknowledgements(members, engaged)
+    committed: list[int] = []
+    for word in dialogue.split():
+        before = acknowledgements.committed
+        moved = acknowledgements.acknowledge(word[0], int(word[1:]))
+        assert moved == (acknowledgements.committed > before)
+        committed.append(acknowledgements.committed)
+    return committed
+
+
+@pytest.mark.parametrize(
+    ("members", "engaged", "dialogue", "committed"),
+    [
+        pytest.param("A", "A", "A1 A5", [1, 5], id="alone"),
+        pytest.param("ABC", "ABC", "A1 B1 C1", [0, 1, 1], id="two of three"),
+        pytest.param("ABC", "ABC", "A3 B1 C2 B3", [0, 1, 2, 3], id="the second highest of three"),
+        pytest.param("ABC", "AB", "A1 C9 B1", [0, 0, 1], id="who is not engaged does not count"),
+        pytest.param("ABC", "AB", "A2 B1", [0, 1], id="two of two engaged"),
+        pytest.param("ABCDE", "ABCDE", "A4 B4 C2 D3 E9", [0, 0, 2, 3, 4], id="three of five"),
+        pytest.param("ABCDE", "ABC", "A2 B2 C1 C2", [0, 0, 1, 2], id="three engaged of five: still three"),
+        pytest.param("ABCDE", "ABCD", "A2 B2 E2 D1", [0, 0, 0, 1], id="four engaged of five: still three"),
+        pytest.param("ABC", "ABC", "A5 B5 A3 B1 C4", [0, 5, 5, 5, 5], id="an acknowledgement that goes back"),
+        pytest.param("ABC", "ABC", "A1 A1 A1", [0, 0, 0], id="the same replica again and again"),
+        pytest.param("ABC", "ABC", "X9 Y9 Z9", [0, 0, 0], id="strangers"),
+        pytest.param("ABCD", "ABCD", "A1 B1 C1", [0, 0, 1], id="three of four"),
+    ],
+)
+def test_a_number_is_committed_when_a_quorum_of_the_members_has_it(
+    members: str, engaged: str, dialogue: str, committed: list[int]
+) -> None:
+    assert told(members, engaged, dialogue) == committed
+
+
+@pytest.mark.parametrize(("members", "engaged"), [("ABC", "A"), ("ABCDE", "AB"), ("ABC", "AAA"), ("A", "")])
+def test_a_session_without_a_quorum_engaged_does_not_begin(members: str, engaged: str) -> None:
+    with pytest.raises(InvariantViolated):
+        Acknowledgements(members, engaged)
+
+
+@given(
+    count=st.sampled_from([1, 3, 5]),
+    said=st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 30)), max_size=40),
+    missing=st.integers(0, 2),
+)
+def test_the_commit_is_the_highest_number_on_a_quorum_and_never_goes_back(
+    count: int, said: list[tuple[str, int]], missing: int
+) -> None:
+    members = NAMES[:count]
+    needed = count // 2 + 1
+    engaged = members[: max(needed, count - missing)]
+    acknowledgements = Acknowledgements(members, engaged)
+    synced = dict.fromkeys(engaged, 0)
+    for name, number in said:
+        acknowledgements.acknowledge(name, number)
+        if name in synced:
+            synced[name] = max(synced[name], number)
+            assert acknowledgements.synced(name) == synced[name]
+        highest = max(n for n in range(31) if sum(s >= n for s in synced.values()) >= needed)
+        assert acknowledgements.committed == highest
