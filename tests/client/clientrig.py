@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from fakeserver import FakeLog, FakeServer
+from memoryhost import MemoryCoordinator, MemoryHost
+
 from polonaise.client.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.terms import Transaction
-from fakeserver import FakeLog, FakeServer
-from memoryhost import MemoryCoordinator, MemoryHost
 
 QUICK = ClientSettings(
     idle_flush_s=0.03,
@@ -84,12 +85,13 @@ class World:
             await client.close()
         for connection in self.server.connections:
             connection.close()
-        await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(0)
         assert not self.host.failures, self.host.failures
 
 
 async def until(holds: Callable[[], Any], within_s: float = 2.0) -> None:
     """Wait until something has come about."""
     async with asyncio.timeout(within_s):
-        while not holds():
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.001)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
+from memoryhost import KEY
+
 from polonaise.errors import NotOwner, PolonaiseError
 from polonaise.link.connection import Connection, hello
 from polonaise.log import producers
@@ -39,7 +41,6 @@ from polonaise.wire.messages import (
     RegisterIs,
     Unmount,
 )
-from memoryhost import KEY
 
 SESSION = 7
 
@@ -428,9 +429,7 @@ def _operate(
     return None
 
 
-def _produce(
-    registers: dict[bytes, bytes], key: bytes, value: bytes, next_id: int
-) -> tuple[int, FailureReason] | None:
+def _produce(registers: dict[bytes, bytes], key: bytes, value: bytes, next_id: int) -> tuple[int, FailureReason] | None:
     epoch, sequence = producers.parse_request(value)
     held = registers.get(key)
     known = producers.Produced.none() if held is None else producers.Produced.parse(held)

@@ -1,4 +1,4 @@
-"""A machine without a network card: transports that hand bytes over within one loop, and a coordinator in a variable."""
+"""A machine without a network card: transports within one loop, and a coordinator in a variable."""
 
 from __future__ import annotations
 
@@ -69,6 +69,9 @@ class MemoryTransport(asyncio.Transport):
         return self._closed
 
     def close(self) -> None:
+        asyncio.get_running_loop().call_soon(self._deliver_and_close)
+
+    def _deliver_and_close(self) -> None:
         self._deliver()
         self.abort()
 

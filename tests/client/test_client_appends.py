@@ -64,7 +64,7 @@ async def test_appends_made_before_the_mount_wait_and_go_out_in_order(world: Wor
     client = await world.client()
     receipts = [client.append(b"%d" % number) for number in range(5)]
     assert [(await receipt).id for receipt in receipts] == [0, 1, 2, 3, 4]
-    assert len(world.server.heard.mounts) == 4
+    assert [mount.connection_sequence for mount in world.server.heard.mounts] == [1, 1, 1, 1]
 
 
 async def test_many_may_await_one_receipt_and_giving_up_changes_nothing(world: World) -> None:
@@ -111,9 +111,7 @@ async def test_registers_are_expected_and_changed_with_the_append(world: World) 
     ("reason", "error"),
     [(FailureReason.REGISTERS_FULL, RegistersFull), (FailureReason.SESSION_ENDED, AppendFailed)],
 )
-async def test_a_refusal_is_the_receipts_error(
-    world: World, reason: FailureReason, error: type[Exception]
-) -> None:
+async def test_a_refusal_is_the_receipts_error(world: World, reason: FailureReason, error: type[Exception]) -> None:
     client = await world.client()
     world.server.refuse = reason
     with pytest.raises(error):
@@ -299,6 +297,8 @@ async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -
     assert new.heard.mounts[0].generation_known == 2
     assert new.heard.appends[0][0].generation == 2
     assert world.server.heard.unmounts == 1
+    (stream,) = [stream for stream in client._links._streams.values() if not stream.connection.closed]
+    assert stream.address == "server:2"
 
 
 async def test_a_server_that_does_not_own_the_partition_is_left_for_the_one_that_does(world: World) -> None:

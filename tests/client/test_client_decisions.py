@@ -202,7 +202,11 @@ def test_an_expectation_demands_exactly_one_thing(demands: dict[str, object]) ->
 
 @pytest.mark.parametrize(
     ("expectations", "changes"),
-    [([Expectation.absent(b"k" * 1025)], []), ([], [Change.set(b"k", b"v" * 65_537)]), ([], [Change.delete(b"k" * 1025)])],
+    [
+        ([Expectation.absent(b"k" * 1025)], []),
+        ([], [Change.set(b"k", b"v" * 65_537)]),
+        ([], [Change.delete(b"k" * 1025)]),
+    ],
 )
 def test_registers_past_their_bounds_are_refused_at_once(
     expectations: list[Expectation], changes: list[Change]

@@ -61,7 +61,7 @@ class Asked:
         logs = {told.log[: outcome.closing + 1] for place in sources if (told := tolds[place])}
         if outcome.closing == NO_TRANSACTION:
             logs.add("")
-        if len(logs) != 1 or outcome.last_crc != _crc(*logs):
+        if len(logs) != 1 or outcome.last_crc != crc(*logs):
             raise Violation(f"the sources of the closing mark {outcome.closing} hold {sorted(logs)}")
         return logs.pop(), sources
 
@@ -103,12 +103,12 @@ class Asked:
             prepared=NO_TRANSACTION,
             confirmed=told.confirmed,
             max_synced=closing,
-            last_crc=_crc(told.log),
+            last_crc=crc(told.log),
             lost_above=told.lost,
         )
 
 
-def _crc(log: str) -> int:
+def crc(log: str) -> int:
     return int(log, 36) if log else 0
 
 

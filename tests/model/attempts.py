@@ -14,6 +14,7 @@ from . import storage
 from .asked import Asked
 from .bounds import Bounds
 from .states import Attempt, Cleaning, Column, Engaged, Fencing, Gone, Head, Late, Replica, letter, replaced
+from .storage import Storage
 
 
 class Step(NamedTuple):
@@ -28,28 +29,28 @@ class Step(NamedTuple):
     """Some attempt may be unable to do anything any more."""
 
 
-def steps(asked: Asked, bounds: Bounds, head: Head, column: Column) -> Iterator[Step]:
+def steps(asked: Asked, nodes: Storage, bounds: Bounds, head: Head, column: Column) -> Iterator[Step]:
     for session, attempt in enumerate(head.attempts):
         seat = column.seats[session]
         if isinstance(seat, Fencing):
-            yield from _fence(head, column, session, seat)
+            yield from _fence(nodes, head, column, session, seat)
         elif isinstance(seat, Cleaning):
-            yield from _clean(head, column, session, attempt, seat)
+            yield from _clean(nodes, head, column, session, attempt, seat)
         elif isinstance(seat, Engaged):
-            yield from _write(bounds, head, column, session, attempt, seat)
+            yield from _write(nodes, bounds, head, column, session, attempt, seat)
         elif isinstance(seat, Late):
-            yield from _straggle(head, column, session, attempt, seat)
+            yield from _straggle(nodes, head, column, session, attempt, seat)
             if bounds.catch_up:
-                yield from _catch_up(asked, head, column, session, attempt, seat)
+                yield from _catch_up(asked, nodes, head, column, session, attempt, seat)
     yield from _suffer(head, column)
 
 
-def _fence(head: Head, column: Column, session: int, seat: Fencing) -> Iterator[Step]:
+def _fence(nodes: Storage, head: Head, column: Column, session: int, seat: Fencing) -> Iterator[Step]:
     """Steps 2 and 3. One that answered before its connection broke may be asked again: the answer was lost."""
     wanted = seat.standing.member or seat.standing.coming
     if not wanted or not (seat.told is None or seat.broken):
         return
-    fenced = storage.fence(column.replica, session)
+    fenced = nodes.fence(column.replica, session)
     if fenced is not None:
         replica, told = fenced
         after = column._replace(
@@ -58,22 +59,24 @@ def _fence(head: Head, column: Column, session: int, seat: Fencing) -> Iterator[
         yield Step(f"session {session} fences {{0}}, which tells {_told(replica)}", head, after, settles=True)
 
 
-def _clean(head: Head, column: Column, session: int, attempt: Attempt, seat: Cleaning) -> Iterator[Step]:
+def _clean(
+    nodes: Storage, head: Head, column: Column, session: int, attempt: Attempt, seat: Cleaning
+) -> Iterator[Step]:
     """Step 5, but for the copying."""
     if seat.stage == "truncate":
-        replica = storage.truncate(column.replica, session, seat.mark)
+        replica = nodes.truncate(column.replica, session, seat.mark)
         if replica is not None:
             words = f"session {session} cuts {{0}} above {seat.mark}: {_log(replica)} is left"
             yield Step(words, head, _with(column, session, replica, seat._replace(stage="copy", mark=-1)))
     elif seat.stage == "copy":
-        replica = storage.join(column.replica, session, attempt.log)
+        replica = nodes.join(column.replica, session, attempt.log)
         if replica is not None:
             words = f"{{0}} joins session {session} at {_log(replica)}"
             yield Step(words, head, _with(column, session, replica, seat._replace(stage="joined")))
 
 
 def _write(
-    bounds: Bounds, head: Head, column: Column, session: int, attempt: Attempt, seat: Engaged
+    nodes: Storage, bounds: Bounds, head: Head, column: Column, session: int, attempt: Attempt, seat: Engaged
 ) -> Iterator[Step]:
     """Step 7: the mark is confirmed, then batches are stored. Without crashes, storing is writing and syncing."""
     replica = column.replica
@@ -81,7 +84,7 @@ def _write(
         return
     if not seat.progress:
         mark = len(attempt.log) - 1
-        confirmed = storage.confirm(replica, session, mark)
+        confirmed = nodes.confirm(replica, session, mark)
         if confirmed is not None:
             words = f"session {session} confirms {mark} to {{0}}"
             yield Step(words, head, _with(column, session, confirmed, Engaged(1)))
@@ -93,7 +96,7 @@ def _write(
         yield Step(words, head, _with(column, session, storage.sync(replica), after), stores=session)
     if len(replica.log) >= bounds.batches:
         return
-    stored = storage.store(replica, session, attempt.log + batch * (seat.progress - 1 + replica.unsynced), batch)
+    stored = nodes.store(replica, session, attempt.log + batch * (seat.progress + replica.unsynced))
     if stored is not None and bounds.crashes:
         words = f"{{0}} writes batch {len(replica.log)} of session {session}, unsynced"
         yield Step(words, head, _with(column, session, stored, seat))
@@ -103,30 +106,30 @@ def _write(
         yield Step(words, head, _with(column, session, storage.sync(stored), after), stores=session)
 
 
-def _straggle(head: Head, column: Column, session: int, attempt: Attempt, seat: Late) -> Iterator[Step]:
+def _straggle(nodes: Storage, head: Head, column: Column, session: int, attempt: Attempt, seat: Late) -> Iterator[Step]:
     """Requests of the cleaning that arrive when the owner has long gone on without this replica."""
     replica: Replica | None
     if seat.straggler == "truncate":
-        replica = storage.truncate(column.replica, session, seat.straggler_mark)
+        replica = nodes.truncate(column.replica, session, seat.straggler_mark)
         if replica is not None:
             words = f"session {session}'s old truncation to {seat.straggler_mark} reaches {{0}}"
             yield Step(words, head, _with(column, session, replica, seat._replace(straggler="copy", straggler_mark=-1)))
     elif seat.straggler == "copy":
-        replica = storage.copy(column.replica, session, attempt.log)
+        replica = nodes.copy(column.replica, session, attempt.log)
         if replica is not None:
             words = f"session {session}'s old copy of {len(replica.log) - 1} reaches {{0}}"
             yield Step(words, head, _with(column, session, replica, seat))
-        replica = storage.join(column.replica, session, attempt.log)
+        replica = nodes.join(column.replica, session, attempt.log)
         if replica is not None:
             words = f"session {session}'s old join reaches {{0}}, which is not engaged"
             yield Step(words, head, _with(column, session, replica, seat._replace(straggler="none")))
 
 
 def _catch_up(
-    asked: Asked, head: Head, column: Column, session: int, attempt: Attempt, seat: Late
+    asked: Asked, nodes: Storage, head: Head, column: Column, session: int, attempt: Attempt, seat: Late
 ) -> Iterator[Step]:
     """`server.catchup`, but for the copying."""
-    fenced = storage.fence(column.replica, session)
+    fenced = nodes.fence(column.replica, session)
     if fenced is not None:
         replica, told = fenced
         mark = asked.clean_to(seat.standing, told, len(attempt.log) - 1)
@@ -135,12 +138,12 @@ def _catch_up(
         words = f"session {session} asks {{0}} to catch it up; it tells {_told(replica)}"
         yield Step(words, head, _with(column, session, replica, after), settles=True)
     if seat.catch_up == "truncate":
-        truncated = storage.truncate(column.replica, session, seat.mark)
+        truncated = nodes.truncate(column.replica, session, seat.mark)
         if truncated is not None:
             words = f"session {session} cuts {{0}} above {seat.mark} to catch it up: {_log(truncated)} is left"
             yield Step(words, head, _with(column, session, truncated, seat._replace(catch_up="copy", mark=-1)))
     elif seat.catch_up == "confirm":
-        confirmed = storage.confirm(column.replica, session, seat.mark)
+        confirmed = nodes.confirm(column.replica, session, seat.mark)
         if confirmed is not None:
             words = f"session {session} confirms {seat.mark} to {{0}}, which is catching up"
             yield Step(words, head, _with(column, session, confirmed, seat._replace(catch_up="copy", mark=-1)))
@@ -197,5 +200,3 @@ def _log(replica: Replica) -> str:
 def _told(replica: Replica) -> str:
     loss = "" if replica.lost is None else f", may have lost above {replica.lost}"
     return f"joined {replica.joined}, confirmed {replica.confirmed}, log {_log(replica)}{loss}"
-
-

@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeAlias
 
 from polonaise.terms import NO_TRANSACTION
 
-from . import storage
 from .asked import Asked, Violation
 from .bounds import Bounds
 from .states import (
@@ -28,6 +27,7 @@ from .states import (
     letter,
     replaced,
 )
+from .storage import Storage
 
 Columns: TypeAlias = tuple[Column, ...]
 
@@ -57,7 +57,7 @@ def beginning(asked: Asked, bounds: Bounds) -> tuple[Head, Columns]:
     return Head("", (Attempt("writing"),), False, left), tuple(columns)
 
 
-def steps(asked: Asked, bounds: Bounds, head: Head, columns: Columns) -> Iterator[Step]:
+def steps(asked: Asked, nodes: Storage, bounds: Bounds, head: Head, columns: Columns) -> Iterator[Step]:
     if len(head.attempts) < bounds.sessions:
         yield _claim(asked, head, columns)
     for session, attempt in enumerate(head.attempts):
@@ -66,11 +66,11 @@ def steps(asked: Asked, bounds: Bounds, head: Head, columns: Columns) -> Iterato
         if attempt.phase == "fencing":
             yield from _decide(asked, head, columns, session, current, seats)
         elif attempt.phase == "cleaning":
-            yield from _copy(head, columns, session, current, seats)
+            yield from _copy(nodes, head, columns, session, current, seats)
             if current:
                 yield from _engage(asked, head, columns, session, seats)
         elif attempt.phase == "writing" and bounds.catch_up:
-            yield from _catch_up(asked, head, columns, session, seats)
+            yield from _catch_up(asked, nodes, head, columns, session, seats)
     if head.left.edits and not any(column.standing.coming for column in columns):
         yield from _edit(head, columns)
 
@@ -119,12 +119,14 @@ def _to_clean(asked: Asked, seat: Fencing, log: str, source: bool, heard: Told |
     return Cleaning("copy", source=source)
 
 
-def _copy(head: Head, columns: Columns, session: int, current: bool, seats: list[Seat]) -> Iterator[Step]:
+def _copy(
+    nodes: Storage, head: Head, columns: Columns, session: int, current: bool, seats: list[Seat]
+) -> Iterator[Step]:
     """One batch from a source to a replica that is being cleaned."""
     sources = [
         place
         for place, seat in enumerate(seats)
-        if isinstance(seat, Cleaning) and seat.source and columns[place].replica.fence == session
+        if isinstance(seat, Cleaning) and seat.source and nodes.may_read(columns[place].replica, session)
     ]
     log = head.attempts[session].log
     for place, seat in enumerate(seats):
@@ -133,10 +135,12 @@ def _copy(head: Head, columns: Columns, session: int, current: bool, seats: list
                 raise Violation(f"the copy of {{{place}}} is taken for clean and is not that of “{log}”")
             for source in sources:
                 if source != place:
-                    yield from _copied(head, columns, session, place, source, seat, log)
+                    yield from _copied(nodes, head, columns, session, place, source, seat, log)
 
 
-def _catch_up(asked: Asked, head: Head, columns: Columns, session: int, seats: list[Seat]) -> Iterator[Step]:
+def _catch_up(
+    asked: Asked, nodes: Storage, head: Head, columns: Columns, session: int, seats: list[Seat]
+) -> Iterator[Step]:
     """One committed batch from an engaged replica to a late one."""
     wanting = [place for place, seat in enumerate(seats) if isinstance(seat, Late) and seat.catch_up == "copy"]
     if not wanting:
@@ -150,16 +154,16 @@ def _catch_up(asked: Asked, head: Head, columns: Columns, session: int, seats: l
             raise Violation(f"{{{place}}} catches up from “{held}”, and “{log}” is committed")
         after = seat._replace(catch_up="confirm", mark=len(held))
         for source, other in enumerate(seats):
-            if isinstance(other, Engaged) and columns[source].replica.fence == session:
-                yield from _copied(head, columns, session, place, source, after, log)
+            if isinstance(other, Engaged) and not other.broken and nodes.may_read(columns[source].replica, session):
+                yield from _copied(nodes, head, columns, session, place, source, after, log)
 
 
 def _copied(
-    head: Head, columns: Columns, session: int, place: int, source: int, seat: Seat, log: str
+    nodes: Storage, head: Head, columns: Columns, session: int, place: int, source: int, seat: Seat, log: str
 ) -> Iterator[Step]:
     """The next batch below the end of `log`, from source to place."""
     held = columns[source].replica.log[: len(log)]
-    replica = storage.copy(columns[place].replica, session, held)
+    replica = nodes.copy(columns[place].replica, session, held)
     if replica is not None:
         after = columns[place]._replace(replica=replica, seats=replaced(columns[place].seats, session, seat))
         words = f"session {session} copies {len(replica.log) - 1} from {{{source}}} to {{{place}}}: “{replica.log}”"

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from polonaise.server.protocol import commit, recovery
+from polonaise.storage.protocol import replica
 
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """`polonaise.server.protocol.recovery` and `.commit`, as the model calls them: by their production names."""
+    """The modules that the model calls, by their production names."""
 
     recovery: ModuleType
     commit: ModuleType
+    replica: ModuleType
 
 
 def production() -> Decisions:
-    return Decisions(recovery, commit)
+    return Decisions(recovery, commit, replica)
 
 
 def planted(module: ModuleType, old: str, new: str) -> Decisions:
@@ -32,10 +34,12 @@ def planted(module: ModuleType, old: str, new: str) -> Decisions:
         raise ValueError(f"occurs {text.count(old)} times in {module.__name__}: {old!r}")
     changed = _compiled(module, text.replace(old, new))
     if module is commit:
-        return Decisions(recovery, changed)
+        return Decisions(recovery, changed, replica)
+    if module is replica:
+        return Decisions(recovery, commit, changed)
     counting = _compiled(commit, inspect.getsource(commit))
     counting.__dict__["quorum"] = changed.__dict__["quorum"]
-    return Decisions(changed, counting)
+    return Decisions(changed, counting, replica)
 
 
 def _compiled(module: ModuleType, text: str) -> ModuleType:

@@ -12,21 +12,21 @@ from typing import NamedTuple
 
 from polonaise.terms import NO_SESSION
 
-from . import storage
 from .asked import Asked, Violation
 from .cluster import subsets
-from .states import Column, Standing, Told
+from .states import Column, Replica, Standing, Told
+from .storage import Storage
 
 
 class Seen(NamedTuple):
     """Of one replica, what an attempt meets that starts now and is disturbed by nobody."""
 
     standing: Standing
-    told: Told
+    replica: Replica
 
 
 def seen(column: Column) -> Seen:
-    return Seen(column.standing, storage.told(column.replica))
+    return Seen(column.standing, column.replica._replace(fence=NO_SESSION, unsynced=0))
 
 
 def check_confirmed(published: str, column: Column) -> None:
@@ -43,15 +43,17 @@ class Quiet:
     get through.
     """
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, nodes: Storage) -> None:
         self._asked = asked
+        self._nodes = nodes
         self.check = cache(self._check)
 
     def _check(self, published: str, session: int, replicas: tuple[Seen, ...]) -> None:
         standings = tuple(each.standing for each in replicas)
-        fenced = [place for place, (standing, _) in enumerate(replicas) if standing.member or standing.coming]
-        for there in subsets(fenced):
-            tolds = tuple(each.told if place in there else None for place, each in enumerate(replicas))
+        fenced = [self._fenced(each, session) for each in replicas]
+        may_be_there = [place for place, (standing, _) in enumerate(replicas) if standing.member or standing.coming]
+        for there in subsets(may_be_there):
+            tolds = tuple(fenced[place][1] if place in there else None for place in range(len(replicas)))
             decision = self._asked.decide(standings, session, tolds)
             who = "having heard " + (", ".join(f"{{{place}}}" for place in there) or "nobody")
             healthy = [place for place in there if _is_healthy(replicas[place])]
@@ -64,30 +66,37 @@ class Quiet:
             log, sources = decision
             if not log.startswith(published):
                 raise Violation(f"the next session, {who}, decides “{log}”, and “{published}” is in the log for ever")
-            self._clean(replicas, there, log, sources, who)
+            whole = [self._clean(standings[each], *fenced[each], session, log, f"{who}, {{{each}}}") for each in there]
+            if log and not sources & {place for place, uncut in zip(there, whole, strict=True) if uncut}:
+                raise Violation(f"the next session, {who}, cuts the last copy of “{log}”")
             if _is_majority(standings, list(there)) and not self._asked.may_engage(standings, frozenset(there)):
                 raise Violation(f"the next session, {who}, may not engage, with a majority clean")
 
-    def _clean(
-        self, replicas: tuple[Seen, ...], there: tuple[int, ...], log: str, sources: frozenset[int], who: str
-    ) -> None:
-        """Everybody there can be brought to exactly `log`: none needs a batch that the cutting has left nowhere."""
-        whole = []
-        for place in there:
-            standing, told = replicas[place]
-            mark = self._asked.clean_to(standing, told, len(log) - 1)
-            if not log.startswith(told.log[: mark + 1]):
-                raise Violation(f"the next session, {who}, takes “{told.log}” for clean to {mark} on {{{place}}}")
-            if mark >= len(log) - 1:
-                whole.append(place)
-        if log and not sources & set(whole):
-            raise Violation(f"the next session, {who}, cuts the last copy of “{log}”")
+    def _fenced(self, seen: Seen, session: int) -> tuple[Replica, Told]:
+        fenced = self._nodes.fence(seen.replica, session)
+        if fenced is None:
+            raise Violation(f"a replica refuses the newest session {session}")
+        return fenced
+
+    def _clean(self, standing: Standing, replica: Replica, told: Told, session: int, log: str, who: str) -> bool:
+        """Bring a replica to exactly `log`, as the cleaning does; whether none of it had to be cut from it."""
+        mark = self._asked.clean_to(standing, told, len(log) - 1)
+        if not log.startswith(told.log[: mark + 1]):
+            raise Violation(f"the next session, {who} holds “{told.log}”, taken for clean up to {mark}")
+        cleaned: Replica | None = replica
+        if len(told.log) - 1 > mark or told.lost is not None:
+            cleaned = self._nodes.truncate(replica, session, mark)
+        while cleaned is not None and len(cleaned.log) < len(log):
+            cleaned = self._nodes.copy(cleaned, session, log)
+        if cleaned is None or self._nodes.join(cleaned, session, log) is None:
+            raise Violation(f"the next session, {who} can never join again: it tells {told}")
+        return mark >= len(log) - 1
 
 
-def _is_healthy(replica: Seen) -> bool:
+def _is_healthy(seen: Seen) -> bool:
     """Nothing ever befell its disk, for all that can be known."""
-    standing, told = replica
-    return told.lost is None and (standing.session == NO_SESSION or told.joined >= standing.session)
+    standing, replica = seen
+    return replica.lost is None and (standing.session == NO_SESSION or replica.joined >= standing.session)
 
 
 def _is_majority(standings: tuple[Standing, ...], places: list[int]) -> bool:

@@ -16,6 +16,7 @@ from .decisions import Decisions
 from .promises import Quiet, Seen, check_confirmed, seen
 from .settling import settle
 from .states import NAMES, Column, Head
+from .storage import Storage
 
 _BITS = 24
 _MASK = (1 << _BITS) - 1
@@ -86,7 +87,8 @@ class Search:
     def __init__(self, decisions: Decisions, bounds: Bounds) -> None:
         self._bounds = bounds
         self._asked = Asked(decisions)
-        self._quiet = Quiet(self._asked)
+        self._nodes = Storage(decisions.replica)
+        self._quiet = Quiet(self._asked, self._nodes)
         self._heads: _Numbers[Head] = _Numbers()
         self._columns: _Numbers[Column] = _Numbers()
         self._seen: _Numbers[Seen] = _Numbers()
@@ -171,7 +173,7 @@ class Search:
                     after_head, columns = self._settle(after_head, columns)
                 yield _Move(words, place, after_head, columns)
         values = tuple([self._columns.values[number] for number in numbers])
-        for step in cluster.steps(self._asked, self._bounds, self._heads.values[head], values):
+        for step in cluster.steps(self._asked, self._nodes, self._bounds, self._heads.values[head], values):
             changed = settle(step.head, step.columns) if step.settles else (step.head, step.columns)
             yield _Move(step.words, None, *self._numbered(*changed))
 
@@ -181,7 +183,7 @@ class Search:
             known = self._local[key] = [
                 (step.words, self._heads[step.head], self._columns[step.column], step.stores, step.settles)
                 for step in attempts.steps(
-                    self._asked, self._bounds, self._heads.values[head], self._columns.values[column]
+                    self._asked, self._nodes, self._bounds, self._heads.values[head], self._columns.values[column]
                 )
             ]
         return known

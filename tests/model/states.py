@@ -26,6 +26,9 @@ class Replica(NamedTuple):
     log: str = ""
     unsynced: int = 0
     lost: int | None = None
+    """It may have lost what is above this; None when it has not."""
+    untrusted: bool = False
+    """Bad bytes above `lost` are still there, and have to be cut before anything is written."""
 
 
 class Standing(NamedTuple):

@@ -1,80 +1,154 @@
-"""What a replica does with a request: the storage side's rules, as `docs/replication.md` has them.
+"""What a replica does with a request: production's decisions, carried out on a disk that is a value.
 
-Each function is one atomic request, durable when it returns; None is a refusal. Only `fence` raises the fence, and
-everything else demands that it be the sender's session.
+Each request is one atomic step, durable when it is answered; None is a refusal. `Append` and `Cut` behave as
+`log.partition.PartitionLog` does.
 """
 
 from __future__ import annotations
 
-from polonaise.terms import NO_TRANSACTION
+from collections.abc import Iterable
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
 
+from polonaise.log.promises import Promises
+from polonaise.terms import NO_TRANSACTION, UNRESOLVED
+
+from .asked import Violation, crc
 from .states import Replica, Told
 
 
-def fence(replica: Replica, session: int) -> tuple[Replica, Told] | None:
-    """Last-session-info. Appends that came before it are synced before it answers."""
-    if session < replica.fence:
-        return None
-    replica = replica._replace(fence=session, unsynced=0)
-    return replica, told(replica)
+class _Batch(NamedTuple):
+    """What production looks at when it is given a batch to keep."""
+
+    first: int
+    last: int
+    crc: int
+    previous_crc: int
+    letter: str
 
 
-def told(replica: Replica) -> Told:
-    return Told(replica.joined, replica.confirmed, replica.log, replica.lost)
+class Storage:
+    """The requests of a server to a replica, each decided by `storage.protocol.replica`."""
+
+    def __init__(self, replica: ModuleType) -> None:
+        self._module = replica
+        self.fence = cache(self._fence)
+        self.truncate = cache(self._truncate)
+        self.copy = cache(self._copy)
+        self.join = cache(self._join)
+        self.confirm = cache(self._confirm)
+        self.store = cache(self._store)
+        self.may_read = cache(self._may_read)
+
+    def _fence(self, held: Replica, session: int) -> tuple[Replica, Told] | None:
+        """Last-session-info. Appends that came before it are synced before it answers."""
+        held = held._replace(unsynced=0)
+        after = _carry_out(held, self._of(held).last_session_info(session))
+        return None if after is None else (after, told(after))
+
+    def _truncate(self, held: Replica, session: int, last: int) -> Replica | None:
+        return _carry_out(held, self._of(held).truncate(session, last))
+
+    def _copy(self, held: Replica, session: int, log: str) -> Replica | None:
+        """Take the batch of `log` that is asked for next: the one after the end of what is held."""
+        if len(held.log) >= len(log):
+            return None
+        return _carry_out(held, self._of(held).copy(session, [_batch(log, len(held.log))]))
+
+    def _join(self, held: Replica, session: int, log: str) -> Replica | None:
+        return _carry_out(held, self._of(held).join(session, session, len(log) - 1, crc(log)))
+
+    def _confirm(self, held: Replica, session: int, low_water_mark: int) -> Replica | None:
+        return _carry_out(held, self._of(held).confirm(session, low_water_mark))
+
+    def _store(self, held: Replica, session: int, log: str) -> Replica | None:
+        """Write the last batch of `log` for a session that it has joined on the connection this comes on.
+
+        What it joined on is its only memory that is not on disk: to restore it, it is told to join once more.
+        """
+        replica = self._of(held)
+        if held.joined == session:
+            replica.join(session, session, len(held.log) - 1, crc(held.log))
+        batch = _batch(log, len(log) - 1)
+        request = self._module.StoreRequest(session, session, 1, [batch])
+        after = _carry_out(held, replica.store([request]))
+        return None if after is None else after._replace(unsynced=held.unsynced + 1)
+
+    def _may_read(self, held: Replica, session: int) -> bool:
+        return self._of(held).read(session) is None
+
+    def _of(self, held: Replica) -> Any:
+        lost = UNRESOLVED if held.lost is None else held.lost
+        promises = Promises(
+            fence=held.fence,
+            joined=held.joined,
+            prepared=NO_TRANSACTION,
+            confirmed=held.confirmed,
+            lost_above=lost,
+            untrusted=held.untrusted,
+        )
+        return self._module.Replica(promises, len(held.log) - 1, crc(held.log))
 
 
-def truncate(replica: Replica, session: int, last: int) -> Replica | None:
-    if replica.fence != session:
-        return None
-    return replica._replace(log=replica.log[: last + 1])
+def _carry_out(held: Replica, actions: Iterable[object]) -> Replica | None:
+    acknowledged = False
+    for action in actions:
+        match type(action).__name__:
+            case "Refuse":
+                return None
+            case "Save":
+                held = _saved(held, action.promises)  # type: ignore[attr-defined]
+            case "Cut":
+                held = held._replace(log=held.log[: action.last + 1], untrusted=False)  # type: ignore[attr-defined]
+            case "Append":
+                if acknowledged:
+                    raise Violation("a batch is acknowledged before it is written")
+                for batch in action.batches:  # type: ignore[attr-defined]
+                    if held.untrusted or batch.first != len(held.log) or batch.previous_crc != crc(held.log):
+                        return None
+                    held = held._replace(log=held.log + batch.letter)
+            case "Acknowledge":
+                acknowledged = True
+    return held
 
 
-def copy(replica: Replica, session: int, log: str) -> Replica | None:
-    """Take the next batch of `log`; refused when it does not follow what is held here."""
-    held = len(replica.log)
-    if replica.fence != session or held >= len(log) or log[:held] != replica.log:
-        return None
-    return replica._replace(log=log[: held + 1])
+def _saved(held: Replica, promises: Promises) -> Replica:
+    return held._replace(
+        fence=promises.fence,
+        joined=promises.joined,
+        confirmed=promises.confirmed,
+        lost=promises.lost_above if promises.may_have_lost else None,
+        untrusted=promises.untrusted,
+    )
 
 
-def join(replica: Replica, session: int, log: str) -> Replica | None:
-    """Become clean: the log is exactly this one. What may have been lost is certainly back."""
-    if replica.fence != session or replica.log != log:
-        return None
-    return replica._replace(joined=session, lost=None)
+def _batch(log: str, place: int) -> _Batch:
+    return _Batch(place, place, crc(log[: place + 1]), crc(log[:place]), log[place])
 
 
-def confirm(replica: Replica, session: int, low_water_mark: int) -> Replica | None:
-    if replica.fence != session:
-        return None
-    return replica._replace(confirmed=max(replica.confirmed, low_water_mark))
+def told(held: Replica) -> Told:
+    return Told(held.joined, held.confirmed, held.log, held.lost)
 
 
-def store(replica: Replica, session: int, log: str, batch: str) -> Replica | None:
-    """Write a batch of a session that this replica has joined, after `log`."""
-    if replica.fence != session or replica.joined != session or replica.log != log:
-        return None
-    return replica._replace(log=log + batch, unsynced=replica.unsynced + 1)
+def sync(held: Replica) -> Replica:
+    return held._replace(unsynced=0)
 
 
-def sync(replica: Replica) -> Replica:
-    return replica._replace(unsynced=0)
-
-
-def crash(replica: Replica) -> Replica:
+def crash(held: Replica) -> Replica:
     """The torn tail above all evidence of sync is cut: "has not"."""
-    return replica._replace(log=replica.log[: len(replica.log) - replica.unsynced], unsynced=0)
+    return held._replace(log=held.log[: len(held.log) - held.unsynced], unsynced=0)
 
 
-def rot(replica: Replica, last: int) -> Replica:
-    """Bytes that were synced are bad above `last`: recorded, and not believed."""
-    lost = last if replica.lost is None else min(last, replica.lost)
-    return crash(replica)._replace(log=replica.log[: last + 1], lost=lost)
+def rot(held: Replica, last: int) -> Replica:
+    """Bytes that were synced are bad above `last`: recorded, and not believed until they have been cut."""
+    lost = last if held.lost is None else min(last, held.lost)
+    return held._replace(log=held.log[: last + 1], unsynced=0, lost=lost, untrusted=True)
 
 
 def wiped() -> Replica:
     return Replica()
 
 
-def last_synced(replica: Replica) -> int:
-    return len(replica.log) - replica.unsynced + NO_TRANSACTION
+def last_synced(held: Replica) -> int:
+    return len(held.log) - held.unsynced + NO_TRANSACTION

@@ -16,7 +16,7 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
 from polonaise.client.waiting import AppliedMark
-from polonaise.errors import DataDamaged, PolonaiseError
+from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
@@ -130,8 +130,6 @@ class Applier:
     async def _failed(self, transaction: TransactionId, error: Exception) -> None:
         """Report, rest, and ask the view how far it is: that may have changed under it."""
         _log.warning("the view failed on %d of partition %d: %r", transaction, self._partition, error)
-        if isinstance(error, DataDamaged):
-            raise error
         try:
             told = self._view.failed(self._partition, transaction, error)
             if told is not None:

@@ -62,9 +62,8 @@ class Stream:
         for mounted in list(self.partitions.values()):
             mounted.lost(self, error)
 
-    def detach(self, partition: PartitionId) -> None:
-        """The partition is served elsewhere now; a stream that serves none is closed."""
-        self.partitions.pop(partition, None)
+    def close_unless_used(self) -> None:
+        """A partition is served elsewhere now: a stream that serves none is closed."""
         if not self.partitions:
             self.connection.close()
 

@@ -208,17 +208,21 @@ class Log:
         return appends
 
     def _choose(self, given: tuple[Any, ...]) -> PartitionId:
+        self._check_open()
         if self._partitioner is not None:
             return self._partitioner(given, self.partition_count)
         if self.partition_count == 1:
             return 0
         raise BadOption(f"which of {self.partition_count} partitions? Say partition=, or connect with a partitioner")
 
-    def _check_partition(self, partition: PartitionId) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise Closed("this client was closed")
         if not self.client_id:
             raise Closed("this client was not started: use `async with`, or `await log.start()`")
+
+    def _check_partition(self, partition: PartitionId) -> None:
+        self._check_open()
         if not 0 <= partition < self.partition_count:
             raise UnknownPartition(
                 f"partition {partition}; this cluster has partitions 0 to {self.partition_count - 1}"

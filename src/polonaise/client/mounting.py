@@ -29,7 +29,10 @@ from polonaise.errors import (
     ProtocolError,
     Retry,
     UnknownPartition,
+    UnsupportedVersion,
+    WrongClusterKey,
     WrongGeneration,
+    WrongRole,
     error_of,
 )
 from polonaise.host import Host
@@ -40,6 +43,9 @@ from polonaise.wire.codec import Message
 from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount, Mounted, Refused, Unmount
 
 _log = logging.getLogger("polonaise.client")
+
+_HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion)
+"""What no pause mends: the partition stops and says so. Anything else may pass."""
 
 
 class Form(NamedTuple):
@@ -114,6 +120,8 @@ class Mounting:
         self._settings = settings
         self._subscription = Subscription(-1)
         self._attempt: _Attempt | None = None
+        self._stream: Stream | None = None
+        """The stream of the latest attempt."""
         self._untaken_bytes = 0
         """Feed that was offered and not given back."""
         self._owed_bytes = 0
@@ -122,12 +130,16 @@ class Mounting:
     async def keep_mounted(self) -> None:
         """Until the partition stops; a task of its own."""
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
-        self._subscription = Subscription(await self._taker.begin())
+        try:
+            self._subscription = Subscription(await self._taker.begin())
+        except PolonaiseError as error:
+            self.stop(error)
+            return
         self._routes.listeners.append(self._assigned)
         while self._appends.stopped is None:
             ended = await self._mount_once(backoff)
             self._note(ended.error)
-            if self._appends.stopped is not None or isinstance(ended.error, UnknownPartition):
+            if self._appends.stopped is not None or isinstance(ended.error, _HOPELESS):
                 self.stop(ended.error)
                 return
             if ended.pause:
@@ -148,6 +160,9 @@ class Mounting:
             stream = await self._links.stream(owner.address)
         except PolonaiseError as error:
             return _Ended(error)
+        before, self._stream = self._stream, stream
+        if before is not None and before is not stream:
+            before.close_unless_used()
         attempt = self._begin(stream, owner)
         try:
             if stream.connection.closed:
@@ -189,7 +204,7 @@ class Mounting:
         stream = attempt.stream
         if attempt.ready and not stream.connection.closed:
             stream.connection.send(Unmount(), partition=self._partition)
-        stream.detach(self._partition)
+        stream.partitions.pop(self._partition, None)
 
     def _check_silence(self, attempt: _Attempt) -> None:
         """While a mount has no answer: does anything come? A view that takes nothing is not the server's fault."""

@@ -15,6 +15,7 @@ from polonaise.errors import (
     Overloaded,
     PolonaiseError,
     ProtocolError,
+    Retry,
     UnsupportedVersion,
     WrongClusterKey,
     WrongRole,
@@ -220,12 +221,15 @@ class Connection(asyncio.Protocol):
         if not self._greeted.done():
             self._greeted.set_exception(error)
         waiting, self._requests = self._requests, {}
+        if error.retry is not Retry.AGAIN and not isinstance(error, Closed):
+            # What closed the connection, a garbled frame most likely, was no fault of the requests that waited.
+            error = ConnectionLost(f"the connection to {self.peer_name} ended: {error}")
         for answer in waiting.values():
             if not answer.done():
                 answer.set_exception(error)
                 _retrieve(answer)
         if self._on_closed:
-            self._on_closed(self, error)
+            self._on_closed(self, self.closed)
 
     # ------------------------------------------------------------------ asyncio.Protocol
 

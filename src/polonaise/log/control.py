@@ -35,6 +35,8 @@ PARTITION_BYTES: Final = 3 * SECTOR_BYTES
 _HEADER: Final = struct.Struct("<4sHHq16s")
 _MAGIC: Final = b"PLNW"
 _CRC_OFFSET: Final = 124
+_EVIDENCE_PAUSE_S: Final = 0.02
+"""Evidence is written at most this often: more of it would cost each append a second trip to the disk's threads."""
 
 
 def encode_header(cluster_key: bytes, created_us: int) -> bytes:
@@ -230,6 +232,7 @@ class ControlFile:
             await self._wake.wait()
             self._wake.clear()
             await self._flush_evidence()
+            await asyncio.sleep(_EVIDENCE_PAUSE_S)
 
     async def _flush_evidence(self) -> None:
         while self._noted:

@@ -30,14 +30,27 @@ class ChildNode:
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
         """Where it listens; stays the same over restarts."""
+        self.exit_status: int | None = None
+        """How it ended last: 0 after a clean stop, below 0 by that signal; None while it runs."""
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process that was started last still runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error, over all its lives."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
     def start(self, deadline_s: float = 30.0) -> None:
         """Start it, and return when it listens. Raises `StartFailed`."""
         arguments = [*self._arguments, "--listen", self.address or "127.0.0.1:0"]
+        self.exit_status = None
         with self._log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "polonaise.cli", *arguments],
@@ -49,7 +62,7 @@ class ChildNode:
         line = _first_line(self._process.stdout.fileno(), deadline_s)
         if not line.startswith("listening "):
             self.kill()
-            tail = self._log.read_text(errors="replace")[-2000:]
+            tail = self.log[-2000:]
             raise StartFailed(f"{self.name} did not start: {tail.strip() or 'it printed nothing'}")
         self.address = line.removeprefix("listening ").strip()
 
@@ -70,6 +83,7 @@ class ChildNode:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self.exit_status = self._process.returncode
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._process = None

@@ -79,17 +79,24 @@ class CatchUp:
         session = self._writing.session
         info = expect(await self._links[name].ask_bulk(LastSessionInfo(session), self._partition), SessionInfo)
         answer = answer_of(info)
+        if answer.joined == session:
+            # It joined and was left out of the engagement: in this session it takes neither cuts nor copies.
+            return
         last: TransactionId = answer.max_synced
         clean = recovery.clean_to(self._writing.value, name, answer, self._writing.closing)
         if last > clean or answer.lost_above is not None:
             last = expect(await self._ask(name, Truncate(session, clean)), Done).last
-        while self._writing.committed - last > self._settings.readmit_transactions:
+        copied, worked_s = 0, 0.0
+        while (missing := self._writing.committed - last) > 0:
+            if missing <= min(copied, self._settings.readmit_transactions) and worked_s <= self._settings.gather_s / 4:
+                # No more than the last round brought, which was quick: the next session will wait for that much.
+                return
             began_s = self._host.clock.monotonic_s()
             payload = await self._read(last + 1, self._writing.committed)
             done = expect(await self._ask(name, Copy(session, payload=[payload])), Done)
             if done.last <= last:
                 raise ProtocolError(f"{name} took a copy and did not grow")
-            last = done.last
+            copied, last = done.last - last, done.last
             await self._ask(name, Confirm(session, last))
             worked_s = self._host.clock.monotonic_s() - began_s
             await asyncio.sleep(worked_s * self._settings.copy_pause_ratio)

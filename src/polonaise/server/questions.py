@@ -36,6 +36,7 @@ async def read(owner: Owner, settings: ServerSettings, request: Read) -> Batches
     committed = owner.committed
     if owner.stopped is not None:
         raise owner.stopped.with_traceback(None)  # one error for many requests: it would grow with each
+    _check_opened(owner)
     if request.first > committed:
         return Batches(committed)
     bytes_max = min(request.bytes_max, settings.read_bytes_max)
@@ -48,6 +49,12 @@ async def read(owner: Owner, settings: ServerSettings, request: Read) -> Batches
         request.first, committed, bytes_max, with_data=with_data, after_time_us=request.after_time_us
     )
     return Batches(committed, payload=[raw])
+
+
+def _check_opened(owner: Owner) -> None:
+    """Before its first session an owner does not know what is committed: it may not say that there is nothing."""
+    if not owner.counts["sessions"]:
+        raise PartitionNotReady(f"partition {owner.partition} waits for {owner.waits_for}")
 
 
 def _from_cache(owner: Owner, first: TransactionId, bytes_max: int, with_data: bool) -> list[bytes]:
@@ -70,6 +77,7 @@ async def fetch(owner: Owner, settings: ServerSettings, request: Fetch) -> Bodie
     raw = request.ids
     if len(raw) % 8 or len(raw) > 8 * FETCH_MAX:
         raise ProtocolError("a fetch of ids that do not parse, or of too many")
+    _check_opened(owner)
     ids = struct.unpack(f"<{len(raw) // 8}q", raw)
     bodies: list[bytes] = []
     crcs: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import multiprocessing
 import sys
@@ -54,6 +55,7 @@ def _run_all(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
     """Results as they come, the work spread over processes; each schedule begins in a fresh world anyway."""
     from polonaise.simulator.schedule import run
 
+    gc.freeze()
     if jobs <= 1:
         yield from map(run, seeds)
         return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,7 +21,7 @@ from polonaise.simulator.configuration import Configuration, DiskConfiguration, 
 from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.ground import FinalLog, Replica, read_replica
 from polonaise.simulator.history import History, Violation
-from polonaise.simulator.loop import ScheduleFailed
+from polonaise.simulator.loop import START_S, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.workload import STEPS, Session
 from polonaise.simulator.world import World
@@ -55,15 +57,20 @@ def run(seed: int, *, record: bool = False) -> Result:
     schedule = Schedule(seed, record=record)
     result = Result(seed)
     try:
-        schedule.world.run(schedule.play())
+        with warnings.catch_warnings():
+            # A process that dies between making a coroutine and running it leaves it unrun.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            schedule.world.run(schedule.play())
     except ScheduleFailed as error:
         result.failure = str(error) or type(error).__name__
+    finally:
+        gc.collect()  # A dead world is one large cycle, and every one that is left makes the next ones slower.
     world = schedule.world
     result.fingerprint = world.trace.fingerprint
     result.faults = {**world.faults.counts, **schedule.cluster.service.census, **schedule.census}
     result.appends = len(schedule.history.tries)
     result.committed = sum(1 + mark for mark in schedule.history.told)
-    result.virtual_s, result.steps = world.loop.now, world.loop.steps
+    result.virtual_s, result.steps = world.loop.now - START_S, world.loop.steps
     result.trace = world.trace.lines or []
     return result
 
@@ -141,7 +148,7 @@ class Schedule:
         """Every replica takes part again; one whose promises are damaged comes back as a new one."""
         for _ in range(int(_REPAIR_S / 2 / _LOOK_S)):
             if self._all_engaged():
-                return
+                break
             await asyncio.sleep(_LOOK_S)
         for node in self.cluster.storage:
             if node.name in self.nemesis.spoilt and not self._engaged(node):

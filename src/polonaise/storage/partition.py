@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -83,6 +84,8 @@ class PartitionReplica:
         self._arrived = asyncio.Event()
         self._log: PartitionLog | None = None
         self._replica: Replica | None = None
+        self._changing = asyncio.Lock()
+        """Held by whoever changes the log: the queue's task, or a read that has met damage."""
         self.unavailable: PolonaiseError | None = None
         """Why the files can't be used; None while they can."""
         self.counts = {"batches": 0, "syncs": 0, "refused": 0}
@@ -117,23 +120,40 @@ class PartitionReplica:
         return f"queue of partition {self._partition}"
 
     async def _run(self) -> None:
-        try:
-            self._log = await self._open_log()
-            self._replica = Replica(self._log.slot.promises, self._log.last, self._log.last_crc)
-            if self._log.damage:
-                _log.error("partition %d: %s", self._partition, self._log.damage)
-        except PolonaiseError as error:
-            _log.error("partition %d can't be used: %s", self._partition, error)
-            self.unavailable = error
+        await self._open()
         while True:
             while not self._queue:
                 self._arrived.clear()
                 await self._arrived.wait()
-            await self._obey(self._next_run())
+            async with self._changing:
+                if self._is_shut and isinstance(self._queue[0].message, LastSessionInfo):
+                    await self._open()
+                await self._obey(self._next_run())
             if self._paused and self._queue_bytes <= self._settings.queue_bytes_max // 2:
                 for connection in self._paused:
                     connection.resume(self._pause_reason)
                 self._paused.clear()
+
+    @property
+    def _is_shut(self) -> bool:
+        return self.unavailable is not None or (self._log is not None and self._log.broken is not None)
+
+    async def _open(self) -> None:
+        """Open the files: at first, and when a session begins after they could not be used, for that may have passed."""
+        before, self._log, self._replica = self._log, None, None
+        if before is not None:
+            with contextlib.suppress(PolonaiseError):
+                await before.close()
+        try:
+            log = await self._open_log()
+        except PolonaiseError as error:
+            _log.error("partition %d can't be used: %s", self._partition, error)
+            self.unavailable = error
+            return
+        if log.damage:
+            _log.error("partition %d: %s", self._partition, log.damage)
+        self._log, self._replica = log, Replica(log.slot.promises, log.last, log.last_crc)
+        self.unavailable = None
 
     def _next_run(self) -> list[_Entry]:
         """The next message; with it, if it is a `Store`, all those of its connection that follow at once."""
@@ -246,7 +266,9 @@ class PartitionReplica:
             await connection.wait_writable()
             connection.send(Batches(message.last, payload), request=request, partition=self._partition)
         except DamageFound as error:
-            await self._record(error)
+            async with self._changing:
+                if log is self._log:
+                    await self._record(log, replica, error)
             connection.refuse(error, request=request, partition=self._partition)
         except PolonaiseError as error:
             connection.refuse(error, request=request, partition=self._partition)
@@ -271,13 +293,12 @@ class PartitionReplica:
         try:
             crc, digest = await log.digest(entry.message.last)
         except DamageFound as error:
-            await self._record(error)
+            await self._record(log, replica, error)
             raise
         self._answer(entry, DigestIs(entry.message.last, crc, digest))
 
-    async def _record(self, damage: DamageFound) -> None:
+    async def _record(self, log: PartitionLog, replica: Replica, damage: DamageFound) -> None:
         """Bytes that were good once are not: nothing above them is believed from now on, also after a restart."""
-        log, replica = self._usable()
         if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
             return
         _log.error("partition %d: %s", self._partition, damage)

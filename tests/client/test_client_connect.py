@@ -1,0 +1,104 @@
+"""What an application reaches first: the package's face, addresses, options."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from clientrig import World
+
+import polonaise
+from polonaise.client.protocol.draft import Limits, Lock
+from polonaise.errors import BadOption, BodyTooLarge, Closed, NotInitialized, TooManyLocks, WrongClusterKey
+
+
+def test_importing_the_package_is_light() -> None:
+    script = (
+        "import polonaise, sys; print(','.join(m for m in ('asyncio', 'uvloop', 'rich', 'ssl') if m in sys.modules))"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == ""
+
+
+def test_every_public_name_is_there() -> None:
+    for name in polonaise.__all__:
+        assert getattr(polonaise, name) is not None
+    assert set(polonaise.__all__) <= set(dir(polonaise))
+    with pytest.raises(AttributeError):
+        _ = polonaise.nonsense  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("address", ["", "file:", "embedded:./bank", "zookeeper://127.0.0.1:2181/bank", "/tmp/bank"])
+async def test_an_address_that_is_not_supported_is_refused_and_says_what_is(address: str) -> None:
+    with pytest.raises(BadOption, match="file:PATH"):
+        async with polonaise.connect(address):
+            pass
+
+
+async def test_a_directory_without_a_cluster_is_said_to_be_one(tmp_path) -> None:
+    with pytest.raises(NotInitialized):
+        async with polonaise.connect(f"file:{tmp_path}"):
+            pass
+
+
+async def test_a_body_over_the_limit_is_refused_before_anything_is_sent(world: World) -> None:
+    client = await world.client()
+    with pytest.raises(BodyTooLarge):
+        client.append(bytes(1024 * 1024 + 1))
+    with pytest.raises(BodyTooLarge):
+        await client.run(lambda tx: tx.append(bytes(1024 * 1024 + 1)))
+    assert (await client.append(bytes(1024 * 1024))).id == 0
+
+
+async def test_too_many_locks_are_refused_before_anything_is_sent(world: World) -> None:
+    client = await world.client()
+    locks = [Lock("account", number) for number in range(1_001)]
+    with pytest.raises(TooManyLocks):
+        client.append(b"x", locks=locks)
+
+    def context(tx: polonaise.Draft) -> None:
+        for lock in locks:
+            tx.read_lock(lock.name, lock.id)
+
+    with pytest.raises(TooManyLocks):
+        await client.run(context)
+    assert (await client.append(b"x", locks=locks[:1_000])).id == 0
+
+
+@pytest.mark.parametrize("data", ["text", 7, None])
+async def test_data_that_is_not_bytes_is_refused(world: World, data: object) -> None:
+    client = await world.client()
+    with pytest.raises(BadOption):
+        client.append(data)
+
+
+async def test_a_header_that_does_not_fit_is_refused(world: World) -> None:
+    client = await world.client()
+    with pytest.raises(BadOption):
+        client.append(b"x", header=2**31)
+
+
+async def test_a_server_of_another_cluster_is_never_written_to(world: World) -> None:
+    from dataclasses import replace
+
+    world.coordinator.description = replace(world.coordinator.description, key=b"another cluster!")
+    client = await world.client()
+    with pytest.raises(WrongClusterKey):
+        await client.high_water_mark()
+    with pytest.raises(polonaise.PolonaiseError, match="wrong_cluster_key"):
+        await client.run(lambda tx: tx.append(b"x"), timeout=0.05)
+    assert world.log.bodies() == []
+
+
+async def test_a_client_that_was_not_started_says_so(world: World) -> None:
+    client = polonaise.Log(world.host, world.coordinator)  # type: ignore[arg-type]
+    with pytest.raises(Closed, match="start"):
+        client.append(b"x")
+    await client.close()
+
+
+async def test_limits_can_be_set_lower(world: World) -> None:
+    client = await world.client(settings={"limits": Limits(body_bytes_max=10)})
+    with pytest.raises(BodyTooLarge):
+        client.append(b"x" * 11)

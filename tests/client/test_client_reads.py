@@ -1,0 +1,262 @@
+"""Reading without a view: dense, verified, while the next answer is on its way; and questions to the owner."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from clientrig import World, until
+from fakeserver import FakeServer
+
+from polonaise.errors import (
+    BadOption,
+    BatchDamaged,
+    BeyondLog,
+    Closed,
+    DeadlineExceeded,
+    LogForked,
+    OutOfOrder,
+    UnknownPartition,
+)
+from polonaise.terms import Transaction
+
+
+async def ids(reading) -> list[int]:
+    return [tx.id async for tx in reading]
+
+
+def filled(world: World, batches: int = 10, each: int = 10) -> None:
+    for number in range(batches):
+        world.log.fill(*[b"%d" % (number * each + place) for place in range(each)])
+
+
+@pytest.mark.parametrize(
+    ("after", "until_id", "expected"),
+    [
+        (-1, None, range(100)),
+        (41, None, range(42, 100)),
+        (-1, 57, range(58)),
+        (13, 17, range(14, 18)),
+        (99, None, range(0)),
+        (50, 50, range(0)),
+        (-1, 1_000, range(100)),
+    ],
+)
+async def test_a_range_is_read_in_order(world: World, after: int, until_id: int | None, expected: range) -> None:
+    filled(world)
+    client = await world.client(settings={"read_bytes": 700})
+    read = [tx async for tx in client.read(after=after, until=until_id)]
+    assert [tx.id for tx in read] == list(expected)
+    assert [tx.data for tx in read] == [b"%d" % number for number in expected]
+
+
+async def test_an_empty_partition_reads_as_nothing(world: World) -> None:
+    client = await world.client()
+    assert await ids(client.read()) == []
+
+
+async def test_batches_come_whole_and_verified(world: World) -> None:
+    filled(world)
+    client = await world.client(settings={"read_bytes": 700})
+    batches = [batch async for batch in client.read_batches(after=14, until=31)]
+    assert (batches[0].first, batches[0].last) == (10, 19)
+    assert batches[-1].last >= 31
+    assert [bytes(batch.view) for batch in batches] == [bytes(b.view) for b in world.log.batches[1 : 1 + len(batches)]]
+
+
+async def test_batches_can_be_read_without_their_bodies(world: World) -> None:
+    filled(world)
+    client = await world.client()
+    batches = [batch async for batch in client.read_batches(with_data=False)]
+    assert sum(batch.count for batch in batches) == 100
+    assert not any(batch.has_data for batch in batches)
+
+
+async def test_the_next_answer_is_asked_for_before_this_one_is_consumed(world: World) -> None:
+    filled(world)
+    client = await world.client(settings={"read_bytes": 1})
+    reader = client.read_batches()
+    await anext(reader)
+    await until(lambda: len(world.server.heard.reads) == 2)
+    await asyncio.sleep(0.01)
+    assert len(world.server.heard.reads) == 2
+    await reader.aclose()
+
+
+async def test_without_following_it_ends_at_what_was_committed_when_it_began(world: World) -> None:
+    filled(world)
+    client = await world.client(settings={"read_bytes": 1})
+    read: list[int] = []
+    async for tx in client.read():
+        read.append(tx.id)
+        if tx.id % 10 == 0:
+            world.log.fill(b"later")
+    assert read == list(range(100))
+
+
+async def test_following_goes_on_with_what_is_appended(world: World) -> None:
+    client = await world.client()
+    seen: list[bytes] = []
+
+    async def follow() -> None:
+        async for tx in client.read(follow=True):
+            seen.append(tx.data)
+
+    following = asyncio.ensure_future(follow())
+    for number in range(5):
+        world.log.fill(b"%d" % number)
+        await until(lambda number=number: len(seen) == number + 1)
+    following.cancel()
+    assert seen == [b"%d" % number for number in range(5)]
+
+
+async def test_leaving_a_read_early_leaves_no_request_behind(world: World) -> None:
+    filled(world)
+    client = await world.client(settings={"read_bytes": 1})
+    reading = client.read()
+    async for tx in reading:
+        if tx.id == 15:
+            break
+    await reading.aclose()  # type: ignore[attr-defined]
+    await until(lambda: len(asyncio.all_tasks()) <= 2 + len(world.host.tasks))
+
+
+async def test_a_read_goes_on_over_broken_connections_and_moves(world: World) -> None:
+    filled(world)
+    client = await world.client(settings={"read_bytes": 1})
+    read: list[int] = []
+    async for tx in client.read():
+        read.append(tx.id)
+        if tx.id in (5, 25):
+            world.server.break_connections()
+        if tx.id == 55:
+            FakeServer(world.host, dict(world.logs), "server:2", generation=2)
+            world.server.crash()
+            world.coordinator.assign(0, "server:2", 2)
+    assert read == list(range(100))
+
+
+async def test_a_damaged_batch_is_not_yielded(world: World) -> None:
+    filled(world)
+    world.server.damage = lambda raw: raw[:-1] + bytes([raw[-1] ^ 1])
+    client = await world.client()
+    with pytest.raises(BatchDamaged):
+        await ids(client.read())
+
+
+async def test_a_gap_is_not_passed_over(world: World) -> None:
+    filled(world)
+    del world.log.batches[4]
+    client = await world.client()
+    with pytest.raises(OutOfOrder):
+        await ids(client.read())
+
+
+async def test_a_batch_of_another_log_is_a_fork(world: World) -> None:
+    filled(world, 3)
+    world.log.batches[1].crc ^= 1
+    world.log.batches[2:] = []
+    filled(world, 1)
+    client = await world.client()
+    world.log.batches[1].crc ^= 1
+    with pytest.raises(LogForked):
+        await ids(client.read())
+
+
+async def test_reading_from_a_time(world: World) -> None:
+    filled(world)
+    client = await world.client()
+    since = world.log.batches[4].commit_time_us
+    assert await ids(client.read_time(since=since)) == list(range(40, 100))
+    assert await ids(client.read_time(since=since + 1)) == list(range(50, 100))
+    aware = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since)
+    assert await ids(client.read_time(since=aware)) == list(range(40, 100))
+    assert await ids(client.read_time(since=0)) == list(range(100))
+
+
+async def test_a_time_without_a_zone_is_refused(world: World) -> None:
+    client = await world.client()
+    with pytest.raises(BadOption):
+        client.read_time(since=datetime(2024, 1, 1))  # noqa: DTZ001 - the point
+
+
+async def test_single_transactions_marks_registers_and_health(world: World) -> None:
+    filled(world)
+    world.log.registers[b"k"] = b"v"
+    client = await world.client()
+    tx = await client.transaction(42)
+    assert isinstance(tx, Transaction)
+    assert (tx.id, tx.data) == (42, b"42")
+    assert await client.high_water_mark() == 99
+    assert await client.register(b"k") == b"v"
+    assert await client.register(b"other") is None
+    assert await client.health() == {"well": True}
+
+
+@pytest.mark.parametrize("beyond", [-1, 100, 10**12])
+async def test_a_transaction_beyond_the_log_is_said_to_be(world: World, beyond: int) -> None:
+    filled(world)
+    client = await world.client()
+    with pytest.raises(BeyondLog):
+        await client.transaction(beyond)
+
+
+async def test_a_question_that_nobody_answers_has_a_deadline_and_says_why(world: World) -> None:
+    world.server.crash()
+    client = await world.client()
+    with pytest.raises(DeadlineExceeded, match="nobody listens"):
+        await client.high_water_mark(timeout=0.05)
+    with pytest.raises(DeadlineExceeded):
+        await ids(client.read(timeout=0.05))
+
+
+async def test_a_partition_without_an_owner_is_waited_for(two_partitions: World) -> None:
+    world = two_partitions
+    client = await world.client()
+    world.coordinator._held.value.owners.pop(1)  # type: ignore[attr-defined]
+    asking = asyncio.ensure_future(client.high_water_mark(1))
+    await asyncio.sleep(0.01)
+    world.coordinator.assign(1, world.server.address, 1)
+    assert await asking == -1
+
+
+async def test_an_unknown_partition_is_refused_everywhere(world: World) -> None:
+    client = await world.client()
+    for call in (
+        lambda: client.append(b"x", 1),
+        lambda: client.read(1),
+        lambda: client.read_batches(-1),
+        lambda: client.submit(lambda tx: None, partition=7),
+    ):
+        with pytest.raises(UnknownPartition):
+            call()
+    for coroutine in (
+        client.run(lambda tx: None, partition=1),
+        client.high_water_mark(1),
+        client.flush(1),
+        client.ready(1),
+        client.transaction(0, 1),
+        client.producer("billing", partition=1),
+    ):
+        with pytest.raises(UnknownPartition):
+            await coroutine
+    with pytest.raises(UnknownPartition):
+        await world.client(partitions=[3])
+
+
+async def test_which_partition_has_to_be_said_where_there_are_several(two_partitions: World) -> None:
+    client = await two_partitions.client()
+    with pytest.raises(BadOption):
+        client.append(b"x")
+    with pytest.raises(BadOption):
+        await client.high_water_mark()
+
+
+async def test_a_closed_client_reads_nothing(world: World) -> None:
+    client = await world.client()
+    await client.close()
+    with pytest.raises(Closed):
+        client.read()
+    with pytest.raises(Closed):
+        await client.high_water_mark()

@@ -1,0 +1,619 @@
+"""Connections: hello, requests and answers, deadlines, bounds, and peers that do not keep to any of it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+from linkrig import GREETING, KEY, SETTINGS, Raw, Rig, run, until
+
+from polonaise.errors import (
+    Closed,
+    ConnectionLost,
+    DeadlineExceeded,
+    FrameDamaged,
+    FrameTooLarge,
+    InvariantViolated,
+    NotOwner,
+    Overloaded,
+    PolonaiseError,
+    ProtocolError,
+    UnsupportedVersion,
+    WrongClusterKey,
+    WrongRole,
+)
+from polonaise.link.connection import ANY_CLUSTER, Connection, hello
+from polonaise.simulator import ProcessFailed
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    PROTOCOL_VERSION,
+    ROLE_CLIENT,
+    ROLE_SERVER,
+    ROLE_STORAGE,
+    Batches,
+    Feed,
+    Flush,
+    Hello,
+    HighWaterMark,
+    HighWaterMarkIs,
+    Ping,
+    Pong,
+    Refused,
+)
+
+# ------------------------------------------------------------------ hello
+
+
+def test_both_sides_learn_who_the_other_is() -> None:
+    async def scenario(rig: Rig) -> None:
+        connection = await rig.connect()
+        await until(lambda: bool(rig.server.greeted))
+        assert connection.peer is not None
+        assert rig.server.only.peer is not None
+        assert (connection.peer.name, connection.peer.role) == ("sam", ROLE_SERVER)
+        assert (rig.server.only.peer.name, rig.server.only.peer.node) == ("carol", ROLE_CLIENT)
+        assert rig.client.greeted == [connection]
+
+    run(scenario)
+
+
+def test_a_side_without_a_cluster_takes_the_peers() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.client.said = hello(ROLE_CLIENT, "newcomer")
+        connection = await rig.connect()
+        assert connection.peer is not None
+        assert connection.peer.cluster_key == KEY
+        assert rig.client.said.cluster_key == ANY_CLUSTER
+
+    run(scenario)
+
+
+def with_versions(low: int, high: int) -> Hello:
+    return Hello(low, high, ROLE_CLIENT, 1, KEY, "other version")
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        pytest.param(
+            with_versions(PROTOCOL_VERSION + 1, PROTOCOL_VERSION + 3), UnsupportedVersion, id="future version"
+        ),
+        pytest.param(with_versions(0, PROTOCOL_VERSION - 1), UnsupportedVersion, id="past version"),
+        pytest.param(hello(ROLE_STORAGE, "lost", cluster_key=KEY), WrongRole, id="wrong role"),
+        pytest.param(Hello(1, 1, 77, 1, KEY, "who"), WrongRole, id="no role at all"),
+        pytest.param(hello(ROLE_CLIENT, "lost", cluster_key=bytes(15) + b"x"), WrongClusterKey, id="wrong cluster key"),
+    ],
+)
+def test_who_does_not_belong_here_is_told_why_and_cut_off(said: Hello, error: type[PolonaiseError]) -> None:
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.raw(said)
+        await until(lambda: peer.lost)
+        assert [refusal.code for refusal in peer.heard_of(Refused)] == [error.code]
+        assert isinstance(rig.server.closed[0], error)
+        assert rig.server.greeted == []
+
+    run(scenario)
+
+
+def test_a_client_learns_that_it_speaks_another_version() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.client.said = with_versions(8, 9)
+        rig.server.said = Hello(1, 1, ROLE_SERVER, 1, KEY, "old server")
+        with pytest.raises(UnsupportedVersion, match="upgrade the older one"):
+            await rig.connect()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_follows_a_hello_at_once_is_heard_however_large_it_is(seed: int) -> None:
+    """The limit is small until the hello, and the hello may share its packet with the first large frame."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.raw(GREETING, Batches(0, payload=[bytes(300_000)]), Flush())
+        await until(lambda: len(rig.server.heard) == 2)
+        assert rig.server.heard[1:] == [Flush()]
+
+    run(scenario, seed=seed, split_chance=0.0, latency_s=0.0, jitter_s=0.0)
+
+
+# ------------------------------------------------------------------ requests and answers
+
+
+def test_answers_reach_the_requests_they_belong_to() -> None:
+    async def scenario(rig: Rig) -> None:
+        connection = await rig.connect()
+        asked = [connection.request(HighWaterMark(), partition=number, deadline_s=5) for number in range(50)]
+        answers = await asyncio.gather(*asked)
+        assert answers == [HighWaterMarkIs(1, number * 100) for number in range(50)]
+        assert connection._requests == {}
+
+    run(scenario)
+
+
+def test_a_refusal_is_raised_as_the_fault_it_names() -> None:
+    def refuse(connection: Connection, message: Message, request: int, partition: int) -> None:
+        raise NotOwner("partition 3 lives elsewhere")
+
+    async def scenario(rig: Rig) -> None:
+        rig.server.on_message = refuse
+        connection = await rig.connect()
+        with pytest.raises(NotOwner, match="lives elsewhere"):
+            await connection.request(HighWaterMark(), partition=3, deadline_s=5)
+        assert connection.closed is None  # a refused request harms nothing else
+
+    run(scenario)
+
+
+def test_a_request_has_a_deadline_and_an_answer_that_comes_later_harms_nobody() -> None:
+    asked: list[int] = []
+
+    async def scenario(rig: Rig) -> None:
+        rig.server.on_message = lambda c, m, request, p: asked.append(request)
+        connection = await rig.connect()
+        began_s = rig.client.host.clock.monotonic_s()
+        with pytest.raises(DeadlineExceeded, match="sam did not answer HighWaterMark within 2 s"):
+            await connection.request(HighWaterMark(), deadline_s=2.0)
+        assert 2.0 <= rig.client.host.clock.monotonic_s() - began_s < 2.1
+        rig.server.only.send(HighWaterMarkIs(1, 1), request=asked[0])
+        await until(lambda: bool(rig.client.heard))
+        assert connection.closed is None
+
+    run(scenario)
+
+
+def test_requests_fail_when_the_connection_breaks() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.server.on_message = lambda *_: None
+        connection = await rig.connect()
+        asked = [asyncio.ensure_future(connection.request(HighWaterMark(), deadline_s=30)) for _ in range(3)]
+        await until(lambda: len(rig.server.heard) == 3)
+        rig.world.network.reset("client", "server")
+        for failed in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(failed, ConnectionLost)
+        with pytest.raises(ConnectionLost):
+            await connection.request(HighWaterMark(), deadline_s=30)
+        with pytest.raises(ConnectionLost):
+            await connection.wait_writable()
+        connection.send(Flush())  # into the void
+        assert len(rig.client.closed) == 1
+
+    run(scenario)
+
+
+def test_asking_a_closed_connection_for_ever_keeps_nothing() -> None:
+    """One error is raised to everybody who asks: it must not collect their stacks."""
+
+    async def scenario(rig: Rig) -> None:
+        connection = await rig.connect()
+        connection.close()
+        for _ in range(100):
+            with pytest.raises(Closed):
+                await connection.request(Flush(), deadline_s=1)
+        assert connection.closed is not None
+        depth, frame = 0, connection.closed.__traceback__
+        while frame is not None:
+            depth, frame = depth + 1, frame.tb_next
+        assert depth < 10
+
+    run(scenario)
+
+
+def test_a_refusal_about_the_connection_closes_it() -> None:
+    async def scenario(rig: Rig) -> None:
+        connection = await rig.connect()
+        await until(lambda: bool(rig.server.greeted))
+        rig.server.only.send(Refused(0, "not_owner", "shutting down\x1b[31m\n"))
+        await until(lambda: connection.closed is not None)
+        assert isinstance(connection.closed, NotOwner)
+        assert connection.closed.text == "shutting down\\x1b[31m\\n"  # fit for a log
+
+    run(scenario)
+
+
+def test_our_own_mistake_stops_the_node_and_is_not_told_to_the_peer() -> None:
+    def lie(*_: object) -> None:
+        raise InvariantViolated("two and two are five")
+
+    async def scenario(rig: Rig) -> None:
+        rig.server.on_message = lie
+        connection = await rig.connect()
+        await connection.request(HighWaterMark(), deadline_s=5)
+
+    with pytest.raises(ProcessFailed, match="two and two are five"):
+        run(scenario)
+
+
+# ------------------------------------------------------------------ heartbeats and silence
+
+
+def test_an_idle_connection_lives() -> None:
+    async def scenario(rig: Rig) -> None:
+        connection = await rig.connect()
+        await asyncio.sleep(60)
+        assert connection.closed is None
+        assert rig.server.closed == []
+        assert await connection.request(HighWaterMark(), partition=1, deadline_s=5) == HighWaterMarkIs(1, 100)
+        assert [type(message) for message in rig.server.heard] == [HighWaterMark]  # heartbeats are nobody's business
+
+    run(scenario)
+
+
+def test_a_peer_that_only_listens_is_pinged_and_cut_when_it_does_not_answer() -> None:
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.greeted_raw()
+        await until(lambda: peer.lost)
+        assert 4 <= len(peer.heard_of(Ping)) <= 7
+        assert isinstance(rig.server.closed[0], ConnectionLost)
+        assert "raw was silent" in str(rig.server.closed[0])
+
+    run(scenario)
+
+
+def test_a_peer_that_answers_pings_stays() -> None:
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.greeted_raw()
+        for _ in range(40):
+            await asyncio.sleep(1)
+            peer.say(Pong())
+        assert rig.server.closed == []
+
+    run(scenario)
+
+
+def test_a_paused_process_is_found_dead_within_seconds() -> None:
+    async def scenario(rig: Rig) -> None:
+        connection = await rig.connect()
+        await asyncio.sleep(3)
+        rig.server_process.pause()
+        began_s = rig.world.now
+        await until(lambda: connection.closed is not None)
+        assert rig.world.now - began_s < 7
+        assert isinstance(connection.closed, ConnectionLost)
+        rig.server_process.resume()
+
+    run(scenario)
+
+
+def test_connecting_has_a_deadline() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.server_process.pause()
+        with pytest.raises(ConnectionLost, match="did not answer within 2 s"):
+            await rig.connect(deadline_s=2)
+        rig.server_process.resume()
+        with pytest.raises(ConnectionLost):
+            await rig.client.host.network.connect("server:7001", Raw)
+
+    run(scenario)
+
+
+def test_a_connect_that_is_given_up_leaves_no_connection_behind() -> None:
+    async def scenario(rig: Rig) -> None:
+        for delay_s in (0.0, 0.0003, 0.0006, 0.0009, 0.0012, 0.0015, 0.002):
+            attempt = asyncio.ensure_future(rig.connect())
+            await asyncio.sleep(delay_s)
+            attempt.cancel()
+            outcome = (await asyncio.gather(attempt, return_exceptions=True))[0]
+            if isinstance(outcome, Connection):
+                outcome.close()
+        await asyncio.sleep(30)
+        assert rig.world.network.connections == 0
+
+    run(scenario)
+
+
+def test_a_connect_that_is_given_up_in_the_moment_of_the_greeting_leaves_no_connection_behind() -> None:
+    async def scenario(rig: Rig) -> None:
+        attempt = asyncio.ensure_future(rig.connect())
+        rig.client.greeted = Cancelling(attempt)
+        await asyncio.gather(attempt, return_exceptions=True)
+        assert attempt.cancelled()
+        await asyncio.sleep(30)
+        assert rig.world.network.connections == 0
+
+    run(scenario)
+
+
+class Cancelling(list[Connection]):
+    """Takes note of a greeted connection by giving up on it."""
+
+    def __init__(self, attempt: asyncio.Future[Connection]) -> None:
+        self.attempt = attempt
+
+    def append(self, connection: Connection) -> None:
+        super().append(connection)
+        self.attempt.cancel()
+
+
+# ------------------------------------------------------------------ peers that dawdle
+
+
+def test_who_connects_and_says_nothing_is_cut() -> None:
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.raw()
+        await until(lambda: peer.lost, 10)
+        assert "did not say hello" in str(rig.server.closed[0])
+
+    run(scenario)
+
+
+def test_a_hello_of_one_byte_per_second_is_cut() -> None:
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.raw()
+        for byte in b"".join(GREETING.frame()):
+            peer.say(bytes([byte]))
+            await asyncio.sleep(1)
+            if peer.lost:
+                break
+        assert peer.lost
+        assert rig.server.greeted == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("between", [(), (Pong(),)], ids=["only the frame", "after other frames"])
+def test_a_frame_that_does_not_end_is_cut_even_if_bytes_keep_coming(between: tuple[Message, ...]) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(frame_s_max=10.0)
+        peer = await rig.greeted_raw()
+        peer.say(*between, b"".join(Feed(1, payload=[bytes(1000)]).frame())[:100])
+        began_s = rig.world.now
+        while not peer.lost:
+            await asyncio.sleep(1)
+            peer.say(b"\0")
+        assert 9 < rig.world.now - began_s < 14
+        assert "did not finish a frame" in str(rig.server.closed[0])
+
+    run(scenario)
+
+
+def test_many_frames_each_cut_in_two_are_no_slow_frame() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(frame_s_max=3.0)
+        peer = await rig.greeted_raw()
+        raw = b"".join(Flush().frame())
+        for turn in range(20):
+            peer.say(raw[7:] if turn else b"", raw[:7])
+            await asyncio.sleep(1)
+        assert rig.server.closed == []
+        assert len(rig.server.heard) == 19
+
+    run(scenario)
+
+
+def test_time_for_which_this_side_did_not_read_is_not_held_against_the_peer() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(frame_s_max=5.0, unread_s_max=1000.0)
+        peer = await rig.greeted_raw()
+        raw = b"".join(Flush().frame())
+        peer.say(raw[:9])
+        await asyncio.sleep(1)
+        connection = rig.server.only
+        connection.pause("busy")
+        connection.pause("busy")
+        connection.pause("very busy")
+        peer.say(raw[9:12])
+        await asyncio.sleep(20)
+        connection.resume("busy")
+        await asyncio.sleep(20)
+        assert rig.server.heard == []
+        assert connection.closed is None
+        connection.resume("very busy")
+        connection.resume("never paused for this")
+        await asyncio.sleep(3)
+        peer.say(raw[12:], Flush())
+        await until(lambda: len(rig.server.heard) == 2)
+
+    run(scenario)
+
+
+# ------------------------------------------------------------------ peers that do not read
+
+
+def test_writers_are_asked_to_wait_for_a_peer_that_does_not_read() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_high=100_000)
+        peer = await rig.greeted_raw()
+        peer.transport.pause_reading()
+        connection = rig.server.only
+        while connection.writable:
+            connection.send(Feed(0, payload=[bytes(50_000)]))
+        assert 100_000 < connection.unsent_bytes < 200_000
+        sent: list[int] = []
+
+        async def write(_: int) -> None:
+            await connection.wait_writable()
+            connection.send(Feed(0, payload=[bytes(500_000)]))
+            sent.append(connection.unsent_bytes)
+
+        waiting = [asyncio.ensure_future(write(number)) for number in range(4)]
+        await asyncio.sleep(1)
+        assert sent == []
+        peer.transport.resume_reading()
+        await until(lambda: len(sent) == 4)
+        assert max(sent) < 700_000  # they waited for each other too
+        await asyncio.gather(*waiting)
+
+    run(scenario)
+
+
+def test_a_peer_that_lets_too_much_pile_up_is_cut() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_max=1_000_000)
+        peer = await rig.greeted_raw()
+        peer.transport.pause_reading()
+        connection = rig.server.only
+        for _ in range(100):
+            connection.send(Feed(0, payload=[bytes(50_000)]))
+        assert isinstance(connection.closed, Overloaded)
+        assert connection.unsent_bytes == 0
+
+    run(scenario)
+
+
+def test_a_ping_flood_from_a_peer_that_does_not_read_stays_bounded() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_max=500_000)
+        peer = await rig.greeted_raw()
+        peer.transport.pause_reading()
+        flood = b"".join(b"".join(Ping().frame()) for _ in range(5_000))
+        for _ in range(30):
+            peer.say(flood)
+            await asyncio.sleep(0.1)
+        assert isinstance(rig.server.only.closed, Overloaded)
+
+    run(scenario)
+
+
+def test_a_peer_that_talks_but_never_reads_is_cut_in_the_end() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_high=100_000, unread_s_max=20.0)
+        peer = await rig.greeted_raw()
+        peer.transport.pause_reading()
+        connection = rig.server.only
+        while connection.writable:
+            connection.send(Feed(0, payload=[bytes(50_000)]))
+        began_s = rig.world.now
+        while connection.closed is None:
+            peer.say(Pong())
+            await asyncio.sleep(1)
+        assert 18 < rig.world.now - began_s < 24
+        assert isinstance(connection.closed, Overloaded)
+
+    run(scenario)
+
+
+def test_a_slow_reader_that_goes_on_reading_is_left_alone() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_high=100_000, unread_s_max=3.0)
+        peer = await rig.greeted_raw()
+        connection = rig.server.only
+        for _ in range(40):
+            connection.send(Feed(0, payload=[bytes(100_000)]))
+        peer.transport.pause_reading()
+        for _ in range(20):
+            await asyncio.sleep(1)
+            peer.transport.resume_reading()
+            await asyncio.sleep(0.0003)
+            peer.transport.pause_reading()
+            peer.say(Pong())
+        assert connection.closed is None
+
+    run(scenario, window_bytes=64_000)
+
+
+def test_closing_sends_what_was_said_but_does_not_wait_for_ever() -> None:
+    async def scenario(rig: Rig) -> None:
+        reader, sleeper = await rig.greeted_raw(), await rig.raw(GREETING)
+        await until(lambda: len(rig.server.greeted) == 2)
+        sleeper.transport.pause_reading()
+        for connection in rig.server.connections:
+            for _ in range(20):
+                connection.send(Feed(0, payload=[bytes(50_000)]))
+            connection.close()
+        await until(lambda: reader.lost)
+        assert len(reader.heard_of(Feed)) == 20
+        await asyncio.sleep(SETTINGS.linger_s_max + 1)
+        sleeper.transport.close()
+        await asyncio.sleep(1)
+        assert rig.world.network.connections == 0
+
+    run(scenario)
+
+
+# ------------------------------------------------------------------ bytes that nobody should send
+
+
+def greeted(*said: Message | bytes) -> tuple[Message | bytes, ...]:
+    return (GREETING, *said)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        pytest.param((b"GET / HTTP/1.1\r\nHost: log\r\n\r\n",), FrameTooLarge, id="http"),
+        pytest.param((b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",), FrameTooLarge, id="http/2"),
+        pytest.param((bytes.fromhex("160301020001") + bytes(600),), FrameTooLarge, id="tls hello"),
+        pytest.param((b"SSH-2.0-OpenSSH_9.6\r\n" + bytes(9),), FrameTooLarge, id="ssh"),
+        pytest.param((bytes(1000),), ProtocolError, id="zeros"),
+        pytest.param((b"\xff" * 1000,), FrameTooLarge, id="ones"),
+        pytest.param((Flush(),), ProtocolError, id="message before hello"),
+        pytest.param((Ping(),), ProtocolError, id="ping before hello"),
+        pytest.param((Refused(0, "fenced", ""),), ProtocolError, id="refusal before hello"),
+        pytest.param((Hello(1, 1, 1, 1, KEY, "x" * 5000),), FrameTooLarge, id="hello too large"),
+        pytest.param(greeted(GREETING), ProtocolError, id="hello twice"),
+        pytest.param(greeted(b"\0" * 24), ProtocolError, id="length 0"),
+        pytest.param(greeted(b"\xff" * 24), FrameTooLarge, id="length 2^32-1"),
+        pytest.param(greeted(struct.pack("<I", (1 << 20) + 1) + bytes(20)), FrameTooLarge, id="just over the limit"),
+        pytest.param(greeted(b"".join(Flush().frame())[:-1] + b"\x99"), FrameDamaged, id="wrong crc"),
+    ],
+)
+def test_bytes_that_are_no_conversation_close_that_connection_and_no_other(
+    said: tuple[Message | bytes, ...], error: type[ProtocolError]
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        neighbour = await rig.connect()
+        peer = await rig.raw(*said)
+        await until(lambda: peer.lost)
+        assert type(rig.server.connections[1].closed) is error
+        assert [refusal.code for refusal in peer.heard_of(Refused)] == [error.code]
+        assert rig.server.heard == []
+        await asyncio.sleep(10)
+        assert await neighbour.request(HighWaterMark(), partition=1, deadline_s=5) == HighWaterMarkIs(1, 100)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("at", [1, 10, 23, 24, 40])
+def test_a_peer_that_closes_in_the_middle_of_a_frame_is_just_gone(at: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.raw(b"".join(GREETING.frame())[:at])
+        await asyncio.sleep(0.1)
+        peer.transport.close()
+        await until(lambda: bool(rig.server.closed))
+        assert isinstance(rig.server.closed[0], ConnectionLost)
+
+    run(scenario)
+
+
+def test_a_peers_name_cannot_write_into_the_logs() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.client.said = hello(ROLE_CLIENT, "evil\nCRITICAL all is lost\x1b[2J" + "x" * 500, cluster_key=KEY)
+        await rig.connect()
+        await until(lambda: bool(rig.server.greeted))
+        name = rig.server.only.peer_name
+        assert name.isprintable()
+        assert len(name) < 150
+        assert name.startswith("evil\\nCRITICAL")
+
+    run(scenario)
+
+
+def test_after_closing_nothing_is_delivered_any_more() -> None:
+    async def scenario(rig: Rig) -> None:
+        def close_at_once(connection: Connection, *_: object) -> None:
+            connection.close()
+
+        rig.server.on_message = close_at_once
+        peer = await rig.raw(GREETING, *[Flush()] * 10)
+        await until(lambda: peer.lost)
+        assert rig.server.heard == [Flush()]
+        assert len(rig.server.closed) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flipped_bits_never_reach_the_node_as_another_message(seed: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        for turn in range(30):
+            peer = await rig.raw(GREETING)
+            await asyncio.sleep(0.01)
+            rig.world.network.flip_bytes("client", "server")
+            peer.say(HighWaterMark(), request=turn + 1, partition=turn)
+            await asyncio.sleep(0.01)
+            peer.transport.abort()
+        assert rig.server.heard == []
+
+    run(scenario, seed=seed, split_chance=0.0)

@@ -1,0 +1,102 @@
+"""A simulated cluster of production code, and applications with views on machines of their own, for stories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from polonaise.client.log import Log
+from polonaise.client.settings import ClientSettings
+from polonaise.client.view import View
+from polonaise.host import Host
+from polonaise.link.connection import LinkSettings
+from polonaise.server.settings import ServerSettings
+from polonaise.simulator.cluster import Cluster, Knobs, Node
+from polonaise.simulator.world import World
+from polonaise.terms import Transaction
+
+T = TypeVar("T")
+
+
+class Fold(View):
+    """A view: one number, made of the log's transactions by `fold`, which also gets the number so far."""
+
+    def __init__(self, fold: Callable[[int, Transaction], int]) -> None:
+        self._fold = fold
+        self._mark = -1
+        self.value = 0
+
+    def high_water_mark(self, partition: int) -> int:
+        return self._mark
+
+    def apply(self, tx: Transaction) -> None:
+        self.value = self._fold(self.value, tx)
+        self._mark = tx.id
+
+    def failed(self, partition: int, id: int, error: Exception) -> None:
+        raise error
+
+
+class Meeting:
+    """Nobody goes on before `count` have come; who comes later goes on at once."""
+
+    def __init__(self, count: int) -> None:
+        self._missing = count
+        self._complete = asyncio.Event()
+
+    async def meet(self) -> None:
+        self._missing -= 1
+        if self._missing <= 0:
+            self._complete.set()
+        await self._complete.wait()
+
+
+class Town:
+    """One seed's cluster: three storage nodes and a server with the default settings, without faults of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        knobs = replace(
+            Knobs.draw(self.world.random("knobs")),
+            storage=3, servers=1, clients=0, partitions=1,
+            link=LinkSettings(), server=ServerSettings(), client=ClientSettings(), segment_bytes_max=2**20,
+        )  # fmt: skip
+        self.cluster = Cluster(self.world, knobs, _nothing)
+
+    async def application(
+        self, machine: str, main: Callable[[Log], Awaitable[T]], view: View | None = None
+    ) -> T:
+        """One life of an application: what `main(log)` returned."""
+        results: list[T] = []
+
+        async def live(node: Node, host: Host) -> None:
+            coordinator = self.cluster.coordinator(node, host)
+            async with Log(host, coordinator, view=view) as log:
+                results.append(await main(log))
+
+        node = Node(self.cluster, machine, live)
+        node.start()
+        assert node.process is not None
+        await node.process.ended()
+        return results[0]
+
+    async def log(self) -> list[bytes]:
+        """The bodies of the whole log, as one who has seen nothing before reads them."""
+
+        async def read(log: Log) -> list[bytes]:
+            return [tx.data async for tx in log.read(0)]
+
+        return await self.application("reader", read)
+
+    def run(self, story: Callable[[Town], Coroutine[Any, Any, T]]) -> T:
+        async def tell() -> T:
+            await self.cluster.start()
+            return await story(self)
+
+        return self.world.run(tell())
+
+
+async def _nothing(node: Node, host: Host) -> None:
+    raise NotImplementedError("this cluster has no clients of its own")
