@@ -5,9 +5,9 @@ Every question is asked once and its answer kept: they are pure functions, so th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.terms import NO_SESSION, NO_TRANSACTION
@@ -16,9 +16,16 @@ from .decisions import Decisions
 from .states import NAMES, Standing, Told
 
 
+P = ParamSpec("P")
+V = TypeVar("V")
+
+
 class Violation(Exception):
     """A promise that does not hold. The search adds how it came to that."""
 
+
+NOT_ENGAGED = -1
+"""The progress of a member that is not engaged in a session."""
 
 Standings: TypeAlias = tuple[Standing, ...]
 Decision: TypeAlias = tuple[str, frozenset[int]]
@@ -31,12 +38,21 @@ class Asked:
     def __init__(self, decisions: Decisions) -> None:
         self._recovery = decisions.recovery
         self._commit = decisions.commit
+        self._kept: dict[tuple[object, ...], Any] = {}
         self.claim = cache(self._claim)
         self.decide = cache(self._decide)
         self.clean_to = cache(self._clean_to)
         self.may_engage = cache(self._may_engage)
         self.engage = cache(self._engage)
         self.committed = cache(self._committed)
+
+    def kept(self, work: Callable[P, V], *arguments: P.args, **named: P.kwargs) -> V:
+        """What `work` makes of these arguments, worked out once."""
+        key = (work, *arguments)
+        if key not in self._kept:
+            self._kept[key] = work(*arguments, **named)
+        value: V = self._kept[key]
+        return value
 
     def _claim(self, standings: Standings, session: int) -> None:
         """The next owner gets the next session; so does the same owner; one of an older generation gets none."""
@@ -81,18 +97,17 @@ class Asked:
         after = self._recovery.engage(before, {NAMES[place] for place in clean}, closing)
         return tuple(_standing(after, name) for name in NAMES[: len(standings)])
 
-    def _committed(self, progress: tuple[int | None, ...]) -> int:
-        """How many batches of a session are committed. Those with progress None are members that are not engaged.
+    def _committed(self, progress: tuple[int, ...]) -> int:
+        """How many batches of a session are committed, by the progress of each member.
 
-        They are heard nevertheless, with the largest number there is: it must not count.
+        Members that are not engaged are heard nevertheless, with the largest number there is: it must not count.
         """
         members = NAMES[: len(progress)]
-        synced = [max(0, each - 1) if each is not None else None for each in progress]
-        engaged = [name for name, number in zip(members, synced, strict=True) if number is not None]
+        most = max(0, max(progress) - 1)
+        engaged = [name for name, each in zip(members, progress, strict=True) if each != NOT_ENGAGED]
         acknowledgements = self._commit.Acknowledgements(members, engaged)
-        most = max(number for number in synced if number is not None)
-        for name, number in zip(members, synced, strict=True):
-            acknowledgements.acknowledge(name, most if number is None else number)
+        for name, each in zip(members, progress, strict=True):
+            acknowledgements.acknowledge(name, most if each == NOT_ENGAGED else max(0, each - 1))
         committed: int = acknowledgements.committed
         return committed
 

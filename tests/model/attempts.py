@@ -165,11 +165,12 @@ def _suffer(head: Head, column: Column) -> Iterator[Step]:
         spent = head._replace(left=left._replace(wipes=left.wipes - 1))
         yield Step("{0} comes back with an empty disk", spent, _struck(column, storage.wiped()), settles=True)
     if left.snapshots and column.image is None and replica.joined >= 0:
-        spent = head._replace(left=left._replace(snapshots=left.snapshots - 1))
+        spent = head._replace(left=left._replace(snapshots=left.snapshots - 1, images=left.images + 1))
         yield Step("an image of {0}'s disk is taken", spent, column._replace(image=storage.crash(replica)))
     if column.image is not None and column.image.joined < column.standing.session:
         after = _struck(column, column.image)._replace(image=None)
-        yield Step(f"{{0}}'s old image is put back: {_told(after.replica)}", head, after, settles=True)
+        spent = head._replace(left=left._replace(images=left.images - 1))
+        yield Step(f"{{0}}'s old image is put back: {_told(after.replica)}", spent, after, settles=True)
 
 
 def _struck(column: Column, replica: Replica) -> Column:

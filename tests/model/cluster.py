@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from polonaise.terms import NO_TRANSACTION
 
-from .asked import Asked, Violation
+from .asked import NOT_ENGAGED, Asked, Violation
 from .bounds import Bounds
 from .states import (
     Attempt,
@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
 
 def beginning(asked: Asked, bounds: Bounds) -> tuple[Head, Columns]:
-    left = Budget(bounds.rots, bounds.wipes, bounds.snapshots, bounds.crashes, bounds.edits)
+    left = Budget(bounds.rots, bounds.wipes, bounds.snapshots, 0, bounds.crashes, bounds.edits)
     standings = [Standing(place < bounds.members, False) for place in range(bounds.replicas)]
     if not bounds.begun:
         return Head("", (), False, left), tuple(Column(Replica(), standing, None, ()) for standing in standings)
@@ -88,26 +88,37 @@ def _decide(
     asked: Asked, head: Head, columns: Columns, session: int, current: bool, seats: list[Seat]
 ) -> Iterator[Step]:
     """Step 4, with any of the answers: the others were lost, or come too late."""
-    fencing = [seat for seat in seats if isinstance(seat, Fencing)]
-    standings = tuple(seat.standing for seat in fencing)
-    told = [place for place, seat in enumerate(fencing) if seat.told is not None]
-    for some in subsets(told):
-        tolds = tuple(seat.told if place in some else None for place, seat in enumerate(fencing))
-        decision = asked.decide(standings, session, tolds)
-        if decision is None:
-            continue
-        if isinstance(decision, str):
+    for words, log, cleaning in asked.kept(_decisions, asked, session, tuple(seats)):
+        if log is None:
             if current:
-                raise Violation(f"session {session} stops for ever: {decision}")
+                raise Violation(words)
             continue
-        log, sources = decision
         after = tuple(
-            column._replace(seats=replaced(column.seats, session, _to_clean(asked, seat, log, place in sources, heard)))
-            for place, (column, seat, heard) in enumerate(zip(columns, fencing, tolds, strict=True))
+            column._replace(seats=replaced(column.seats, session, seat))
+            for column, seat in zip(columns, cleaning, strict=True)
         )
         attempts = (*head.attempts[:session], Attempt("cleaning", log), *head.attempts[session + 1 :])
-        words = f"session {session} decides “{log}”, having heard {_names(some)}"
         yield Step(words, head._replace(attempts=attempts), after, settles=not current)
+
+
+def _decisions(asked: Asked, session: int, seats: tuple[Seat, ...]) -> list[tuple[str, str | None, list[Seat]]]:
+    """What an attempt may decide: in words, the log (None if it stops for ever), and how it goes on with each."""
+    fencing = [seat for seat in seats if isinstance(seat, Fencing)]
+    standings = tuple(seat.standing for seat in fencing)
+    possible: list[tuple[str, str | None, list[Seat]]] = []
+    for some in subsets([place for place, seat in enumerate(fencing) if seat.told is not None]):
+        tolds = tuple(seat.told if place in some else None for place, seat in enumerate(fencing))
+        decision = asked.decide(standings, session, tolds)
+        if isinstance(decision, str):
+            possible.append((f"session {session}, having heard {_names(some)}, stops for ever: {decision}", None, []))
+        elif decision is not None:
+            log, sources = decision
+            cleaning: list[Seat] = [
+                _to_clean(asked, seat, log, place in sources, told)
+                for place, (seat, told) in enumerate(zip(fencing, tolds, strict=True))
+            ]
+            possible.append((f"session {session} decides “{log}”, having heard {_names(some)}", log, cleaning))
+    return possible
 
 
 def _to_clean(asked: Asked, seat: Fencing, log: str, source: bool, heard: Told | None) -> Cleaning:
@@ -229,23 +240,25 @@ def _edit(head: Head, columns: Columns) -> Iterator[Step]:
 def committed(asked: Asked, head: Head, session: int, seats: Iterable[Seat]) -> str:
     """The log up to what this session's owner can know to be committed."""
     progress = tuple(
-        seat.progress if isinstance(seat, Engaged) else None for seat in seats if isinstance(seat, Engaged | Late)
+        sorted(
+            (seat.progress if isinstance(seat, Engaged) else NOT_ENGAGED)
+            for seat in seats
+            if isinstance(seat, Engaged | Late)
+        )
     )
-    ordered = tuple(sorted(progress, key=lambda each: -1 if each is None else each))
-    return head.attempts[session].log + letter(session) * asked.committed(ordered)
+    return head.attempts[session].log + letter(session) * asked.committed(progress)
 
 
-def publish(asked: Asked, head: Head, columns: Columns, session: int) -> Head:
-    """What the log is once this session's commits are known.
+def publish(asked: Asked, head: Head, session: int, engaged: int, seats: Iterable[Seat]) -> Head:
+    """What the log is once this session's commits are known; `engaged` is the session that the coordinator names.
 
     A commit counts from the moment in which its last acknowledgement can arrive: every promise about it must hold then.
     """
-    log = committed(asked, head, session, [column.seats[session] for column in columns])
+    log = committed(asked, head, session, seats)
     if head.published.startswith(log):
         return head
     if not log.startswith(head.published):
         raise Violation(f"session {session} commits “{log}”, and “{head.published}” is in the log for ever")
-    engaged = max(column.standing.session for column in columns)
     if engaged != session:
         raise Violation(f"session {session} commits “{log}” while session {engaged} is engaged")
     return head._replace(published=log)

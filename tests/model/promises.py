@@ -7,7 +7,6 @@ back). Here are those that a state has by itself: above all that from here the l
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 from polonaise.terms import NO_SESSION
@@ -46,9 +45,8 @@ class Quiet:
     def __init__(self, asked: Asked, nodes: Storage) -> None:
         self._asked = asked
         self._nodes = nodes
-        self.check = cache(self._check)
 
-    def _check(self, published: str, session: int, replicas: tuple[Seen, ...]) -> None:
+    def check(self, published: str, session: int, replicas: tuple[Seen, ...]) -> None:
         standings = tuple(each.standing for each in replicas)
         fenced = [self._fenced(each, session) for each in replicas]
         may_be_there = [place for place, (standing, _) in enumerate(replicas) if standing.member or standing.coming]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from . import attempts, cluster
+from . import attempts, cluster, settling
 from .asked import Asked, Violation
 from .bounds import Bounds
 from .cluster import Columns
 from .decisions import Decisions
 from .promises import Quiet, Seen, check_confirmed, seen
-from .settling import settle
 from .states import NAMES, Column, Head
 from .storage import Storage
 
@@ -71,6 +70,10 @@ class _Numbers(Generic[T]):
         return number
 
 
+_Local: TypeAlias = tuple[str, int, int, int | None, bool]
+"""An `attempts.Step`, head and column as numbers."""
+
+
 class _Move(NamedTuple):
     """One transition as numbers, the columns still in the places they had before it."""
 
@@ -92,8 +95,11 @@ class Search:
         self._heads: _Numbers[Head] = _Numbers()
         self._columns: _Numbers[Column] = _Numbers()
         self._seen: _Numbers[Seen] = _Numbers()
-        self._local: dict[tuple[int, int], list[tuple[str, int, int, int | None, bool]]] = {}
+        self._local: dict[tuple[int, int], list[_Local]] = {}
+        self._settled: dict[tuple[int, int], tuple[int, frozenset[int]]] = {}
+        self._checked: dict[tuple[str, int], int] = {}
         self._fine: set[tuple[Hashable, ...]] = set()
+        self._all = list(range(bounds.sessions))
         self._came_from: dict[int, int] = {}
         self._transitions = 0
 
@@ -174,10 +180,10 @@ class Search:
                 yield _Move(words, place, after_head, columns)
         values = tuple([self._columns.values[number] for number in numbers])
         for step in cluster.steps(self._asked, self._nodes, self._bounds, self._heads.values[head], values):
-            changed = settle(step.head, step.columns) if step.settles else (step.head, step.columns)
-            yield _Move(step.words, None, *self._numbered(*changed))
+            after = self._numbered(step.head, step.columns)
+            yield _Move(step.words, None, *(self._settle(*after) if step.settles else after))
 
-    def _steps_of_one(self, head: int, column: int) -> list[tuple[str, int, int, int | None, bool]]:
+    def _steps_of_one(self, head: int, column: int) -> list[_Local]:
         key = (head, column)
         if (known := self._local.get(key)) is None:
             known = self._local[key] = [
@@ -189,41 +195,61 @@ class Search:
         return known
 
     def _publish(self, head: int, columns: list[int], session: int, words: str, place: int) -> int:
-        values = tuple(self._columns.values[number] for number in columns)
+        values = [self._columns.values[number] for number in columns]
+        seats = [value.seats[session] for value in values]
+        engaged = max(value.standing.session for value in values)
         try:
-            return self._heads[cluster.publish(self._asked, self._heads.values[head], values, session)]
+            return self._heads[cluster.publish(self._asked, self._heads.values[head], session, engaged, seats)]
         except Violation as violation:
             raise Violation(f"{words.format(f'{{{place}}}')}: {violation}") from None
 
     def _settle(self, head: int, columns: list[int]) -> tuple[int, list[int]]:
-        values = tuple(self._columns.values[number] for number in columns)
-        return self._numbered(*settle(self._heads.values[head], values))
+        settled: list[int] = []
+        over = self._all[: len(self._heads.values[head].attempts)]
+        for number in columns:
+            after, able = self._settle_one(head, number)
+            settled.append(after)
+            over = [session for session in over if session not in able]
+        if not over:
+            return head, settled
+        ended = [settling.end_one(self._columns.values[number], over) for number in settled]
+        return self._numbered(settling.end(self._heads.values[head], over), tuple(ended))
+
+    def _settle_one(self, head: int, column: int) -> tuple[int, frozenset[int]]:
+        key = (head, column)
+        if (known := self._settled.get(key)) is None:
+            value, able = settling.settle_one(self._heads.values[head], self._columns.values[column])
+            known = self._settled[key] = self._columns[value], able
+        return known
 
     # ------------------------------------------------------------------ promises
 
     def _check(self, state: int) -> None:
         number, numbers = self._unpack(state)
         head = self._heads.values[number]
-        columns = [self._columns.values[each] for each in numbers]
-        for place, column in enumerate(columns):
-            key = (head.published, numbers[place])
-            if key not in self._fine:
-                self._named(state, [place], lambda column=column: check_confirmed(head.published, column))
-                self._fine.add(key)
-        views = [self._seen[seen(column)] for column in columns]
+        views: list[int] = []
+        for place, each in enumerate(numbers):
+            if (view := self._checked.get((head.published, each))) is None:
+                view = self._check_one(state, head.published, place, self._columns.values[each])
+                self._checked[head.published, each] = view
+            views.append(view)
         order = sorted(range(len(views)), key=views.__getitem__)
-        whole = (head.published, len(head.attempts), *(views[place] for place in order))
+        whole = (head.published, len(head.attempts), *[views[place] for place in order])
         if whole not in self._fine:
-            replicas = tuple(self._seen.values[views[place]] for place in order)
-            self._named(state, order, lambda: self._quiet.check(head.published, len(head.attempts), replicas))
             self._fine.add(whole)
+            replicas = tuple(self._seen.values[views[place]] for place in order)
+            try:
+                self._quiet.check(head.published, len(head.attempts), replicas)
+            except Violation as violation:
+                raise _Broken(state, str(violation).format(*(f"{{{place}}}" for place in order))) from None
 
-    def _named(self, state: int, order: list[int], check: Callable[[], None]) -> None:
-        """A check whose {0}, {1}, … are the replicas in `order`."""
+    def _check_one(self, state: int, published: str, place: int, column: Column) -> int:
+        """The number under which the replica is `seen`."""
         try:
-            check()
+            check_confirmed(published, column)
         except Violation as violation:
-            raise _Broken(state, str(violation).format(*(f"{{{place}}}" for place in order))) from None
+            raise _Broken(state, str(violation).format(f"{{{place}}}")) from None
+        return self._seen[seen(column)]
 
     # ------------------------------------------------------------------ the way to a broken promise
 

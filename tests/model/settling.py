@@ -6,27 +6,35 @@ fence falls only with its disk.
 
 from __future__ import annotations
 
-from .cluster import Columns
-from .states import Attempt, Cleaning, Engaged, Fencing, Gone, Head, Late, Seat, replaced
+from .states import Attempt, Cleaning, Column, Engaged, Fencing, Gone, Head, Late, Seat, replaced
 
 
-def settle(head: Head, columns: Columns) -> tuple[Head, Columns]:
-    faults = bool(head.left.disks) or any(column.image is not None for column in columns)
+def settle_one(head: Head, column: Column) -> tuple[Column, frozenset[int]]:
+    """The column without what is void, and the sessions that may yet do something to this replica."""
+    able: set[int] = set()
+    seats = list(column.seats)
     for session, attempt in enumerate(head.attempts):
         current = head.claimed and session == len(head.attempts) - 1
-        if attempt.phase == "over" or current:
-            continue
-        seats = [_settled(column.seats[session], column.replica.fence, session) for column in columns]
-        if _is_over(attempt, seats, columns, session, faults):
-            seats = [Gone() for _ in columns]
-            attempt = Attempt("over")
-        if any(seat is not column.seats[session] for seat, column in zip(seats, columns, strict=True)):
-            head = head._replace(attempts=(*head.attempts[:session], attempt, *head.attempts[session + 1 :]))
-            columns = tuple(
-                column._replace(seats=replaced(column.seats, session, seat))
-                for column, seat in zip(columns, seats, strict=True)
-            )
-    return head, columns
+        if not current:
+            seats[session] = _settled(seats[session], column.replica.fence, session)
+        if current or _is_able(attempt, seats[session], column.replica.fence <= session, bool(head.left.disks)):
+            able.add(session)
+    return column._replace(seats=tuple(seats)), frozenset(able)
+
+
+def end(head: Head, sessions: list[int]) -> Head:
+    """Those attempts are over: there is no replica to which they can do anything."""
+    attempts = tuple(
+        Attempt("over") if session in sessions else attempt for session, attempt in enumerate(head.attempts)
+    )
+    return head._replace(attempts=attempts)
+
+
+def end_one(column: Column, sessions: list[int]) -> Column:
+    seats = column.seats
+    for session in sessions:
+        seats = replaced(seats, session, Gone())
+    return column._replace(seats=seats)
 
 
 def _settled(seat: Seat, fence: int, session: int) -> Seat:
@@ -34,25 +42,20 @@ def _settled(seat: Seat, fence: int, session: int) -> Seat:
     if isinstance(seat, Cleaning):
         useless = fence != session or (seat.stage.startswith("joined") and not seat.source)
         return Cleaning("out") if useless and seat.stage != "out" else seat
-    if isinstance(seat, Engaged) and fence > session and not seat.broken:
+    if isinstance(seat, Engaged) and fence > session:
         return seat._replace(broken=True)
-    if isinstance(seat, Late) and fence > session and (seat.straggler != "none" or seat.catch_up != "none"):
+    if isinstance(seat, Late) and fence > session:
         return Late(seat.standing)
     return seat
 
 
-def _is_over(attempt: Attempt, seats: list[Seat], columns: Columns, session: int, faults: bool) -> bool:
-    """Whether an attempt that was overtaken can change no replica any more."""
-    if attempt.phase == "cleaning":
-        return not any(isinstance(seat, Cleaning) and seat.stage in ("truncate", "copy") for seat in seats)
-    if faults:
-        return False
-    return not any(
-        (isinstance(seat, Engaged) and not seat.broken)
-        or (column.replica.fence <= session and (isinstance(seat, Late) or _wanted(seat)))
-        for seat, column in zip(seats, columns, strict=True)
-    )
-
-
-def _wanted(seat: Seat) -> bool:
-    return isinstance(seat, Fencing) and (seat.standing.member or seat.standing.coming)
+def _is_able(attempt: Attempt, seat: Seat, reachable: bool, faults: bool) -> bool:
+    if attempt.phase == "over":
+        return True
+    if isinstance(seat, Cleaning):
+        return seat.stage in ("truncate", "copy")
+    if isinstance(seat, Fencing):
+        return (reachable or faults) and (seat.standing.member or seat.standing.coming)
+    if isinstance(seat, Late):
+        return reachable or faults
+    return isinstance(seat, Engaged) and not seat.broken

@@ -125,15 +125,19 @@ class Attempt(NamedTuple):
 
 
 class Budget(NamedTuple):
+    """What may yet happen."""
+
     rots: int
     wipes: int
     snapshots: int
+    images: int
+    """Taken, and not put back."""
     crashes: int
     edits: int
 
     @property
     def disks(self) -> int:
-        return self.rots + self.wipes + self.snapshots
+        return self.rots + self.wipes + self.snapshots + self.images
 
 
 class Head(NamedTuple):

@@ -57,7 +57,7 @@ def received(raw: bytes, bytes_max: int = frame.FRAME_BYTES_MAX) -> list[frame.F
 
 
 @pytest.mark.parametrize("number", sorted(codec.kinds()), ids=lambda n: codec.kinds()[n].__name__)
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(data=st.data(), request=request_numbers, partition=partitions)
 def test_every_message_arrives_as_it_was_said(number: int, data: st.DataObject, request: int, partition: int) -> None:
     message = data.draw(messages_of(codec.kinds()[number]))

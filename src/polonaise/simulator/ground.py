@@ -1,4 +1,4 @@
-"""What really lies on the disks: each replica's batches, read from its files without any code of the storage node."""
+"""What really lies on the disks: each replica's durable batches, read without any code of the storage node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_replica(name: str, disk: SimulatedDisk, directory: str, partition: Part
     for path in disk.paths():
         if path.startswith(prefix) and path.endswith(".seq"):
             try:
-                _read_segment(disk.contents(path), replica)
+                _read_segment(bytes(disk.file(path).durable), replica)
             except (SegmentDamaged, BatchDamaged) as error:
                 replica.bad = f"{path}: {error}"
     return replica

@@ -71,6 +71,7 @@ def put_in(name: str) -> None:
 
 
 _RECOVERY: Final = "polonaise.server.protocol.recovery"
+_REPLICA: Final = "polonaise.storage.protocol.replica"
 _OPENING: Final = "polonaise.server.opening"
 _OWNER: Final = "polonaise.server.owner"
 _WRITING: Final = "polonaise.server.writing"
@@ -105,6 +106,30 @@ PLANTS: Final[dict[str, Plant]] = {
         "        if answer.lost_above is not None:\n            doubted.append(name)",
         "        if answer.lost_above is not None:\n            pass",
         "P1: a replica that may have lost votes as if it had not",
+    ),
+    "skip-the-fence": Plant(
+        _REPLICA,
+        "        if request.session != self.promises.fence:\n            return self._fenced()\n",
+        "",
+        "P1: an owner that was fenced out goes on writing",
+    ),
+    "fence-not-on-disk": Plant(
+        "polonaise.log.control",
+        "await self._control.write_copy(self.partition, target, sector, sync=True)",
+        "await self._control.write_copy(self.partition, target, sector, sync=False)",
+        "P2, P11: promises are told before they are durable",
+    ),
+    "loss-mark-forgotten-after-copy": Plant(
+        _REPLICA,
+        "        return [Append(batches), TellEnd()]",
+        "        return [Append(batches), Save(replace(self.promises, lost_above=UNRESOLVED)), TellEnd()]",
+        "P1: a damaged replica that was partly repaired votes as if it were whole",
+    ),
+    "fence-and-joined-confused": Plant(
+        "polonaise.storage.partition",
+        "joined=promises.joined,",
+        "joined=promises.fence,",
+        "P1: a copy that was fenced once looks as if it had taken part",
     ),
     "feed-or-refuse-before-metadata": Plant(
         _OPENING,

@@ -286,9 +286,12 @@ async def read(session: Session, partition: PartitionId) -> None:
             reading.take(tx)
             left -= 1
             if not left:
-                break
+                return
             if pause_s:
                 await asyncio.sleep(pause_s)
+    if reading.last < known:
+        seen = f"the reading of {session.application.who} ended at {reading.last}"
+        session.history.violated("P2 agreement", f"the log up to {known}, which was committed before", seen)
 
 
 async def read_since(session: Session, partition: PartitionId) -> None:

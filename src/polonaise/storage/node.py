@@ -168,7 +168,8 @@ class StorageNode:
     async def _opened_control(self) -> ControlFile:
         """The control file; of a new node it is made now, once, for the cluster of the first server."""
         if self._control is None:
-            if self._adopting is None:
+            if self._adopting is None or self._adopting.done():
+                # Never tried, or tried in vain: a full disk has room again one day.
                 self._adopting = asyncio.ensure_future(self._open(self._cluster_key))
             await asyncio.shield(self._adopting)
         assert self._control is not None

@@ -1,16 +1,17 @@
-"""What clients ask for, as append frames, for tests of the order."""
+"""What clients ask for, as append frames, and what they are told: for tests of the order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from zlib import crc32
 
 from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.server.protocol.locks import LockTable
 from polonaise.server.protocol.order import Order
-from polonaise.terms import ChangeKind, ExpectationKind, LockMode
+from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
 from polonaise.wire.appends import CHANGE, AppendColumns, ReceivedAppends
 from polonaise.wire.messages import Append
 
@@ -106,3 +107,28 @@ class Log:
     @property
     def bodies(self) -> list[bytes]:
         return [tx.data for batch in self.batches for tx in batch.transactions()]
+
+
+CLIENT = 7
+
+
+def lock(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+A, B, C = lock("a"), lock("b"), lock("c")
+
+
+def refused(order: Order, *transactions: Tx, first_sequence: int = 0) -> list[tuple[int, FailureReason, int, int]]:
+    """(sequence, reason, value, what it rests on) of each that is refused."""
+    told = order.judge(CLIENT, frame(*transactions, first_sequence=first_sequence))
+    assert all(refusal.client_id == CLIENT for refusal in told)
+    return [(r.sequence, r.reason, r.value, r.rests_on) for r in told]
+
+
+def position(transaction: int) -> bytes:
+    return transaction.to_bytes(8, "little", signed=True)
+
+
+def conflict(sequence: int, estimate: int) -> tuple[int, FailureReason, int, int]:
+    return sequence, FailureReason.LOCK_CONFLICT, estimate, estimate

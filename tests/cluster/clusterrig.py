@@ -1,0 +1,133 @@
+"""A cluster of real processes on loopback, a writer that keeps count of what it was told, and the comparison of both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polonaise
+from polonaise.errors import AppendUnknown, PolonaiseError
+from polonaise.node.local import ChildNode, LocalCluster
+
+CAME_UP_S = 30.0
+"""Generous: a shared machine may take its time. What must be quick is measured and asserted on its own."""
+
+
+@contextlib.contextmanager
+def running(directory: Path, **options: Any) -> Iterator[LocalCluster]:
+    """A started cluster. At the end it stops cleanly, and has written no traceback in any of its lives."""
+    cluster = LocalCluster(directory, **options)
+    with cluster:
+        yield cluster
+        running = [node for node in nodes(cluster) if node.alive]
+        pids = [node.pid for node in running]
+        cluster.stop()
+        assert [node.exit_status for node in running] == [0] * len(running), "a clean stop is no error"
+        assert not any(pid is not None and os.path.exists(f"/proc/{pid}") for pid in pids)
+    for node in nodes(cluster):
+        assert "Traceback" not in node.log, f"{node.name} wrote a traceback:\n{node.log[-3000:]}"
+
+
+def nodes(cluster: LocalCluster) -> list[ChildNode]:
+    assert cluster.server is not None
+    return [cluster.server, *cluster.storage]
+
+
+class Writer:
+    """Appends numbered bodies at a steady pace, and remembers what it was told of each, and when."""
+
+    def __init__(self, log: polonaise.Log, name: str = "writer", every_s: float = 0.005) -> None:
+        self._log = log
+        self._name = name
+        self._every_s = every_s
+        self._task: asyncio.Task[None] | None = None
+        self._fates: set[asyncio.Task[None]] = set()
+        self.committed: dict[bytes, int] = {}
+        self.failed: set[bytes] = set()
+        self.unknown: set[bytes] = set()
+        self.told_s: list[float] = []
+        """When commits were told."""
+
+    async def __aenter__(self) -> Writer:
+        self._task = asyncio.create_task(self._write())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._fates:
+            await asyncio.wait(self._fates, timeout=CAME_UP_S)
+            assert all(fate.done() for fate in self._fates), "every fate is learnt"
+        await asyncio.gather(*self._fates)
+
+    async def _write(self) -> None:
+        for number in itertools.count():
+            await self._log.ready(0)
+            body = f"{self._name}/{number}".encode()
+            fate = asyncio.create_task(self._learn(body, self._log.append(body, partition=0)))
+            self._fates.add(fate)
+            await asyncio.sleep(self._every_s)
+
+    async def _learn(self, body: bytes, receipt: polonaise.Receipt) -> None:
+        try:
+            await receipt
+            self.committed[body] = receipt.id
+            self.told_s.append(time.monotonic())
+        except AppendUnknown:
+            self.unknown.add(body)
+        except PolonaiseError:
+            self.failed.add(body)
+
+    async def writes(self, count: int) -> None:
+        """Until so many more are committed."""
+        goal = len(self.committed) + count
+        await until(lambda: len(self.committed) >= goal, f"{count} more commits")
+
+    def longest_pause_s(self, since_s: float) -> float:
+        """The longest time without a commit since then."""
+        told = [since_s, *[s for s in self.told_s if s >= since_s]]
+        return max(b - a for a, b in itertools.pairwise(told))
+
+    async def check(self, log: polonaise.Log) -> int:
+        """Is what it was told true? How long the log is."""
+        bodies = [tx.data async for tx in log.read(0, timeout=CAME_UP_S)]
+        times = Counter(bodies)
+        assert all(bodies[id] == body for body, id in self.committed.items()), "committed, under the id that was told"
+        assert all(times[body] == 1 for body in self.committed), "once"
+        assert not any(times[body] for body in self.failed), "what failed is not in the log"
+        assert all(times[body] <= 1 for body in self.unknown), "what is unknown is there once or not at all"
+        return len(bodies)
+
+
+async def until(holds: Callable[[], Any], what: str, within_s: float = CAME_UP_S) -> None:
+    """Wait until something outside of this process has come about."""
+    deadline_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline_s, f"{what} did not come about within {within_s:g} s"
+        await asyncio.sleep(0.01)
+
+
+async def until_engaged(log: polonaise.Log, count: int) -> None:
+    """Until so many replicas take part in the session of partition 0."""
+    deadline_s = time.monotonic() + CAME_UP_S
+    while True:
+        with contextlib.suppress(PolonaiseError):
+            health = await log.health(0, timeout=5)
+            if len(health["partitions"]["0"]["engaged"]) == count:
+                return
+        assert time.monotonic() < deadline_s, f"{count} engaged replicas"
+        await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def connected(cluster: LocalCluster) -> AsyncIterator[polonaise.Log]:
+    async with polonaise.connect(cluster.coordinator) as log:
+        yield log

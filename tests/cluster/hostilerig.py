@@ -1,0 +1,208 @@
+"""What hostile peers are made of: raw connections, frames that are right but for one thing, and a node's vital signs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from zlib import crc32
+
+import polonaise
+from clusterrig import nodes
+from polonaise.link.connection import hello
+from polonaise.node.local import ChildNode, LocalCluster
+from polonaise.wire import codec
+from polonaise.wire.codec import Message
+from polonaise.wire.frame import HEADER_BYTES, Frame, Frames
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Hello, LastSessionInfo, Mount, Ping, Refused
+
+RESIDENT_BYTES_MAX = 300 * 2**20
+SERVED_S_MAX = 5.0
+ANSWER_S_MAX = 5.0
+
+
+class Target:
+    """One open port, and who may greet it."""
+
+    def __init__(self, name: str, node: ChildNode, role: int, key: bytes) -> None:
+        self.name = name
+        self.node = node
+        self.role = role
+        self.key = key
+        host, _, port = node.address.rpartition(":")
+        self.host, self.port = host, int(port)
+        self.next_client_id = 1_000_000
+
+    def hello(self, **changes: Any) -> Hello:
+        self.next_client_id += 1
+        made = hello(self.role, "a stranger", cluster_key=self.key, node=self.next_client_id)
+        for name, value in changes.items():
+            setattr(made, name, value)
+        return made
+
+
+class Peer:
+    """A raw connection: sends any bytes, and reads frames."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._frames = Frames(64 * 2**20)
+        self._ready: list[Frame] = []
+
+    @property
+    def socket(self) -> Any:
+        return self.writer.get_extra_info("socket")
+
+    def say(self, what: bytes | Message, *, request: int = 0, partition: int = -1) -> None:
+        """Send without waiting."""
+        self.writer.write(what if isinstance(what, bytes) else bytes_of(what, request=request, partition=partition))
+
+    async def hear(self, within_s: float = ANSWER_S_MAX) -> Message | None:
+        """The next message, keep-alives apart; None when the other side has ended the connection."""
+        deadline_s = time.monotonic() + within_s
+        while True:
+            while self._ready:
+                message = codec.decode(self._ready.pop(0))
+                if not isinstance(message, Ping):
+                    return message
+            try:
+                async with asyncio.timeout(deadline_s - time.monotonic()):
+                    data = await self.reader.read(65_536)
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            self._ready += self._frames.feed(data)
+
+    async def answer(self, message: Message, *, partition: int = 0, request: int = 7) -> Message | None:
+        """What is said to this."""
+        self.say(message, request=request, partition=partition)
+        return await self.hear()
+
+    async def refused(self, message: Message, *, partition: int = 0) -> str:
+        """The code with which this is refused; `closed` when the connection just ends."""
+        answer = await self.answer(message, partition=partition)
+        return answer.code if isinstance(answer, Refused) else "closed" if answer is None else type(answer).__name__
+
+    async def ended(self, within_s: float = ANSWER_S_MAX) -> list[str]:
+        """Until the other side ends the connection; the codes of what it refused."""
+        codes: list[str] = []
+        deadline_s = time.monotonic() + within_s
+        while (message := await self.hear(deadline_s - time.monotonic())) is not None:
+            if isinstance(message, Refused):
+                codes.append(message.code)
+        return codes
+
+    def reset(self) -> None:
+        """End the connection with an RST."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def dial(target: Target) -> AsyncIterator[Peer]:
+    """A connection on which nothing was said yet."""
+    reader, writer = await asyncio.open_connection(target.host, target.port)
+    try:
+        yield Peer(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def greet(target: Target, **changes: Any) -> AsyncIterator[Peer]:
+    """A connection on which both sides have said hello."""
+    async with dial(target) as peer:
+        peer.say(target.hello(**changes))
+        answer = await peer.hear()
+        assert isinstance(answer, Hello), answer
+        yield peer
+
+
+def mount(mark: int = -1, credit: int = 2**62, **changes: Any) -> Mount:
+    made = Mount(1, 0, mark, 0, 0, 0, credit)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def bytes_of(message: Message, *, request: int = 0, partition: int = -1) -> bytes:
+    return b"".join(bytes(part) for part in message.frame(request=request, partition=partition))
+
+
+def raw_frame(kind: int, head: bytes = b"", payload: bytes = b"", **wrong: int) -> bytes:
+    """A frame with a right checksum over whatever fields are wrong."""
+    length = wrong.get("length", HEADER_BYTES + len(head) + len(payload))
+    summed = struct.pack(
+        "<IHHIiI", length, kind, wrong.get("flags", 0), wrong.get("request", 1), wrong.get("partition", 0),
+        wrong.get("head_bytes", len(head)),
+    )  # fmt: skip
+    return summed + struct.pack("<I", wrong.get("crc", crc32(head, crc32(summed)))) + head + payload
+
+
+def resident_bytes(pid: int, *, peak: bool = False) -> int:
+    """Resident memory now, or its peak since `forget_peak`."""
+    name = "VmHWM" if peak else "VmRSS"
+    with open(f"/proc/{pid}/status") as status:
+        line = next(line for line in status if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+
+def forget_peak(pid: int) -> None:
+    with open(f"/proc/{pid}/clear_refs", "w") as file:
+        file.write("5")
+
+
+def open_files(pid: int) -> int:
+    import os
+
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def processor_s(pid: int) -> float:
+    """Processor time that it has used so far."""
+    import os
+
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def unharmed(cluster: LocalCluster) -> Iterator[None]:
+    """The processes that were there are there afterwards, never took too much memory, and wrote no traceback."""
+    pids = [node.pid for node in nodes(cluster)]
+    for pid in pids:
+        assert pid is not None
+        forget_peak(pid)
+    yield
+    for node, pid in zip(nodes(cluster), pids, strict=True):
+        assert node.alive, f"{node.name} is dead: {node.log[-3000:]}"
+        assert node.pid == pid
+        assert pid is not None
+        peak = resident_bytes(pid, peak=True)
+        assert peak < RESIDENT_BYTES_MAX, f"{node.name} took {peak / 2**20:.0f} MB"
+        assert "Traceback" not in node.log, node.log[-3000:]
+
+
+async def assert_served(cluster: LocalCluster) -> None:
+    """Somebody who behaves is served as if nothing had been."""
+    async with asyncio.timeout(SERVED_S_MAX), polonaise.connect(cluster.coordinator) as log:
+        receipt = await log.append(b"served", partition=0)
+        assert (await log.transaction(receipt.id, 0)).data == b"served"
+
+
+def target_of(cluster: LocalCluster, name: str, key: bytes) -> Target:
+    if name == "server":
+        assert cluster.server is not None
+        return Target(name, cluster.server, ROLE_CLIENT, key)
+    return Target(name, cluster.storage[0], ROLE_SERVER, key)
+
+
+def session_info(session: int) -> LastSessionInfo:
+    return LastSessionInfo(session)

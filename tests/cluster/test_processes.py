@@ -1,0 +1,123 @@
+"""Real processes on loopback: what is killed comes back, what was acknowledged stays, and a stop is a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from clusterrig import CAME_UP_S, Writer, connected, nodes, running, until_engaged
+
+from polonaise.server.settings import ServerSettings
+
+PAUSE_S_MAX = 1.0
+"""Of appends when a storage node is killed. Tens of milliseconds on an idle machine."""
+
+
+async def test_a_clean_stop_leaves_no_process_and_is_no_error(tmp_path: Path) -> None:
+    with running(tmp_path) as cluster:
+        pids = [node.pid for node in nodes(cluster)]
+        async with connected(cluster) as log:
+            await log.append(b"before the stop", partition=0)
+            # The stop comes while a client is connected, and waits for nobody.
+            await asyncio.to_thread(cluster.stop)
+        assert [node.exit_status for node in nodes(cluster)] == [0, 0, 0, 0]
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+@pytest.mark.slow
+async def test_a_killed_storage_node_costs_a_moment_and_comes_back_into_the_session(tmp_path: Path) -> None:
+    with running(tmp_path) as cluster:
+        async with connected(cluster) as log, Writer(log) as writer:
+            await writer.writes(100)
+            killed_s = time.monotonic()
+            await asyncio.to_thread(cluster.storage[0].kill)
+            await writer.writes(200)
+            pause_s = writer.longest_pause_s(killed_s - 0.1)
+            print(f"a storage node killed with -9: no commit for {1e3 * pause_s:.0f} ms")  # noqa: T201
+            assert pause_s < PAUSE_S_MAX
+            await until_engaged(log, 2)
+            await asyncio.to_thread(cluster.storage[0].start)
+            await until_engaged(log, 3)
+            await writer.writes(50)
+        async with connected(cluster) as fresh:
+            await writer.check(fresh)
+
+
+@pytest.mark.slow
+async def test_a_killed_server_comes_back_with_all_that_it_acknowledged(tmp_path: Path) -> None:
+    with running(tmp_path) as cluster:
+        assert cluster.server is not None
+        async with connected(cluster) as log, Writer(log, every_s=0.001) as writer:
+            for _ in range(2):
+                await writer.writes(300)
+                await asyncio.to_thread(cluster.server.kill)
+                await asyncio.to_thread(cluster.server.start)
+            await writer.writes(100)
+        async with connected(cluster) as fresh:
+            await writer.check(fresh)
+
+
+@pytest.mark.slow
+async def test_all_processes_killed_at_once_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    with running(tmp_path) as cluster:
+        async with connected(cluster) as log, Writer(log, every_s=0.001) as writer:
+            await writer.writes(300)
+            for node in nodes(cluster):
+                assert node.pid is not None
+                os.kill(node.pid, signal.SIGKILL)
+            for node in nodes(cluster):
+                node.kill()
+            for node in [*cluster.storage, cluster.server]:
+                assert node is not None
+                await asyncio.to_thread(node.start)
+            await writer.writes(100)
+        async with connected(cluster) as fresh:
+            length = await writer.check(fresh)
+            assert await fresh.high_water_mark(0) == length - 1
+
+
+@pytest.mark.slow
+async def test_a_stopped_storage_node_is_left_out_and_appends_go_on(tmp_path: Path) -> None:
+    late_s = ServerSettings().acknowledge_s_max
+    with running(tmp_path) as cluster:
+        stopped = cluster.storage[1]
+        assert stopped.pid is not None
+        async with connected(cluster) as log, Writer(log) as writer:
+            await writer.writes(100)
+            stopped_s = time.monotonic()
+            os.kill(stopped.pid, signal.SIGSTOP)
+            try:
+                # A quorum without it goes on at once; the session ends only when it is late for good.
+                await writer.writes(100)
+                await until_engaged(log, 2)
+                assert time.monotonic() - stopped_s >= late_s * 0.9
+                await writer.writes(100)
+            finally:
+                os.kill(stopped.pid, signal.SIGCONT)
+            pause_s = writer.longest_pause_s(stopped_s)
+            print(f"a storage node stopped for longer than {late_s:g} s: no commit for {1e3 * pause_s:.0f} ms")  # noqa: T201
+            assert pause_s < PAUSE_S_MAX
+            await until_engaged(log, 3)
+            await writer.writes(50)
+        async with connected(cluster) as fresh:
+            await writer.check(fresh)
+
+
+@pytest.mark.slow
+async def test_without_a_majority_appends_wait_and_commit_when_it_is_back(tmp_path: Path) -> None:
+    with running(tmp_path) as cluster:
+        async with connected(cluster) as log:
+            await log.append(b"all there", partition=0)
+            for node in cluster.storage[:2]:
+                await asyncio.to_thread(node.kill)
+            waits = asyncio.create_task(log.run(lambda tx: tx.append(b"waits"), partition=0, timeout=CAME_UP_S))
+            while (await log.health(0))["partitions"]["0"]["ready"]:
+                await asyncio.sleep(0.01)
+            assert not waits.done()
+            await asyncio.to_thread(cluster.storage[0].start)
+            receipt = await waits
+            assert [tx.data async for tx in log.read(0)][receipt.id] == b"waits"

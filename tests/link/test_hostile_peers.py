@@ -1,0 +1,322 @@
+"""Peers that dawdle, do not read, or say what nobody should: each harms its own connection only."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+from linkrig import GREETING, KEY, SETTINGS, Rig, run, until
+
+from polonaise.errors import (
+    ConnectionLost,
+    FrameDamaged,
+    FrameTooLarge,
+    Overloaded,
+    ProtocolError,
+)
+from polonaise.link.connection import Connection, hello
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    ROLE_CLIENT,
+    Feed,
+    Flush,
+    Hello,
+    HighWaterMark,
+    HighWaterMarkIs,
+    Ping,
+    Pong,
+    Refused,
+)
+
+# ------------------------------------------------------------------ peers that dawdle
+
+
+def test_who_connects_and_says_nothing_is_cut() -> None:
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.raw()
+        await until(lambda: peer.lost, 10)
+        assert "did not say hello" in str(rig.server.closed[0])
+
+    run(scenario)
+
+
+def test_a_hello_of_one_byte_per_second_is_cut() -> None:
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.raw()
+        for byte in b"".join(GREETING.frame()):
+            peer.say(bytes([byte]))
+            await asyncio.sleep(1)
+            if peer.lost:
+                break
+        assert peer.lost
+        assert rig.server.greeted == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("between", [(), (Pong(),)], ids=["only the frame", "after other frames"])
+def test_a_frame_that_does_not_end_is_cut_even_if_bytes_keep_coming(between: tuple[Message, ...]) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(frame_s_max=10.0)
+        peer = await rig.greeted_raw()
+        peer.say(*between, b"".join(Feed(1, payload=[bytes(1000)]).frame())[:100])
+        began_s = rig.world.now
+        while not peer.lost:
+            await asyncio.sleep(1)
+            peer.say(b"\0")
+        assert 9 < rig.world.now - began_s < 14
+        assert "did not finish a frame" in str(rig.server.closed[0])
+
+    run(scenario)
+
+
+def test_many_frames_each_cut_in_two_are_no_slow_frame() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(frame_s_max=3.0)
+        peer = await rig.greeted_raw()
+        raw = b"".join(Flush().frame())
+        for turn in range(20):
+            peer.say(raw[7:] if turn else b"", raw[:7])
+            await asyncio.sleep(1)
+        assert rig.server.closed == []
+        assert len(rig.server.heard) == 19
+
+    run(scenario)
+
+
+def test_time_for_which_this_side_did_not_read_is_not_held_against_the_peer() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(frame_s_max=5.0, unread_s_max=1000.0)
+        peer = await rig.greeted_raw()
+        raw = b"".join(Flush().frame())
+        peer.say(raw[:9])
+        await asyncio.sleep(1)
+        connection = rig.server.only
+        connection.pause("busy")
+        connection.pause("busy")
+        connection.pause("very busy")
+        peer.say(raw[9:12])
+        await asyncio.sleep(20)
+        connection.resume("busy")
+        await asyncio.sleep(20)
+        assert rig.server.heard == []
+        assert connection.closed is None
+        connection.resume("very busy")
+        connection.resume("never paused for this")
+        await asyncio.sleep(3)
+        peer.say(raw[12:], Flush())
+        await until(lambda: len(rig.server.heard) == 2)
+
+    run(scenario)
+
+
+# ------------------------------------------------------------------ peers that do not read
+
+
+def test_writers_are_asked_to_wait_for_a_peer_that_does_not_read() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_high=100_000)
+        peer = await rig.greeted_raw()
+        peer.transport.pause_reading()
+        connection = rig.server.only
+        while connection.writable:
+            connection.send(Feed(0, payload=[bytes(50_000)]))
+        assert 100_000 < connection.unsent_bytes < 200_000
+        sent: list[int] = []
+
+        async def write(_: int) -> None:
+            await connection.wait_writable()
+            connection.send(Feed(0, payload=[bytes(500_000)]))
+            sent.append(connection.unsent_bytes)
+
+        waiting = [asyncio.ensure_future(write(number)) for number in range(4)]
+        await asyncio.sleep(1)
+        assert sent == []
+        peer.transport.resume_reading()
+        await until(lambda: len(sent) == 4)
+        assert max(sent) < 700_000  # they waited for each other too
+        await asyncio.gather(*waiting)
+
+    run(scenario)
+
+
+def test_a_peer_that_lets_too_much_pile_up_is_cut() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_max=1_000_000)
+        peer = await rig.greeted_raw()
+        peer.transport.pause_reading()
+        connection = rig.server.only
+        for _ in range(100):
+            connection.send(Feed(0, payload=[bytes(50_000)]))
+        assert isinstance(connection.closed, Overloaded)
+        assert connection.unsent_bytes == 0
+
+    run(scenario)
+
+
+def test_a_ping_flood_from_a_peer_that_does_not_read_stays_bounded() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_max=500_000)
+        peer = await rig.greeted_raw()
+        peer.transport.pause_reading()
+        flood = b"".join(b"".join(Ping().frame()) for _ in range(5_000))
+        for _ in range(30):
+            peer.say(flood)
+            await asyncio.sleep(0.1)
+        assert isinstance(rig.server.only.closed, Overloaded)
+
+    run(scenario)
+
+
+def test_a_peer_that_talks_but_never_reads_is_cut_in_the_end() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_high=100_000, unread_s_max=20.0)
+        peer = await rig.greeted_raw()
+        peer.transport.pause_reading()
+        connection = rig.server.only
+        while connection.writable:
+            connection.send(Feed(0, payload=[bytes(50_000)]))
+        began_s = rig.world.now
+        while connection.closed is None:
+            peer.say(Pong())
+            await asyncio.sleep(1)
+        assert 18 < rig.world.now - began_s < 24
+        assert isinstance(connection.closed, Overloaded)
+
+    run(scenario)
+
+
+def test_a_slow_reader_that_goes_on_reading_is_left_alone() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_high=100_000, unread_s_max=3.0)
+        peer = await rig.greeted_raw()
+        connection = rig.server.only
+        for _ in range(40):
+            connection.send(Feed(0, payload=[bytes(100_000)]))
+        peer.transport.pause_reading()
+        for _ in range(20):
+            await asyncio.sleep(1)
+            peer.transport.resume_reading()
+            await asyncio.sleep(0.0003)
+            peer.transport.pause_reading()
+            peer.say(Pong())
+        assert connection.closed is None
+
+    run(scenario, window_bytes=64_000)
+
+
+def test_closing_sends_what_was_said_but_does_not_wait_for_ever() -> None:
+    async def scenario(rig: Rig) -> None:
+        reader, sleeper = await rig.greeted_raw(), await rig.raw(GREETING)
+        await until(lambda: len(rig.server.greeted) == 2)
+        sleeper.transport.pause_reading()
+        for connection in rig.server.connections:
+            for _ in range(20):
+                connection.send(Feed(0, payload=[bytes(50_000)]))
+            connection.close()
+        await until(lambda: reader.lost)
+        assert len(reader.heard_of(Feed)) == 20
+        await asyncio.sleep(SETTINGS.linger_s_max + 1)
+        sleeper.transport.close()
+        await asyncio.sleep(1)
+        assert rig.world.network.connections == 0
+
+    run(scenario)
+
+
+# ------------------------------------------------------------------ bytes that nobody should send
+
+
+def greeted(*said: Message | bytes) -> tuple[Message | bytes, ...]:
+    return (GREETING, *said)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        pytest.param((b"GET / HTTP/1.1\r\nHost: log\r\n\r\n",), FrameTooLarge, id="http"),
+        pytest.param((b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",), FrameTooLarge, id="http/2"),
+        pytest.param((bytes.fromhex("160301020001") + bytes(600),), FrameTooLarge, id="tls hello"),
+        pytest.param((b"SSH-2.0-OpenSSH_9.6\r\n" + bytes(9),), FrameTooLarge, id="ssh"),
+        pytest.param((bytes(1000),), ProtocolError, id="zeros"),
+        pytest.param((b"\xff" * 1000,), FrameTooLarge, id="ones"),
+        pytest.param((Flush(),), ProtocolError, id="message before hello"),
+        pytest.param((Ping(),), ProtocolError, id="ping before hello"),
+        pytest.param((Refused(0, "fenced", ""),), ProtocolError, id="refusal before hello"),
+        pytest.param((Hello(1, 1, 1, 1, KEY, "x" * 5000),), FrameTooLarge, id="hello too large"),
+        pytest.param(greeted(GREETING), ProtocolError, id="hello twice"),
+        pytest.param(greeted(b"\0" * 24), ProtocolError, id="length 0"),
+        pytest.param(greeted(b"\xff" * 24), FrameTooLarge, id="length 2^32-1"),
+        pytest.param(greeted(struct.pack("<I", (1 << 20) + 1) + bytes(20)), FrameTooLarge, id="just over the limit"),
+        pytest.param(greeted(b"".join(Flush().frame())[:-1] + b"\x99"), FrameDamaged, id="wrong crc"),
+    ],
+)
+def test_bytes_that_are_no_conversation_close_that_connection_and_no_other(
+    said: tuple[Message | bytes, ...], error: type[ProtocolError]
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        neighbour = await rig.connect()
+        peer = await rig.raw(*said)
+        await until(lambda: peer.lost)
+        assert type(rig.server.connections[1].closed) is error
+        assert [refusal.code for refusal in peer.heard_of(Refused)] == [error.code]
+        assert rig.server.heard == []
+        await asyncio.sleep(10)
+        assert await neighbour.request(HighWaterMark(), partition=1, deadline_s=5) == HighWaterMarkIs(1, 100)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("at", [1, 10, 23, 24, 40])
+def test_a_peer_that_closes_in_the_middle_of_a_frame_is_just_gone(at: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.raw(b"".join(GREETING.frame())[:at])
+        await asyncio.sleep(0.1)
+        peer.transport.close()
+        await until(lambda: bool(rig.server.closed))
+        assert isinstance(rig.server.closed[0], ConnectionLost)
+
+    run(scenario)
+
+
+def test_a_peers_name_cannot_write_into_the_logs() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.client.said = hello(ROLE_CLIENT, "evil\nCRITICAL all is lost\x1b[2J" + "x" * 500, cluster_key=KEY)
+        await rig.connect()
+        await until(lambda: bool(rig.server.greeted))
+        name = rig.server.only.peer_name
+        assert name.isprintable()
+        assert len(name) < 150
+        assert name.startswith("evil\\nCRITICAL")
+
+    run(scenario)
+
+
+def test_after_closing_nothing_is_delivered_any_more() -> None:
+    async def scenario(rig: Rig) -> None:
+        def close_at_once(connection: Connection, *_: object) -> None:
+            connection.close()
+
+        rig.server.on_message = close_at_once
+        peer = await rig.raw(GREETING, *[Flush()] * 10)
+        await until(lambda: peer.lost)
+        assert rig.server.heard == [Flush()]
+        assert len(rig.server.closed) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flipped_bits_never_reach_the_node_as_another_message(seed: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        for turn in range(30):
+            peer = await rig.raw(GREETING)
+            await asyncio.sleep(0.01)
+            rig.world.network.flip_bytes("client", "server")
+            peer.say(HighWaterMark(), request=turn + 1, partition=turn)
+            await asyncio.sleep(0.01)
+            peer.transport.abort()
+        assert rig.server.heard == []
+
+    run(scenario, seed=seed, split_chance=0.0)
