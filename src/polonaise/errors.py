@@ -39,10 +39,8 @@ class PolonaiseError(Exception):
         return super().__str__()
 
 
-class InvariantViolated(PolonaiseError):
-    """Our own mistake. The node that finds it stops."""
-
-    code = "invariant_violated"
+class InvariantViolated(Exception):
+    """Our own mistake. The node that finds it stops; nothing that handles faults may catch it with them."""
 
 
 def invariant(holds: object, what: str) -> None:

@@ -6,8 +6,12 @@ import asyncio
 
 import pytest
 from clientrig import World, until
+from fakeserver import FakeLog, FakeMount
 
 from polonaise.errors import AppendUnknown, BadOption, DeadlineExceeded, ProducerFenced, ProducerSequence
+from polonaise.terms import FailureReason
+from polonaise.wire.appends import ReceivedAppends
+from polonaise.wire.messages import Append
 
 
 async def test_numbers_are_appended_in_order(world: World) -> None:
@@ -111,3 +115,19 @@ async def test_opening_has_a_deadline(world: World) -> None:
     world.server.crash()
     with pytest.raises(DeadlineExceeded):
         await client.producer("billing", timeout=0.05)
+
+
+async def test_numbers_after_one_that_failed_wait_until_it_was_sent_again(world: World) -> None:
+    client = await world.client()
+    producer = await client.producer("billing")
+
+    def session_ends(mount: FakeMount, log: FakeLog, message: Append) -> bool:
+        world.server.on_append = None
+        first, *others = ReceivedAppends(message).sequences.tolist()
+        rows = [(first, -1, FailureReason.SESSION_ENDED)]
+        world.server.tell(mount, log, rows + [(sequence, -1, FailureReason.PRODUCER_GAP) for sequence in others])
+        return True
+
+    world.server.on_append = session_ends
+    assert await asyncio.gather(*[producer.append(number, b"%d" % number) for number in range(4)]) == [1, 2, 3, 4]
+    assert world.log.bodies() == [b"", b"0", b"1", b"2", b"3"]

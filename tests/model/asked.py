@@ -15,7 +15,6 @@ from polonaise.terms import NO_SESSION, NO_TRANSACTION
 from .decisions import Decisions
 from .states import NAMES, Standing, Told
 
-
 P = ParamSpec("P")
 V = TypeVar("V")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -100,6 +101,8 @@ class Search:
         self._checked: dict[tuple[str, int], int] = {}
         self._fine: set[tuple[Hashable, ...]] = set()
         self._all = list(range(bounds.sessions))
+        self._ended_head = cache(self._end)
+        self._ended_column = cache(self._end_one)
         self._came_from: dict[int, int] = {}
         self._transitions = 0
 
@@ -212,8 +215,14 @@ class Search:
             over = [session for session in over if session not in able]
         if not over:
             return head, settled
-        ended = [settling.end_one(self._columns.values[number], over) for number in settled]
-        return self._numbered(settling.end(self._heads.values[head], over), tuple(ended))
+        sessions = tuple(over)
+        return self._ended_head(head, sessions), [self._ended_column(number, sessions) for number in settled]
+
+    def _end(self, head: int, sessions: tuple[int, ...]) -> int:
+        return self._heads[settling.end(self._heads.values[head], sessions)]
+
+    def _end_one(self, column: int, sessions: tuple[int, ...]) -> int:
+        return self._columns[settling.end_one(self._columns.values[column], sessions)]
 
     def _settle_one(self, head: int, column: int) -> tuple[int, frozenset[int]]:
         key = (head, column)

@@ -17,12 +17,12 @@ def settle_one(head: Head, column: Column) -> tuple[Column, frozenset[int]]:
         current = head.claimed and session == len(head.attempts) - 1
         if not current:
             seats[session] = _settled(seats[session], column.replica.fence, session)
-        if current or _is_able(attempt, seats[session], column.replica.fence <= session, bool(head.left.disks)):
+        if current or _is_able(attempt, seats[session], column.replica.fence <= session, head.left.fences_may_fall):
             able.add(session)
     return column._replace(seats=tuple(seats)), frozenset(able)
 
 
-def end(head: Head, sessions: list[int]) -> Head:
+def end(head: Head, sessions: tuple[int, ...]) -> Head:
     """Those attempts are over: there is no replica to which they can do anything."""
     attempts = tuple(
         Attempt("over") if session in sessions else attempt for session, attempt in enumerate(head.attempts)
@@ -30,7 +30,7 @@ def end(head: Head, sessions: list[int]) -> Head:
     return head._replace(attempts=attempts)
 
 
-def end_one(column: Column, sessions: list[int]) -> Column:
+def end_one(column: Column, sessions: tuple[int, ...]) -> Column:
     seats = column.seats
     for session in sessions:
         seats = replaced(seats, session, Gone())

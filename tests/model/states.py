@@ -136,8 +136,9 @@ class Budget(NamedTuple):
     edits: int
 
     @property
-    def disks(self) -> int:
-        return self.rots + self.wipes + self.snapshots + self.images
+    def fences_may_fall(self) -> bool:
+        """A fence is as lasting as its disk."""
+        return self.wipes + self.snapshots + self.images > 0
 
 
 class Head(NamedTuple):

@@ -37,7 +37,6 @@ from polonaise.errors import (
     BeyondLog,
     Closed,
     DeadlineExceeded,
-    InvariantViolated,
     Overloaded,
     PolonaiseError,
     UnknownPartition,
@@ -168,7 +167,7 @@ class Log:
 
     def fail(self, error: BaseException) -> None:
         """Stop every partition because of a mistake of this library's own: nothing it says later is to be trusted."""
-        fault = error if isinstance(error, PolonaiseError) else InvariantViolated(f"the client failed: {error!r}")
+        fault = error if isinstance(error, PolonaiseError) else PolonaiseError(f"the client failed: {error!r}")
         for partition in self._partitions.values():
             partition.mounting.stop(fault)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
 
+from polonaise.errors import PolonaiseError
 from polonaise.host import Clock, Disk, Host, Network
 from polonaise.host.files import RealDisk
 from polonaise.host.sockets import RealNetwork
@@ -86,7 +87,16 @@ async def _until_stopped(main: Main, host: Host) -> None:
         stopped = True
         task.cancel()
 
+    def mistake(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What a callback raises, nobody else will ever see; a fault was to be handled before it came here."""
+        error = context.get("exception")
+        if error is None or isinstance(error, PolonaiseError):
+            _log.warning("%s", context.get("message"), exc_info=error)
+        else:
+            host.fail(error)
+
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(mistake)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     try:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_HISTORY_READS_MAX = 8
+"""Laggards of one partition that are read for at the same time: a flood of mounts must not hold a flood of history."""
+
 
 class Feeding:
     """Feeds one partition's mounts from the cache, and reads what the cache no longer has from the replicas."""
@@ -32,6 +35,7 @@ class Feeding:
         self._owner = owner
         self.cache = TailCache(settings.cache_bytes_max)
         self._news = asyncio.Event()
+        self._history_reads = asyncio.Semaphore(_HISTORY_READS_MAX)
         self._next_source = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -97,7 +101,8 @@ class Feeding:
         subscription = mount.subscription
         before = subscription.next_id
         try:
-            raw = await self.read(subscription.next_id, self._owner.committed, self._settings.copy_bytes)
+            async with self._history_reads:
+                raw = await self.read(subscription.next_id, self._owner.committed, self._settings.copy_bytes)
         except PolonaiseError:
             raw = memoryview(b"")
         offset = 0

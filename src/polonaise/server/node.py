@@ -28,7 +28,7 @@ from polonaise.server.mounts import Mount
 from polonaise.server.owner import Owner
 from polonaise.server.protocol.feed import Subscription
 from polonaise.server.protocol.order import check_bodies
-from polonaise.server.replicas import StorageLink
+from polonaise.server.replicas import StorageLink, StorageLinks
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import BodyForm, FailureReason, MountState, PartitionId, StorageId, TransactionId
 from polonaise.wire.appends import Failure, ReceivedAppends, encode_failures
@@ -75,7 +75,7 @@ class Server:
         self._description: ClusterDescription | None = None
         self._listener: Listener | None = None
         self._membership: Membership | None = None
-        self._links: dict[StorageId, StorageLink] = {}
+        self._links = StorageLinks(self._link)
         self.owners: dict[PartitionId, Owner] = {}
         self._connections: dict[Connection, int] = {}
         self._watch: asyncio.Task[None] | None = None
@@ -106,12 +106,14 @@ class Server:
         self.id = await self._coordinator.unique_id()
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
         for name in self._description.storage:
-            link = StorageLink(self._host, name, self.id, self._description.key, self._settings)
-            self._links[name] = link
-            link.start()
+            _ = self._links[name]  # Connects while the first session still asks the coordinator.
         self._membership = await self._coordinator.register(Registration(self.id, self.address))
         self._watch = self._host.spawn(self._watch_assignment(), "assignment")
         _log.info("server %d listens on %s", self.id, self.address)
+
+    def _link(self, name: StorageId) -> StorageLink:
+        assert self._description is not None
+        return StorageLink(self._host, name, self.id, self._description.key, self._settings)
 
     async def close(self) -> None:
         """Stop serving. What is in flight is decided by the next owner."""

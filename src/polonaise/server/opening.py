@@ -18,6 +18,7 @@ from polonaise.errors import (
     ConsistencyLost,
     CoordinatorUnavailable,
     Fenced,
+    LogForked,
     NotOwner,
     PartitionNotReady,
     PolonaiseError,
@@ -293,9 +294,16 @@ class Opening:
         await self._ask(name, Join(self._session, decided.closing, decided.last_crc))
 
     async def _ask(self, name: StorageId, message: Message) -> Message:
-        return await self._connections[name].request(
-            message, partition=self._partition, deadline_s=self._settings.replica_s_max
-        )
+        try:
+            return await self._connections[name].request(
+                message, partition=self._partition, deadline_s=self._settings.replica_s_max
+            )
+        except LogForked as error:
+            raise ConsistencyLost(
+                f"partition {self._partition}: {name} says {error.text}: the log has forked"
+            ) from error
+        except (NotOwner, ConsistencyLost) as error:
+            raise ProtocolError(f"{name} refused with what only an owner can know: {error}") from error
 
     async def _read(
         self, sources: tuple[StorageId, ...], first: TransactionId, last: TransactionId, reader: StorageId

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -353,8 +354,9 @@ class Owner:
         if told:
             self._tell(client_id, [Failure(r.sequence, r.value, r.reason) for r in told])
         if len(told) < len(refusals):
-            self._held.extend(r for r in refusals if r.rests_on > self.committed)
-            self._held = deque(sorted(self._held, key=lambda r: r.rests_on))
+            for refusal in refusals:
+                if refusal.rests_on > self.committed:
+                    insort(self._held, refusal, key=lambda held: held.rests_on)
 
     def _tell(self, client_id: ClientId, failures: Sequence[Failure]) -> None:
         mount = self.mounts.get(client_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from polonaise.errors import ConnectionLost, PolonaiseError, error_of
@@ -20,6 +21,19 @@ class ReplicaListener(Protocol):
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None: ...
 
     def on_replica_failed(self, name: StorageId, connection: Connection, error: PolonaiseError) -> None: ...
+
+
+class StorageLinks(dict[StorageId, "StorageLink"]):
+    """The links to storage nodes, by name; one is made when it is first asked for."""
+
+    def __init__(self, make: Callable[[StorageId], StorageLink]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: StorageId) -> StorageLink:
+        link = self[name] = self._make(name)
+        link.start()
+        return link
 
 
 class StorageLink:

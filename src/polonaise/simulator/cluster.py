@@ -15,7 +15,7 @@ from typing import Final
 from polonaise import errors
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.values import ClusterDescription, PartitionValue
-from polonaise.errors import InvariantViolated, PolonaiseError
+from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
 from polonaise.server.node import Server
@@ -40,7 +40,7 @@ _SERVER_PORT: Final = 7000
 MAY_END_A_NODE: Final[tuple[type[PolonaiseError], ...]] = tuple(
     kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, PolonaiseError) and kind not in (PolonaiseError, InvariantViolated)
+    if isinstance(kind, type) and issubclass(kind, PolonaiseError) and kind is not PolonaiseError
 )
 """Faults that a node may die of, to be started again. An invariant is not one: that is our mistake."""
 
@@ -205,6 +205,8 @@ class Cluster:
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
         self.owners: dict[str, Server] = {}
         """The server object of the latest process of each server node: for health."""
+        self.rush_until_s = 0.0
+        """Until then applications do not pause between their steps: something is about to happen."""
         self.ended: Callable[[Node], None] = lambda _: None
         addresses = tuple(self.storage_id(node) for node in self.storage)
         self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)
@@ -245,6 +247,9 @@ class Cluster:
         """Whether this server is writing, as it thinks, in any partition."""
         server = self.owners.get(node.name)
         return server is not None and any(owner.writing is not None for owner in server.owners.values())
+
+    def rush(self, seconds: float) -> None:
+        self.rush_until_s = max(self.rush_until_s, self.world.now + seconds)
 
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """What the coordinator holds."""

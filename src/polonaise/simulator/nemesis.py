@@ -138,6 +138,8 @@ class Nemesis:
             return
         process = owners[0].process
         assert process is not None
+        self._cluster.rush(0.3)
+        await asyncio.sleep(self.seconds(0.02, 0.1))
         process.pause()
         self.away(owners[0])
         await asyncio.sleep(self._cluster.knobs.lease_s + self.seconds(0.3, 1.0))
@@ -149,6 +151,74 @@ class Nemesis:
         machine = self.some(self._cluster.nodes).machine
         machine.jump_clock(self._random.choice((-3600.0, -1.0, 0.5, 7200.0)))
         machine.set_drift(self._random.uniform(-0.1, 0.1))
+
+    # ------------------------------------------------------------------ several at once
+
+    async def corner(self) -> None:
+        """Some replicas are late; then the others of a quorum are spoilt, or away, at the same moment.
+
+        Those that remain cannot know what was committed, and have to wait for one that comes back as it was.
+        """
+        if not self._spoilable:
+            return
+        spoilt = self._spoilable
+        sound = [node for node in self._cluster.storage if node not in spoilt]
+        self._random.shuffle(sound)
+        late, away = sound[: len(spoilt)], sound[len(spoilt) :]
+        snapshots = [(node, node.machine.disk.snapshot()) for node in spoilt]
+        try:
+            for node in late:
+                self._stop(node)
+            self._cluster.rush(0.6)
+            await asyncio.sleep(self.seconds(0.3, 0.8))
+            for node in away:
+                self._stop(node)
+            spoil = self._random.choice((self._put_back, self._wipe_now, self._rot_now))
+            for node, snapshot in snapshots:
+                self._stop(node)
+                spoil(node, snapshot)
+            for node in late + spoilt:
+                node.let_up()
+            await asyncio.sleep(self.seconds(0.5, 2.0))
+        finally:
+            for node in self._cluster.storage:
+                node.let_up()
+
+    async def minority_write(self) -> None:
+        """The owner reaches one replica only, for a while; then only the others, and soon not the coordinator.
+
+        What that one replica holds was not committed; a successor that reaches it finds and keeps it.
+        """
+        owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
+        if not owners or len(self._cluster.storage) < 2:
+            return
+        owner = owners[0]
+        alone, *others = [
+            node.machine for node in self._random.sample(self._cluster.storage, len(self._cluster.storage))
+        ]
+        self._cluster.rush(0.4)
+        await asyncio.sleep(self.seconds(0.05, 0.2))
+        self._network.partition(owner.machine, others)
+        await asyncio.sleep(self.seconds(0.05, 0.2))
+        self._network.partition(owner.machine, alone)
+        self._network.heal(owner.machine, others)
+        self._network.reset(owner.machine, others)
+        await asyncio.sleep(self.seconds(0.02, 0.1, 0.3))
+        if self._random.random() < 0.7:
+            self._cluster.cut_off.add(owner.name)
+            self.away(owner)
+            await asyncio.sleep(self._cluster.knobs.lease_s + self.seconds(0.3, 1.0))
+            self._cluster.cut_off.discard(owner.name)
+            owner.away_since = None
+        self._network.heal(owner.machine, alone)
+
+    def _stop(self, node: Node) -> None:
+        """By a crash or a loss of power; it does not start again before it is let up."""
+        node.hold_down()
+        if self._random.random() < 0.5:
+            node.machine.power_loss()
+        elif node.process is not None:
+            node.process.crash()
 
     # ------------------------------------------------------------------ the network
 
@@ -173,6 +243,7 @@ class Nemesis:
             return
         self._cluster.cut_off.add(node.name)
         self.away(node)
+        self._cluster.rush(self._cluster.knobs.lease_s + 0.5)
         await asyncio.sleep(self.seconds(0.2, 1.5, 3.0))
         self._cluster.cut_off.discard(node.name)
         node.away_since = None
@@ -225,8 +296,10 @@ class Nemesis:
     async def rot(self) -> None:
         """A bit turns, or a sector reads as zeros, where something durable bears witness that it was synced."""
         node = self.spoilable()
-        if node is None:
-            return
+        if node is not None:
+            self._rot_now(node)
+
+    def _rot_now(self, node: Node, snapshot: DirectoryImage | None = None) -> None:
         disk = node.machine.disk
         places = _witnessed(disk)
         if not places:
@@ -260,29 +333,31 @@ class Nemesis:
         node = self.spoilable()
         if node is None or node.held_down:
             return
+        await self.replace_disk(node, lambda: self._wipe_now(node))
+
+    def _wipe_now(self, node: Node, snapshot: DirectoryImage | None = None) -> None:
         self.spoil(node)
-        await self.replace_disk(node, node.machine.disk.wipe)
+        node.machine.disk.wipe()
 
     async def restore(self) -> None:
         """An old state of the disk comes back, from before the session that it takes part in now."""
         node = self.spoilable()
         if node is None or node.held_down:
             return
-        disk = node.machine.disk
-        snapshot = disk.snapshot()
-        joined = _joined(snapshot)
+        snapshot = node.machine.disk.snapshot()
         await asyncio.sleep(self.seconds(0.5, 2.0))
-
-        def put_back() -> None:
-            partitions = range(self._cluster.knobs.partitions)
-            values = [self._cluster.partition_value(partition) for partition in partitions]
-            engaged = [value.engagements.get(self._cluster.storage_id(node)) for value in values]
-            if all(e is not None and joined(p) < e.session for p, e in zip(partitions, engaged, strict=True)):
-                self.spoil(node)
-                disk.restore(snapshot)
-
         if not node.held_down:
-            await self.replace_disk(node, put_back)
+            await self.replace_disk(node, lambda: self._put_back(node, snapshot))
+
+    def _put_back(self, node: Node, snapshot: DirectoryImage) -> None:
+        """Restore the snapshot, if it is from before the session that the node is engaged in now."""
+        joined = _joined(snapshot)
+        partitions = range(self._cluster.knobs.partitions)
+        values = [self._cluster.partition_value(partition) for partition in partitions]
+        engaged = [value.engagements.get(self._cluster.storage_id(node)) for value in values]
+        if all(e is not None and joined(p) < e.session for p, e in zip(partitions, engaged, strict=True)):
+            self.spoil(node)
+            node.machine.disk.restore(snapshot)
 
     async def replace_disk(self, node: Node, replace: Callable[[], None]) -> None:
         """Stop a node, do something to its disk, and let it start again."""
@@ -362,6 +437,8 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Nemesis.power_loss_of_all,
     Nemesis.pause,
     Nemesis.pause_owner,
+    Nemesis.corner,
+    Nemesis.minority_write,
     Nemesis.clock_jump,
     Nemesis.partition,
     Nemesis.cut_off_coordinator,

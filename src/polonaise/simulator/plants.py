@@ -103,8 +103,8 @@ PLANTS: Final[dict[str, Plant]] = {
     ),
     "damaged-replica-says-has-not": Plant(
         _RECOVERY,
-        "        if answer.lost_above is not None:\n            doubted.append(name)",
-        "        if answer.lost_above is not None:\n            pass",
+        "        if held.lost_above is not None:\n            doubted.append(name)\n",
+        "",
         "P1: a replica that may have lost votes as if it had not",
     ),
     "skip-the-fence": Plant(
@@ -147,15 +147,14 @@ PLANTS: Final[dict[str, Plant]] = {
     ),
     "feed-before-commit": Plant(
         _WRITING,
-        "        self._flights.append(Flight(self._last_number, batch, proofs))\n",
-        "        self._flights.append(Flight(self._last_number, batch, proofs))"
-        "; batch and self._on_committed(Flight(0, batch, ()))\n",
+        "        message = Store(",
+        "        batch and self._on_committed(Flight(0, batch, ())); message = Store(",
         "P4: batches are fed when they are sent",
     ),
     "truncate-too-far": Plant(
         _RECOVERY,
-        "        if answer.max_synced > closing:\n",
-        "        if not sources or answer.max_synced < closing:\n",
+        "        if held.max_synced > closing:\n",
+        "        if not sources or held.max_synced < closing:\n",
         "P1: the log is cut to the shortest copy instead of the longest",
     ),
     "lock-table-reset-to-zero": Plant(

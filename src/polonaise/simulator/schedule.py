@@ -268,15 +268,25 @@ class Schedule:
         application = session.application
         think_s = self._duration_s * self._workers / (application.steps_left + 1)
         while application.steps_left > 0 and next(numbers) < left:
-            application.steps_left -= 1
+            rushing = self.world.now < self.cluster.rush_until_s
+            if not rushing:
+                application.steps_left -= 1
             step = application.random.choices([step for step, _ in STEPS], self._weights)[0]
             partition = application.random.randrange(self.knobs.partitions)
             application.doing[worker] = step.__name__
             await workload.take_step(session, step, partition)
             application.doing[worker] = "thinks"
-            if not self._healed.is_set():
-                await asyncio.sleep(think_s * 1.5 * application.random.random())
+            if rushing:
+                await asyncio.sleep(0.01 * application.random.random())
+            elif not self._healed.is_set():
+                await self._think(think_s * 1.5 * application.random.random())
         application.doing.pop(worker, None)
+
+    async def _think(self, seconds: float) -> None:
+        """Pause, unless there is a rush."""
+        until_s = self.world.now + seconds
+        while self.world.now < until_s and self.world.now >= self.cluster.rush_until_s:
+            await asyncio.sleep(min(0.1, until_s - self.world.now))
 
 
 async def _done(task: asyncio.Task[None]) -> None:

@@ -122,7 +122,7 @@ def outcome(transcript: str) -> str:
         ("A:-=-1 B:-=-1 C:-=-1", "-1 from ABC"),
         ("A:-=-1 B:-=? C:-=?", "-1 from A"),
         ("A:-=3 B:-=-1 C:-=-1", "contradiction"),
-        ("A:-=-1!-1 B:-=-1 C:-=-1", "contradiction"),
+        ("A:-=-1!-1 B:-=-1 C:-=-1", "-1 from ABC"),
     ],
 )  # fmt: skip
 def test_where_the_log_ends(transcript: str, expected: str) -> None:

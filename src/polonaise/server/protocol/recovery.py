@@ -120,12 +120,14 @@ def decide(value: PartitionValue, answers: Mapping[StorageId, Answer]) -> Decide
 
 
 def _decide_first(answers: Mapping[StorageId, Answer]) -> Decided | Contradiction:
-    """No session was ever engaged, so nothing was ever written; a replica that holds something disproves it."""
+    """No session was ever engaged, so nothing was ever written; a replica that held something disproves it.
+
+    One that may have lost, but never joined at anything above nothing, lost nothing: its first file went bad.
+    """
     for name, answer in answers.items():
-        if answer.max_synced != NO_TRANSACTION or answer.lost_above is not None:
-            return Contradiction(
-                f"the coordinator knows of no session, but {name} holds transactions up to {answer.max_synced}"
-            )
+        held = max(answer.max_synced, answer.confirmed, answer.prepared)
+        if held != NO_TRANSACTION:
+            return Contradiction(f"the coordinator knows of no session, but {name} held transactions up to {held}")
     return Decided(NO_TRANSACTION, 0, tuple(answers))
 
 

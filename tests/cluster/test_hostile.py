@@ -1,0 +1,399 @@
+"""Hostile bytes on the open ports of running processes (P12).
+
+Whatever comes: the process lives, its memory stays bounded, its log holds no traceback, and somebody who behaves is
+served. Both ports get everything; what needs a cluster key gets the right one, so that it reaches as deep as it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import resource
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from clusterrig import running
+from hostilerig import (
+    Peer,
+    Target,
+    assert_served,
+    bytes_of,
+    dial,
+    greet,
+    mount,
+    open_files,
+    processor_s,
+    raw_frame,
+    target_of,
+    unharmed,
+)
+
+import polonaise
+from polonaise.host.real import RealHost
+from polonaise.node.addresses import coordinator_at
+from polonaise.node.local import LocalCluster
+from polonaise.wire import codec
+from polonaise.wire.codec import Message
+from polonaise.wire.frame import HELLO_BYTES_MAX
+from polonaise.wire.messages import (
+    Credit,
+    Flush,
+    Flushed,
+    Health,
+    HealthIs,
+    Hello,
+    HighWaterMark,
+    Mounted,
+    Ping,
+    Pong,
+    Read,
+    Refused,
+)
+
+pytestmark = pytest.mark.slow
+
+PORTS = ("server", "storage")
+LIMITS = {"B": (0, 1, 255), "H": (0, 65_535), "I": (0, 1, 2**31, 2**32 - 1)} | {
+    kind: (-(2 ** (bits - 1)), -1, 0, 1, 2 ** (bits - 1) - 1) for kind, bits in (("i", 32), ("q", 64))
+}
+"""The values of a field that are worth trying, by its type on the wire."""
+
+
+async def key_of(cluster: LocalCluster) -> bytes:
+    host = RealHost()
+    try:
+        return (await coordinator_at(host, cluster.coordinator).describe()).key
+    finally:
+        host.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running(tmp_path_factory.mktemp("hostile")) as cluster:
+        asyncio.run(assert_served(cluster))
+        yield cluster
+
+
+@pytest.fixture(params=PORTS)
+async def target(request: pytest.FixtureRequest, cluster: LocalCluster) -> AsyncIterator[Target]:
+    """A port to be hostile to; afterwards everything must be as it was."""
+    with unharmed(cluster):
+        yield target_of(cluster, request.param, await key_of(cluster))
+        await assert_served(cluster)
+
+
+@pytest.fixture
+async def server(cluster: LocalCluster) -> AsyncIterator[Target]:
+    with unharmed(cluster):
+        yield target_of(cluster, "server", await key_of(cluster))
+        await assert_served(cluster)
+
+
+@pytest.fixture
+async def storage(cluster: LocalCluster) -> AsyncIterator[Target]:
+    with unharmed(cluster):
+        yield target_of(cluster, "storage", await key_of(cluster))
+        await assert_served(cluster)
+
+
+# ---------------------------------------------------------------------- connections
+
+
+async def test_who_says_nothing_or_too_slowly_is_cut_off(target: Target) -> None:
+    async def silent() -> None:
+        async with dial(target) as peer:
+            await peer.ended(15)
+
+    async def byte_by_byte() -> None:
+        async with dial(target) as peer:
+            with contextlib.suppress(ConnectionError):
+                for byte in bytes_of(target.hello()):
+                    if peer.reader.at_eof():
+                        return
+                    peer.say(bytes([byte]))
+                    await asyncio.sleep(0.25)
+            await peer.ended(5)
+
+    began_s = time.monotonic()
+    await asyncio.gather(*[silent() for _ in range(20)], *[byte_by_byte() for _ in range(20)])
+    assert time.monotonic() - began_s < 12
+
+
+async def test_connections_that_end_anywhere_in_a_frame_harm_nobody(target: Target) -> None:
+    said = bytes_of(target.hello()) + bytes_of(Ping()) + bytes_of(HighWaterMark(), request=1, partition=0)
+    for count in range(len(said) + 1):
+        for reset in (False, True):
+            async with dial(target) as peer:
+                peer.say(said[:count])
+                if reset:
+                    peer.reset()
+                elif peer.writer.can_write_eof():
+                    peer.writer.write_eof()
+
+
+async def test_a_half_closed_connection_is_closed(target: Target) -> None:
+    async with greet(target) as peer:
+        peer.writer.write_eof()
+        await peer.ended()
+
+
+FOREIGN = {
+    "TLS": bytes.fromhex("16030100f8010000f40303") + bytes(range(241)),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: scanner\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9),
+    "SSH": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "zeros": bytes(10_000),
+    "ones": b"\xff" * 10_000,
+    "noise": random.Random(1).randbytes(100_000),
+}
+
+
+@pytest.mark.parametrize("protocol", FOREIGN)
+async def test_another_protocol_is_turned_away_at_once(target: Target, protocol: str) -> None:
+    async with dial(target) as peer:
+        peer.say(FOREIGN[protocol])
+        began_s = time.monotonic()
+        await peer.ended(8)
+        # Less than a frame's header is not judged before the time for a hello is over.
+        assert time.monotonic() - began_s < (8 if len(FOREIGN[protocol]) < 24 else 1)
+
+
+async def test_a_storm_of_reconnects_is_weathered(target: Target) -> None:
+    async def storm(count: int) -> None:
+        for number in range(count):
+            async with dial(target) as peer:
+                if number % 2:
+                    peer.say(target.hello())
+                if number % 3 == 0:
+                    peer.reset()
+
+    await asyncio.gather(*[storm(200) for _ in range(10)])
+
+
+async def test_a_thousand_idle_connections_cost_little(target: Target) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        idle = [await stack.enter_async_context(dial(target)) for _ in range(1_200)]
+        for peer in idle[:600]:
+            peer.say(target.hello())
+        for peer in idle[:600]:
+            assert isinstance(await peer.hear(), Hello)
+
+
+@pytest.mark.parametrize("port", PORTS)
+async def test_without_file_descriptors_a_node_turns_new_ones_away_and_does_not_spin(
+    tmp_path: Path, port: str
+) -> None:
+    with running(tmp_path) as cluster, unharmed(cluster):
+        await assert_served(cluster)
+        target = target_of(cluster, port, await key_of(cluster))
+        pid = target.node.pid
+        assert pid is not None
+        limit = open_files(pid) + 30
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
+        async with polonaise.connect(cluster.coordinator) as log, contextlib.AsyncExitStack() as stack:
+            await log.append(b"before", partition=0)
+            for _ in range(200):
+                with contextlib.suppress(ConnectionError):
+                    peer = await stack.enter_async_context(dial(target))
+                    peer.say(target.hello())
+            await asyncio.sleep(0.5)  # so that what is measured is not the arrival
+            assert open_files(pid) <= limit
+            used_s, began_s = processor_s(pid), time.monotonic()
+            await asyncio.sleep(2)  # a measurement takes its time
+            share = (processor_s(pid) - used_s) / (time.monotonic() - began_s)
+            print(f"{port} without file descriptors: {100 * share:.0f} % of a processor")  # noqa: T201
+            assert share < 0.5
+            # Who was there before is served all the while.
+            await asyncio.wait_for(log.append(b"during", partition=0), 5)
+        await assert_served(cluster)
+
+
+# ---------------------------------------------------------------------- frames
+
+
+FRAMES = {
+    "length 0": bytes(24),
+    "length 23": raw_frame(3, length=23),
+    "length -1": raw_frame(3, length=2**32 - 1),
+    "length 2**31-1": raw_frame(3, length=2**31 - 1),
+    "just over the limit": raw_frame(3, length=64 * 2**20 + 1),
+    "head longer than the frame": raw_frame(3, b"abc", head_bytes=4),
+    "head of 4 GB": raw_frame(3, head_bytes=2**32 - 1),
+    "head shorter than its fields": raw_frame(10, b"abc"),
+    "bytes left over": raw_frame(3, b"abc"),
+    "a payload where there is none": raw_frame(3, b"", b"abc"),
+    "wrong checksum": raw_frame(3, crc=1),
+    "unknown flags": raw_frame(3, flags=0x8000),
+    "unknown type": raw_frame(9_999),
+    "type 0": raw_frame(0),
+    "text longer than its frame": raw_frame(2, bytes(8) + b"\xff\xff" + b"ab"),
+    "text that is not UTF-8": raw_frame(2, bytes(8) + b"\x02\x00\xff\xfe\x00\x00"),
+    "a blob of 4 GB": raw_frame(25, b"\xff\xff\xff\xffabc"),
+    "a truncated header": raw_frame(3)[:23] + raw_frame(3),
+}
+
+
+@pytest.mark.parametrize("case", FRAMES)
+async def test_a_broken_frame_closes_its_connection_before_and_after_the_hello(target: Target, case: str) -> None:
+    async with dial(target) as peer:
+        peer.say(FRAMES[case])
+        await peer.ended()
+    async with greet(target) as peer:
+        peer.say(FRAMES[case])
+        codes = await peer.ended()
+        assert codes
+        assert set(codes) <= {"protocol_error", "frame_too_large", "frame_damaged"}
+
+
+async def test_a_frame_just_over_the_limit_of_a_hello_is_refused(target: Target) -> None:
+    async with dial(target) as peer:
+        peer.say(raw_frame(1, bytes(HELLO_BYTES_MAX)))
+        assert "frame_too_large" in await peer.ended()
+
+
+async def test_frames_are_the_same_in_one_packet_or_byte_by_byte(target: Target) -> None:
+    async with dial(target) as peer:
+        peer.say(bytes_of(target.hello()) + 3 * bytes_of(Ping()))
+        assert isinstance(await peer.hear(), Hello)
+        assert [type(await peer.hear()) for _ in range(3)] == [Pong] * 3
+    async with dial(target) as peer:
+        for byte in bytes_of(target.hello()) + bytes_of(Ping()):
+            peer.say(bytes([byte]))
+            await asyncio.sleep(0)
+        assert isinstance(await peer.hear(), Hello)
+        assert isinstance(await peer.hear(), Pong)
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        ("message before hello", "protocol_error"),
+        ("hello twice", "protocol_error"),
+        ("future version", "unsupported_version"),
+        ("past version", "unsupported_version"),
+        ("wrong role", "wrong_role"),
+        ("unknown role", "wrong_role"),
+        ("wrong cluster key", "wrong_cluster_key"),
+    ],
+)
+async def test_a_conversation_that_begins_wrongly_is_refused(target: Target, case: str, code: str) -> None:
+    wrong: dict[str, dict[str, object]] = {
+        "future version": {"version_min": 2, "version_max": 65_535},
+        "past version": {"version_min": 0, "version_max": 0},
+        "wrong role": {"role": 3},
+        "unknown role": {"role": 200},
+        "wrong cluster key": {"cluster_key": b"k" * 16},
+    }
+    async with dial(target) as peer:
+        if case == "message before hello":
+            peer.say(Health())
+        else:
+            peer.say(target.hello(**wrong.get(case, {})))
+            if case == "hello twice":
+                peer.say(target.hello())
+        assert code in await peer.ended()
+
+
+async def test_a_key_is_told_to_nobody_who_does_not_have_it(target: Target) -> None:
+    async def heard(peer: Peer) -> bytes:
+        found = b""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(1):
+                while piece := await peer.reader.read(65_536):
+                    found += piece
+        return found
+
+    async with dial(target) as peer:
+        assert target.key not in await heard(peer), "said before anything was heard"
+    for key in (bytes(16), b"k" * 16):
+        async with dial(target) as peer:
+            peer.say(target.hello(cluster_key=key))
+            assert target.key not in await heard(peer)
+
+
+# ---------------------------------------------------------------------- fields
+
+
+def extremes(kind: type[Message]) -> Iterator[Message]:
+    """Messages of a kind with each field in turn at its limits, and with garbage for what varies in length."""
+    forms = dict(zip(kind._FIXED_NAMES, kind._FIXED.format.lstrip("<").replace("16s", "k"), strict=True))
+    usual = {name: bytes(16) if form == "k" else 0 for name, form in forms.items()}
+    usual |= {name: "" if form == "text" else b"" for name, form in kind._VARIABLE}
+    yield kind(**usual)
+    for name, form in forms.items():
+        for value in LIMITS.get(form, (b"\xff" * 16,)):
+            yield kind(**{**usual, name: value})
+    garbage = (b"\xff" * 8, bytes(8), bytes(65_536), random.Random(2).randbytes(1_000))
+    for name, form in kind._VARIABLE:
+        for value in garbage:
+            yield kind(**{**usual, name: value.decode("latin-1") if form == "text" else value})
+    if "payload" in kind.__dataclass_fields__:
+        for value in garbage:
+            yield kind(**usual, payload=[value])
+
+
+def harmless(message: Message, target: Target) -> bool:
+    """Who has the key may raise the fence: then appends stop until the coordinator has counted as far, rightly so."""
+    return target.name == "server" or getattr(message, "session", 0) < 1
+
+
+@pytest.mark.parametrize("number", codec.kinds(), ids=[kind.__name__ for kind in codec.kinds().values()])
+async def test_every_message_with_every_field_at_its_limits_is_survived(target: Target, number: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        peer: Peer | None = None
+        for message in extremes(codec.kinds()[number]):
+            if not harmless(message, target):
+                continue
+            for partition in (0, 1, -1, 2**31 - 1, -(2**31)):
+                if peer is None or peer.reader.at_eof() or peer.writer.is_closing():
+                    await stack.aclose()
+                    peer = await stack.enter_async_context(greet(target))
+                    if target.name == "server":
+                        peer.say(mount(), partition=0)
+                for request in (0, 2**32 - 1):
+                    peer.say(message, partition=partition, request=request)
+                with contextlib.suppress(TimeoutError):
+                    await peer.hear(0.002)
+
+
+async def test_frames_with_flipped_bytes_are_survived(target: Target) -> None:
+    source = random.Random(3)
+    valid = [m for kind in codec.kinds().values() for m in extremes(kind) if harmless(m, target)]
+    for _ in range(150):
+        async with dial(target) as peer:
+            if source.random() < 0.8:
+                peer.say(target.hello())
+            for message in source.sample(valid, 4):
+                raw = bytearray(bytes_of(message, request=source.choice((0, 1, 2**32 - 1)), partition=0))
+                for _ in range(source.choice((0, 1, 1, 4))):
+                    raw[source.randrange(len(raw))] = source.randrange(256)
+                kind, _, length = raw[4] | raw[5] << 8, 0, len(raw)
+                if source.random() < 0.7:
+                    # The checksum made right again: what was flipped is to be met behind it.
+                    raw = bytearray(raw_frame(kind, bytes(raw[24:length])))
+                peer.say(bytes(raw))
+            with contextlib.suppress(TimeoutError):
+                await peer.hear(0.005)
+
+
+# ---------------------------------------------------------------------- volume
+
+
+async def test_who_asks_and_never_listens_is_not_served_without_end(server: Target) -> None:
+    questions = [Health(), HighWaterMark(), Ping(), Read(0, 2**32 - 1, 0, 1, 0), Flush()]
+
+    async def ask(question: Message) -> None:
+        async with greet(server) as peer:
+            peer.say(mount(credit=0), partition=0)
+            many = bytes_of(question, request=1, partition=0) * 2_000
+            peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(8):
+                    while True:
+                        peer.writer.write(many)
+                        await peer.writer.drain()
+
+    await asyncio.gather(*[ask(question) for question in questions for _ in range(2)])
