@@ -28,6 +28,8 @@ import uvloop
 import polonaise
 from polonaise.node.local import LocalCluster
 
+ACCOUNTS = 50_000
+"""Locks in use: far more than appends outstanding, so that none conflicts."""
 DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- benchmarks/append.py: begin -->", "<!-- benchmarks/append.py: end -->"
 
@@ -96,7 +98,7 @@ async def append_load(
         nonlocal done, number
         while (began := time.perf_counter()) < until:
             number += 1
-            locks = [polonaise.Lock("account", number, polonaise.LockMode.WRITE)] if lock else ()
+            locks = [polonaise.Lock("account", number % ACCOUNTS, polonaise.LockMode.WRITE)] if lock else ()
             await log.append(data, partition=0, locks=locks)
             done += 1
             if done % 16 == 0:

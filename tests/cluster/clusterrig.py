@@ -1,4 +1,4 @@
-"""A cluster of real processes on loopback, a writer that keeps count of what it was told, and the comparison of both."""
+"""A cluster of real processes, a writer that remembers what it was told, and the comparison of both."""
 
 from __future__ import annotations
 

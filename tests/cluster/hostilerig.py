@@ -1,24 +1,29 @@
-"""What hostile peers are made of: raw connections, frames that are right but for one thing, and a node's vital signs."""
+"""What hostile peers are made of: raw connections, frames right but for one thing; and a node's vital signs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 from zlib import crc32
 
-import polonaise
 from clusterrig import nodes
+
+import polonaise
+from polonaise.host.real import RealHost
 from polonaise.link.connection import hello
+from polonaise.node.addresses import coordinator_at
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.wire import codec
+from polonaise.wire.appends import AppendColumns
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import HEADER_BYTES, Frame, Frames
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Hello, LastSessionInfo, Mount, Ping, Refused
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Hello, Mount, Ping, Refused
 
 RESIDENT_BYTES_MAX = 300 * 2**20
 SERVED_S_MAX = 5.0
@@ -28,7 +33,8 @@ ANSWER_S_MAX = 5.0
 class Target:
     """One open port, and who may greet it."""
 
-    def __init__(self, name: str, node: ChildNode, role: int, key: bytes) -> None:
+    def __init__(self, cluster: LocalCluster, name: str, node: ChildNode, role: int, key: bytes) -> None:
+        self.cluster = cluster
         self.name = name
         self.node = node
         self.role = role
@@ -159,15 +165,11 @@ def forget_peak(pid: int) -> None:
 
 
 def open_files(pid: int) -> int:
-    import os
-
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def processor_s(pid: int) -> float:
     """Processor time that it has used so far."""
-    import os
-
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -186,6 +188,7 @@ def unharmed(cluster: LocalCluster) -> Iterator[None]:
         assert node.pid == pid
         assert pid is not None
         peak = resident_bytes(pid, peak=True)
+        print(f"{node.name}: {peak / 2**20:.0f} MB at most")  # noqa: T201
         assert peak < RESIDENT_BYTES_MAX, f"{node.name} took {peak / 2**20:.0f} MB"
         assert "Traceback" not in node.log, node.log[-3000:]
 
@@ -197,12 +200,31 @@ async def assert_served(cluster: LocalCluster) -> None:
         assert (await log.transaction(receipt.id, 0)).data == b"served"
 
 
-def target_of(cluster: LocalCluster, name: str, key: bytes) -> Target:
+async def target_of(cluster: LocalCluster, name: str) -> Target:
+    """A port, and the key that lets a stranger in."""
+    host = RealHost()
+    try:
+        key = (await coordinator_at(host, cluster.coordinator).describe()).key
+    finally:
+        host.close()
     if name == "server":
         assert cluster.server is not None
-        return Target(name, cluster.server, ROLE_CLIENT, key)
-    return Target(name, cluster.storage[0], ROLE_SERVER, key)
+        return Target(cluster, name, cluster.server, ROLE_CLIENT, key)
+    return Target(cluster, name, cluster.storage[0], ROLE_SERVER, key)
 
 
-def session_info(session: int) -> LastSessionInfo:
-    return LastSessionInfo(session)
+def one_append(
+    data: bytes,
+    *,
+    sequence: int = 1,
+    mark: int = -1,
+    generation: int = 1,
+    locks: Sequence[tuple[int, int]] = (),
+    operations: Sequence[tuple[int, bytes, bytes]] = (),
+    data_crc: int | None = None,
+) -> bytes:
+    """An append frame of one transaction to partition 0."""
+    columns = AppendColumns()
+    crc = crc32(data) if data_crc is None else data_crc
+    columns.add(sequence, mark, 0, data, crc, locks, operations=operations)
+    return bytes_of(columns.message(generation), partition=0)

@@ -11,7 +11,7 @@ import contextlib
 import random
 import resource
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,25 +32,15 @@ from hostilerig import (
 )
 
 import polonaise
-from polonaise.host.real import RealHost
-from polonaise.node.addresses import coordinator_at
-from polonaise.node.local import LocalCluster
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import HELLO_BYTES_MAX
 from polonaise.wire.messages import (
-    Credit,
-    Flush,
-    Flushed,
     Health,
-    HealthIs,
     Hello,
     HighWaterMark,
-    Mounted,
     Ping,
     Pong,
-    Read,
-    Refused,
 )
 
 pytestmark = pytest.mark.slow
@@ -60,43 +50,6 @@ LIMITS = {"B": (0, 1, 255), "H": (0, 65_535), "I": (0, 1, 2**31, 2**32 - 1)} | {
     kind: (-(2 ** (bits - 1)), -1, 0, 1, 2 ** (bits - 1) - 1) for kind, bits in (("i", 32), ("q", 64))
 }
 """The values of a field that are worth trying, by its type on the wire."""
-
-
-async def key_of(cluster: LocalCluster) -> bytes:
-    host = RealHost()
-    try:
-        return (await coordinator_at(host, cluster.coordinator).describe()).key
-    finally:
-        host.close()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running(tmp_path_factory.mktemp("hostile")) as cluster:
-        asyncio.run(assert_served(cluster))
-        yield cluster
-
-
-@pytest.fixture(params=PORTS)
-async def target(request: pytest.FixtureRequest, cluster: LocalCluster) -> AsyncIterator[Target]:
-    """A port to be hostile to; afterwards everything must be as it was."""
-    with unharmed(cluster):
-        yield target_of(cluster, request.param, await key_of(cluster))
-        await assert_served(cluster)
-
-
-@pytest.fixture
-async def server(cluster: LocalCluster) -> AsyncIterator[Target]:
-    with unharmed(cluster):
-        yield target_of(cluster, "server", await key_of(cluster))
-        await assert_served(cluster)
-
-
-@pytest.fixture
-async def storage(cluster: LocalCluster) -> AsyncIterator[Target]:
-    with unharmed(cluster):
-        yield target_of(cluster, "storage", await key_of(cluster))
-        await assert_served(cluster)
 
 
 # ---------------------------------------------------------------------- connections
@@ -109,13 +62,12 @@ async def test_who_says_nothing_or_too_slowly_is_cut_off(target: Target) -> None
 
     async def byte_by_byte() -> None:
         async with dial(target) as peer:
-            with contextlib.suppress(ConnectionError):
-                for byte in bytes_of(target.hello()):
-                    if peer.reader.at_eof():
-                        return
-                    peer.say(bytes([byte]))
-                    await asyncio.sleep(0.25)
-            await peer.ended(5)
+            ended = asyncio.create_task(peer.ended(15))
+            for byte in bytes_of(target.hello()):
+                if (await asyncio.wait([ended], timeout=0.25))[0]:
+                    break
+                peer.say(bytes([byte]))
+            await ended
 
     began_s = time.monotonic()
     await asyncio.gather(*[silent() for _ in range(20)], *[byte_by_byte() for _ in range(20)])
@@ -183,12 +135,10 @@ async def test_a_thousand_idle_connections_cost_little(target: Target) -> None:
 
 
 @pytest.mark.parametrize("port", PORTS)
-async def test_without_file_descriptors_a_node_turns_new_ones_away_and_does_not_spin(
-    tmp_path: Path, port: str
-) -> None:
+async def test_without_file_descriptors_a_node_turns_new_ones_away_and_does_not_spin(tmp_path: Path, port: str) -> None:
     with running(tmp_path) as cluster, unharmed(cluster):
         await assert_served(cluster)
-        target = target_of(cluster, port, await key_of(cluster))
+        target = await target_of(cluster, port)
         pid = target.node.pid
         assert pid is not None
         limit = open_files(pid) + 30
@@ -377,23 +327,3 @@ async def test_frames_with_flipped_bytes_are_survived(target: Target) -> None:
                 peer.say(bytes(raw))
             with contextlib.suppress(TimeoutError):
                 await peer.hear(0.005)
-
-
-# ---------------------------------------------------------------------- volume
-
-
-async def test_who_asks_and_never_listens_is_not_served_without_end(server: Target) -> None:
-    questions = [Health(), HighWaterMark(), Ping(), Read(0, 2**32 - 1, 0, 1, 0), Flush()]
-
-    async def ask(question: Message) -> None:
-        async with greet(server) as peer:
-            peer.say(mount(credit=0), partition=0)
-            many = bytes_of(question, request=1, partition=0) * 2_000
-            peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
-            with contextlib.suppress(TimeoutError, ConnectionError):
-                async with asyncio.timeout(8):
-                    while True:
-                        peer.writer.write(many)
-                        await peer.writer.drain()
-
-    await asyncio.gather(*[ask(question) for question in questions for _ in range(2)])

@@ -56,6 +56,7 @@ class Side:
             on_closed=lambda _, error: self.closed.append(error),
             on_greeted=self.greeted.append,
             settings=self.settings,
+            accepted=ROLE_CLIENT in self.peer_roles,
         )
         self.connections.append(made)
         return made

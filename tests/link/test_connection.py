@@ -52,13 +52,75 @@ def test_both_sides_learn_who_the_other_is() -> None:
     run(scenario)
 
 
-def test_a_side_without_a_cluster_takes_the_peers() -> None:
+def test_a_side_without_a_cluster_that_is_connected_to_takes_the_peers() -> None:
     async def scenario(rig: Rig) -> None:
-        rig.client.said = hello(ROLE_CLIENT, "newcomer")
+        rig.server.said = hello(ROLE_SERVER, "newcomer")
         connection = await rig.connect()
         assert connection.peer is not None
-        assert connection.peer.cluster_key == KEY
-        assert rig.client.said.cluster_key == ANY_CLUSTER
+        assert connection.peer.cluster_key == ANY_CLUSTER
+        assert rig.server.only.peer is not None
+        assert rig.server.only.peer.cluster_key == KEY
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("key", [ANY_CLUSTER, b"guessed".ljust(16)], ids=["no key", "a wrong key"])
+def test_the_cluster_key_is_told_only_to_those_who_have_it(key: bytes) -> None:
+    """An open port that says the key at once, to whoever asks, would have no use for it."""
+
+    async def scenario(rig: Rig) -> None:
+        silent = await rig.raw()
+        guessing = await rig.raw(hello(ROLE_CLIENT, "scanner", cluster_key=key))
+        await until(lambda: guessing.lost)
+        assert [type(message) for message in guessing.heard] == [Refused]
+        assert not silent.heard
+        assert not rig.server.greeted
+
+    run(scenario)
+
+
+def test_what_arrived_with_it_waits_while_reading_is_paused() -> None:
+    """One packet may hold thousands of questions: a pause that came after them all would bound nothing."""
+    heard: list[int] = []
+
+    async def scenario(rig: Rig) -> None:
+        def pause_at_each(connection: Connection, message: Message, request: int, partition: int) -> None:
+            heard.append(request)
+            connection.pause("enough")
+
+        rig.server.on_message = pause_at_each
+        peer = await rig.greeted_raw()
+        for request in range(5):
+            peer.say(HighWaterMark(), request=request)
+        for count in range(1, 6):
+            await until(lambda count=count: len(heard) == count)
+            await asyncio.sleep(0.1)
+            assert heard == list(range(count))
+            rig.server.only.resume("enough")
+
+    run(scenario)
+
+
+def test_who_does_not_read_is_not_read_until_it_does() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.settle_for(unsent_bytes_high=1_000, unread_bytes_max=4_000)
+        asked = 0
+
+        def answer_at_length(connection: Connection, message: Message, request: int, partition: int) -> None:
+            nonlocal asked
+            asked += 1
+            connection.send(Refused(0, "code", "x" * 1_000))
+
+        rig.server.on_message = answer_at_length
+        peer = await rig.greeted_raw()
+        peer.transport.pause_reading()
+        for _ in range(3_000):
+            peer.say(HighWaterMark())
+        await asyncio.sleep(1)
+        assert asked < 1_000, "what the network holds, and a little"
+        assert rig.server.only.unsent_bytes < 10_000
+        peer.transport.resume_reading()
+        await until(lambda: asked == 3_000)
 
     run(scenario)
 

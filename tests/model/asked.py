@@ -39,6 +39,7 @@ class Asked:
         self._commit = decisions.commit
         self._kept: dict[tuple[object, ...], Any] = {}
         self.claim = cache(self._claim)
+        self.participants = cache(self._participants)
         self.decide = cache(self._decide)
         self.clean_to = cache(self._clean_to)
         self.may_engage = cache(self._may_engage)
@@ -63,6 +64,11 @@ class Asked:
             if claimed != _value(standings, session, generation):
                 raise Violation(f"generation {generation} may claim session {session}, and does not")
 
+    def _participants(self, standings: Standings) -> frozenset[int]:
+        """Who is to be fenced."""
+        names = self._recovery.participants(_value(standings, 0, 0))
+        return frozenset(NAMES.index(name) for name in names)
+
     def _decide(self, standings: Standings, session: int, tolds: tuple[Told | None, ...]) -> Decision | str | None:
         """A decision; a contradiction in words; None while it is undecided."""
         recovery = self._recovery
@@ -83,6 +89,8 @@ class Asked:
     def _clean_to(self, standing: Standing, told: Told, closing: int) -> int:
         value = _value((standing,), 0, 0)
         mark: int = self._recovery.clean_to(value, NAMES[0], self._answer(told), closing)
+        if mark >= len(told.log):
+            raise Violation(f"what ends at {len(told.log) - 1} is taken for clean up to {mark}")
         if mark < min(told.confirmed, len(told.log) - 1, len(told.log) if told.lost is None else told.lost):
             raise Violation(f"what is above {mark} is cut, and up to {told.confirmed} it was confirmed to be clean")
         return mark
@@ -94,6 +102,9 @@ class Asked:
     def _engage(self, standings: Standings, session: int, clean: frozenset[int], closing: int) -> Standings:
         before = _value(standings, session, session)
         after = self._recovery.engage(before, {NAMES[place] for place in clean}, closing)
+        coming = {name for name, standing in zip(NAMES, standings, strict=False) if standing.coming}
+        if after.next is not None or (coming and set(after.members) != coming):
+            raise Violation(f"a pending membership {sorted(coming)} becomes {sorted(after.members)}")
         return tuple(_standing(after, name) for name in NAMES[: len(standings)])
 
     def _committed(self, progress: tuple[int, ...]) -> int:
@@ -108,13 +119,17 @@ class Asked:
         for name, each in zip(members, progress, strict=True):
             acknowledgements.acknowledge(name, most if each == NOT_ENGAGED else max(0, each - 1))
         committed: int = acknowledgements.committed
+        if committed < sorted(progress, reverse=True)[len(members) // 2] - 1:
+            raise Violation(
+                f"a majority has synced more than the first {committed} batches, and they are not committed"
+            )
         return committed
 
     def _answer(self, told: Told) -> object:
         closing = len(told.log) + NO_TRANSACTION
         return self._recovery.Answer(
             joined=told.joined,
-            prepared=NO_TRANSACTION,
+            prepared=told.prepared,
             confirmed=told.confirmed,
             max_synced=closing,
             last_crc=crc(told.log),

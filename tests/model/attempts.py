@@ -47,14 +47,13 @@ def steps(asked: Asked, nodes: Storage, bounds: Bounds, head: Head, column: Colu
 
 def _fence(nodes: Storage, head: Head, column: Column, session: int, seat: Fencing) -> Iterator[Step]:
     """Steps 2 and 3. One that answered before its connection broke may be asked again: the answer was lost."""
-    wanted = seat.standing.member or seat.standing.coming
-    if not wanted or not (seat.told is None or seat.broken):
+    if not seat.wanted or not (seat.told is None or seat.broken):
         return
     fenced = nodes.fence(column.replica, session)
     if fenced is not None:
         replica, told = fenced
         after = column._replace(
-            replica=replica, seats=replaced(column.seats, session, Fencing(seat.standing, told, False))
+            replica=replica, seats=replaced(column.seats, session, seat._replace(told=told, broken=False))
         )
         yield Step(f"session {session} fences {{0}}, which tells {_told(replica)}", head, after, settles=True)
 

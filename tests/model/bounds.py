@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Budgets of one exploration. What is not bounded here (who is slow, paused, dead, when, in which order) is free."""
+    """Budgets of one exploration. What has none is free: who is slow, paused or dead, when, and in which order.
+
+    The budgets for what befalls disks stay within a minority of the replicas: what is promised is promised for that.
+    """
 
     name: str
-    sessions: int
-    """Attempts that claim a session, by any owners: all may be paused, resumed late, or never resumed."""
-    batches: int
-    """Ids from 0 to one less than this."""
-    replicas: int = 3
-    begun: bool = False
-    """Start from session 0 engaged on the members and empty, instead of from a partition that nobody has touched."""
-    rots: int = 0
-    """Replicas that find synced bytes damaged: recorded as "may have lost above", at any place, at any time."""
-    wipes: int = 0
-    """Replicas whose disk is replaced by an empty one."""
-    snapshots: int = 0
-    """Replicas restored to an earlier durable image, taken and put back at any time."""
-    crashes: int = 0
-    """Replicas that crash with unsynced appends. Above 0, writing and syncing are two steps."""
+    sessions: int = field(default=3, metadata={"help": "attempts that claim a session, by any owners"})
+    batches: int = field(default=2, metadata={"help": "ids from 0 to one less than this"})
+    replicas: int = field(default=3, metadata={"help": "with edits, the last of them is no member at first"})
+    crashes: int = field(default=0, metadata={"help": "of replicas with unsynced appends; then syncing is a step"})
+    rots: int = field(default=0, metadata={"help": "replicas that find synced bytes damaged, from any place on"})
+    wipes: int = field(default=0, metadata={"help": "replicas whose disk is replaced by an empty one"})
+    snapshots: int = field(default=0, metadata={"help": "replicas put back to an earlier durable image"})
+    edits: int = field(default=0, metadata={"help": "changes of the membership, each by one replica"})
+    fresh: bool = False
+    """Start from a partition that nobody has touched, instead of from session 0 engaged on all members and empty."""
     catch_up: bool = True
     """Owners copy committed batches to late replicas in the background."""
-    edits: int = 0
-    """Changes of the membership, each by one replica; the last of `replicas` is none of the first members."""
 
     @property
     def members(self) -> int:
@@ -36,11 +32,42 @@ class Bounds:
 
     def __str__(self) -> str:
         budgets = [f"{self.sessions} sessions", f"{self.batches} batches", f"{self.replicas} replicas"]
-        for budget in ("rots", "wipes", "snapshots", "crashes", "edits"):
+        for budget in ("crashes", "rots", "wipes", "snapshots", "edits"):
             if count := getattr(self, budget):
-                budgets.append(f"{count} {budget if count > 1 else budget[:-1]}")
-        if self.begun:
-            budgets.append("from session 0 on")
+                budgets.append(f"{budget}: {count}")
+        budgets.append("from nothing" if self.fresh else "session 0 engaged")
         if not self.catch_up:
             budgets.append("no catch-up")
         return f"{self.name} ({', '.join(budgets)})"
+
+
+DEFAULT = (
+    Bounds("owners", sessions=4),
+    Bounds("replacement", batches=1, replicas=4, edits=2),
+    Bounds("addition", replicas=4, edits=1),
+    Bounds("image", snapshots=1, catch_up=False),
+    Bounds("image with catch-up", batches=1, snapshots=1),
+    Bounds("rot", rots=1),
+    Bounds("wiped disk", wipes=1),
+    Bounds("crashes", crashes=2),
+    Bounds("first sessions", fresh=True),
+)
+"""What `make model` explores, the longest first."""
+
+SMALL = (
+    Bounds("owners"),
+    Bounds("addition", batches=1, replicas=4, edits=1),
+    Bounds("crash", crashes=1),
+    Bounds("first sessions", batches=1, fresh=True),
+    Bounds("image", sessions=2, snapshots=1),
+)
+
+TINY = (
+    Bounds("first sessions", sessions=2, fresh=True),
+    Bounds("owners", batches=1),
+    Bounds("crash", sessions=2, crashes=1),
+    Bounds("rot", sessions=2, rots=1),
+    Bounds("wiped disk", sessions=2, wipes=1),
+    Bounds("image", sessions=2, batches=1, snapshots=1),
+    Bounds("replacement", sessions=2, batches=1, replicas=4, edits=2),
+)

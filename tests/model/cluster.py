@@ -44,7 +44,7 @@ class Step(NamedTuple):
 def beginning(asked: Asked, bounds: Bounds) -> tuple[Head, Columns]:
     left = Budget(bounds.rots, bounds.wipes, bounds.snapshots, 0, bounds.crashes, bounds.edits)
     standings = [Standing(place < bounds.members, False) for place in range(bounds.replicas)]
-    if not bounds.begun:
+    if bounds.fresh:
         return Head("", (), False, left), tuple(Column(Replica(), standing, None, ()) for standing in standings)
     members = frozenset(range(bounds.members))
     engaged = asked.engage(tuple(standings), 0, members, NO_TRANSACTION)
@@ -78,8 +78,13 @@ def steps(asked: Asked, nodes: Storage, bounds: Bounds, head: Head, columns: Col
 def _claim(asked: Asked, head: Head, columns: Columns) -> Step:
     """Step 1. A claim that fails, or whose result stays unknown, is a session in which nobody does anything."""
     session = len(head.attempts)
-    asked.claim(tuple(column.standing for column in columns), session)
-    claimed = tuple(column._replace(seats=(*column.seats, Fencing(column.standing))) for column in columns)
+    standings = tuple(column.standing for column in columns)
+    asked.claim(standings, session)
+    fenced = asked.participants(standings)
+    claimed = tuple(
+        column._replace(seats=(*column.seats, Fencing(column.standing, place in fenced)))
+        for place, column in enumerate(columns)
+    )
     after = head._replace(attempts=(*head.attempts, Attempt("fencing")), claimed=True)
     return Step(f"an owner claims session {session}", after, claimed, settles=True)
 

@@ -49,12 +49,13 @@ class Quiet:
     def check(self, published: str, session: int, replicas: tuple[Seen, ...]) -> None:
         standings = tuple(each.standing for each in replicas)
         fenced = [self._fenced(each, session) for each in replicas]
-        may_be_there = [place for place, (standing, _) in enumerate(replicas) if standing.member or standing.coming]
-        for there in subsets(may_be_there):
+        wanted = self._asked.participants(standings)
+        for up in subsets(list(range(len(replicas)))):
+            there = tuple(place for place in up if place in wanted)
             tolds = tuple(fenced[place][1] if place in there else None for place in range(len(replicas)))
             decision = self._asked.decide(standings, session, tolds)
             who = "having heard " + (", ".join(f"{{{place}}}" for place in there) or "nobody")
-            healthy = [place for place in there if _is_healthy(replicas[place])]
+            healthy = [place for place in up if _is_healthy(replicas[place])]
             if isinstance(decision, str):
                 raise Violation(f"the next session, {who}, stops for ever: {decision}")
             if decision is None:
@@ -67,7 +68,7 @@ class Quiet:
             whole = [self._clean(standings[each], *fenced[each], session, log, f"{who}, {{{each}}}") for each in there]
             if log and not sources & {place for place, uncut in zip(there, whole, strict=True) if uncut}:
                 raise Violation(f"the next session, {who}, cuts the last copy of “{log}”")
-            if _is_majority(standings, list(there)) and not self._asked.may_engage(standings, frozenset(there)):
+            if _is_majority(standings, list(up)) and not self._asked.may_engage(standings, frozenset(there)):
                 raise Violation(f"the next session, {who}, may not engage, with a majority clean")
 
     def _fenced(self, seen: Seen, session: int) -> tuple[Replica, Told]:

@@ -55,7 +55,7 @@ def _is_able(attempt: Attempt, seat: Seat, reachable: bool, faults: bool) -> boo
     if isinstance(seat, Cleaning):
         return seat.stage in ("truncate", "copy")
     if isinstance(seat, Fencing):
-        return (reachable or faults) and (seat.standing.member or seat.standing.coming)
+        return (reachable or faults) and seat.wanted
     if isinstance(seat, Late):
         return reachable or faults
     return isinstance(seat, Engaged) and not seat.broken

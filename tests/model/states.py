@@ -22,6 +22,7 @@ class Replica(NamedTuple):
 
     fence: int = NO_SESSION
     joined: int = NO_SESSION
+    prepared: int = NO_TRANSACTION
     confirmed: int = NO_TRANSACTION
     log: str = ""
     unsynced: int = 0
@@ -46,6 +47,7 @@ class Told(NamedTuple):
     """What a replica answered when it was fenced."""
 
     joined: int
+    prepared: int
     confirmed: int
     log: str
     lost: int | None
@@ -56,6 +58,8 @@ class Fencing(NamedTuple):
 
     standing: Standing
     """As it was when the session was claimed."""
+    wanted: bool
+    """It is to be fenced."""
     told: Told | None = None
     broken: bool = False
     """The connection it answered on is gone: it counts in the decision, and takes no part after it."""

@@ -73,7 +73,7 @@ class Storage:
         batch = _batch(log, len(log) - 1)
         request = self._module.StoreRequest(session, session, 1, [batch])
         after = _carry_out(held, replica.store([request]))
-        return None if after is None else after._replace(unsynced=held.unsynced + 1)
+        return None if after is None else after._replace(unsynced=held.unsynced + len(after.log) - len(held.log))
 
     def _may_read(self, held: Replica, session: int) -> bool:
         return self._of(held).read(session) is None
@@ -83,7 +83,7 @@ class Storage:
         promises = Promises(
             fence=held.fence,
             joined=held.joined,
-            prepared=NO_TRANSACTION,
+            prepared=held.prepared,
             confirmed=held.confirmed,
             lost_above=lost,
             untrusted=held.untrusted,
@@ -117,6 +117,7 @@ def _saved(held: Replica, promises: Promises) -> Replica:
     return held._replace(
         fence=promises.fence,
         joined=promises.joined,
+        prepared=promises.prepared,
         confirmed=promises.confirmed,
         lost=promises.lost_above if promises.may_have_lost else None,
         untrusted=promises.untrusted,
@@ -128,7 +129,7 @@ def _batch(log: str, place: int) -> _Batch:
 
 
 def told(held: Replica) -> Told:
-    return Told(held.joined, held.confirmed, held.log, held.lost)
+    return Told(held.joined, held.prepared, held.confirmed, held.log, held.lost)
 
 
 def sync(held: Replica) -> Replica:

@@ -65,9 +65,7 @@ class Town:
         )  # fmt: skip
         self.cluster = Cluster(self.world, knobs, _nothing)
 
-    async def application(
-        self, machine: str, main: Callable[[Log], Awaitable[T]], view: View | None = None
-    ) -> T:
+    async def application(self, machine: str, main: Callable[[Log], Awaitable[T]], view: View | None = None) -> T:
         """One life of an application: what `main(log)` returned."""
         results: list[T] = []
 

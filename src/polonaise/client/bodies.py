@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from polonaise.log.batch import Batch, padded
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire import messages
 from polonaise.wire.messages import Fetch
+
+_log = logging.getLogger("polonaise.client")
 
 _DAMAGED_MAX = 5
 """So often a body that does not fit its CRC is asked for again."""
@@ -118,9 +121,13 @@ class Bodies:
         for _ in range(_DAMAGED_MAX):
             question = Fetch(array("q", transactions).tobytes())
             answer = await self._questions.ask(self._partition, question, messages.Bodies, None)
-            bodies = parse_bodies(answer, len(transactions))
-            if all(crc32(body) == crc for body, crc in zip(bodies, crcs, strict=True)):
-                return dict(zip(transactions, bodies, strict=True))
+            try:
+                bodies = parse_bodies(answer, len(transactions))
+            except ProtocolError as error:
+                _log.info("bodies of partition %d arrived damaged: %s", self._partition, error)
+            else:
+                if all(crc32(body) == crc for body, crc in zip(bodies, crcs, strict=True)):
+                    return dict(zip(transactions, bodies, strict=True))
             await asyncio.sleep(self._settings.retry_s_min)
         raise DataDamaged(f"bodies among {transactions[0]} to {transactions[-1]} of partition {self._partition}")
 

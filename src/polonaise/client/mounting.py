@@ -33,9 +33,9 @@ from polonaise.errors import (
     WrongClusterKey,
     WrongGeneration,
     WrongRole,
-    error_of,
 )
 from polonaise.host import Host
+from polonaise.link.connection import fault_in
 from polonaise.log.batch import Batch
 from polonaise.terms import BodyForm, FailureReason, Generation, MountState, TransactionId
 from polonaise.wire.appends import decode_failures
@@ -260,7 +260,7 @@ class Mounting:
                 self._answered(attempt, cast(Mounted, message))
         elif kind is Refused:
             refused = cast(Refused, message)
-            attempt.end(error_of(refused.code, refused.text))
+            attempt.end(fault_in(refused))
         else:
             raise ProtocolError(f"{kind.__name__} from a server")
 

@@ -12,7 +12,7 @@ from polonaise.client.asking import Questions
 from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
-from polonaise.errors import BatchDamaged, ProtocolError
+from polonaise.errors import BatchDamaged, DeadlineExceeded, ProtocolError
 from polonaise.log.batch import Batch, split
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import Batches, Read
@@ -57,6 +57,9 @@ class BatchReader:
         self._continuity: Continuity | None = None if since_us else Continuity(after + 1)
         self._end: TransactionId | None = until
         """The last id that is wanted, once that is known."""
+        self._end_known = False
+        self._fruitless_s: float | None = None
+        """Since when answers bring nothing, although there is something."""
         self._batches: deque[Batch] = deque()
         self._coming: asyncio.Task[Batches] | None = None
         self._done = False
@@ -84,6 +87,10 @@ class BatchReader:
             self._coming = None
 
     async def _take_answer(self) -> None:
+        if not self._follow and not self._end_known:
+            await self._find_end()
+            if self._done:
+                return
         if self._coming is None:
             self._ask()
         assert self._coming is not None
@@ -94,17 +101,38 @@ class BatchReader:
             if coming.done():
                 self._coming = None
         batches = self._checked(answer)
-        if self._end is None and not self._follow:
-            self._end = answer.committed
-        self._done = not batches and not self._follow
         if batches:
             self._first = batches[-1].last + 1
             self._since_us = 0
+            self._fruitless_s = None
+        elif not self._follow:
+            # By time there may be nothing; by id there is, and whoever answered does not know it (yet).
+            self._done = self._since_us > 0 and self._end is not None and answer.committed >= self._end
+            if not self._done:
+                await self._rest()
         if self._end is not None and self._first > self._end:
             self._done = True
         if not self._done:
             self._ask()
         self._batches.extend(batches)
+
+    async def _find_end(self) -> None:
+        """End at what is committed now. Proved, for whoever answers may have been replaced, or have just begun."""
+        mark = await self._questions.high_water_mark(self._partition, self._timeout)
+        self._end = mark if self._until is None else min(mark, self._until)
+        self._end_known = True
+        self._done = self._first > self._end
+
+    async def _rest(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._fruitless_s is None:
+            self._fruitless_s = now
+        if now - self._fruitless_s > self._timeout:
+            raise DeadlineExceeded(
+                f"partition {self._partition} was asked for {self._first} to {self._end} and sent nothing "
+                f"for {self._timeout:g} s"
+            )
+        await asyncio.sleep(self._settings.retry_s_min)
 
     def _checked(self, answer: Batches) -> list[Batch]:
         """The batches of an answer, each the successor of the one before; their CRCs are left to their use."""

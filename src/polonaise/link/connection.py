@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, cast
@@ -22,6 +23,7 @@ from polonaise.errors import (
     error_of,
 )
 from polonaise.host import Host
+from polonaise.link.budget import Budget
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, Frame, Frames
@@ -34,8 +36,9 @@ from polonaise.wire.messages import (
 )
 
 ANY_CLUSTER: Final = bytes(16)
-"""The key of a side that does not know its cluster yet: it accepts any, and takes the peer's."""
+"""The key of a side that does not know its cluster yet. Who was connected to accepts it only if its own is this."""
 
+_UNREAD: Final = "unread answers"
 _ROLE_NAMES: Final = {1: "client", 2: "server", 3: "storage node"}
 
 
@@ -57,6 +60,9 @@ class LinkSettings:
     frame_bytes_max: int = FRAME_BYTES_MAX
     unsent_bytes_high: int = 4 * 1024 * 1024
     """Above this, writers are asked to wait."""
+    unread_bytes_max: int = 8 * 1024 * 1024
+    """A peer that connected and leaves this much unread is not read either until it does: its questions can't pile up
+    as answers."""
     unsent_bytes_max: int = 256 * 1024 * 1024
     """A peer that lets this much pile up is cut off."""
 
@@ -73,8 +79,13 @@ OnClosed = Callable[["Connection", PolonaiseError], None]
 class Connection(asyncio.Protocol):
     """One connection. Say hello, check the peer's, then messages both ways.
 
-    Promises: nothing is delivered before the peer's hello was checked; answers reach the request they belong to or the
-    request fails; after `on_closed` nothing is delivered any more. What is sent may be lost: only an answer proves.
+    Promises: nothing is delivered before the peer's hello was checked, nor while reading is paused; answers reach the
+    request they belong to or the request fails; after `on_closed` nothing is delivered any more. What is sent may be
+    lost: only an answer proves.
+
+    The side that was connected to (`accepted`) says hello second and only to a peer of its own cluster: whoever finds
+    the port does not learn the cluster key there. And it stops reading a peer that does not read. Only this side does,
+    or two that wait for each other to read would wait for ever.
     """
 
     def __init__(
@@ -87,6 +98,8 @@ class Connection(asyncio.Protocol):
         on_closed: OnClosed | None = None,
         on_greeted: Callable[[Connection], None] | None = None,
         settings: LinkSettings | None = None,
+        accepted: bool = False,
+        budget: Budget | None = None,
     ) -> None:
         self._host = host
         self._hello = hello
@@ -95,7 +108,11 @@ class Connection(asyncio.Protocol):
         self._on_closed = on_closed
         self._on_greeted = on_greeted
         self._settings = settings or LinkSettings()
+        self._accepted = accepted
+        self._budget = budget
         self._frames = Frames()
+        self._held: deque[Frame] = deque()
+        """What had arrived already when reading was paused: at most what one read brought."""
         self._transport: asyncio.Transport | None = None
         self._requests: dict[int, asyncio.Future[Message]] = {}
         self._last_request = 0
@@ -148,8 +165,18 @@ class Connection(asyncio.Protocol):
         self._transport.writelines(buffers)
         self._given_bytes += sum(map(len, buffers))
         self._sent_s = self._host.clock.monotonic_s()
-        if self._transport.get_write_buffer_size() > self._settings.unsent_bytes_max:
+        unsent = self._transport.get_write_buffer_size()
+        if unsent > self._settings.unsent_bytes_max:
             self.abort(Overloaded(f"{self.peer_name} does not read what it is sent"))
+            return
+        if self._accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
+            self.pause(_UNREAD)
+        self._book(unsent)
+
+    def _book(self, unsent: int) -> None:
+        if self._budget is not None and not self.closed:
+            waiting = sum(len(frame.head) + len(frame.payload) for frame in self._held)
+            self._budget.book(self, self._frames.kept_bytes + waiting + unsent)
 
     def refuse(self, error: PolonaiseError, *, request: int = 0, partition: int = -1, detail: int = 0) -> None:
         self.send(Refused(detail=detail, code=error.code, text=error.text), request=request, partition=partition)
@@ -180,7 +207,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ flow of what comes in
 
     def pause(self, reason: str) -> None:
-        """Stop reading until every reason to pause is gone; the peer's writes then block."""
+        """Deliver nothing until every reason to pause is gone; the peer's writes then block."""
         if not self._reading_paused and self._transport and not self.closed:
             self._transport.pause_reading()
         self._reading_paused.add(reason)
@@ -193,6 +220,20 @@ class Connection(asyncio.Protocol):
             self._heard_s = self._host.clock.monotonic_s()
             if self._frame_began_s is not None:
                 self._frame_began_s = self._heard_s  # what it could not go on with was not the peer's delay
+            if self._held:
+                asyncio.get_running_loop().call_soon(self._deliver_held)
+            else:
+                self._transport.resume_reading()
+
+    def _deliver_held(self) -> None:
+        """Go on with what had arrived before the pause, then read on."""
+        try:
+            while self._held and not self._reading_paused and not self.closed:
+                self._receive(self._held.popleft())
+        except ProtocolError as error:
+            self.refuse(error)
+            self._close_for(error)
+        if self._transport and not self._held and not self._reading_paused and not self.closed:
             self._transport.resume_reading()
 
     # ------------------------------------------------------------------ life
@@ -201,13 +242,13 @@ class Connection(asyncio.Protocol):
         """Wait for the peer's checked hello."""
         return cast(Hello, await asyncio.shield(self._greeted))
 
-    def close(self) -> None:
-        """Close after what was sent has gone out."""
-        self._close_for(Closed("closed by this side"))
+    def close(self, error: PolonaiseError | None = None) -> None:
+        """Close, because of `error` if there is one, after what was sent has gone out: a refusal, for example."""
+        self._close_for(error or Closed("closed by this side"))
 
     def abort(self, error: PolonaiseError) -> None:
-        """Close at once because of `error`."""
-        if self._transport and not self.closed:
+        """Close at once because of `error`; if it is closed and still has something to send, that is dropped."""
+        if self._transport:
             self._transport.abort()
         self._end(error)
 
@@ -215,6 +256,8 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = error
+        self._held.clear()
+        self._frames = Frames()  # an unfinished frame is not to live until the garbage is collected
         self._writable.set()
         if self._beat:
             self._beat.cancel()
@@ -240,12 +283,15 @@ class Connection(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(high=self._settings.unsent_bytes_high)
         self._heard_s = self._sent_s = self._frame_began_s = self._host.clock.monotonic_s()
-        self.send(self._hello)
+        if not self._accepted:
+            self.send(self._hello)
         self._schedule_beat()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._linger:
             self._linger.cancel()
+        if self._budget is not None:
+            self._budget.release(self)
         self._end(ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else "")))
 
     def pause_writing(self) -> None:
@@ -253,6 +299,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        self.resume(_UNREAD)
 
     def data_received(self, data: bytes) -> None:
         now = self._heard_s = self._host.clock.monotonic_s()
@@ -262,7 +309,10 @@ class Connection(asyncio.Protocol):
                 for frame in frames:
                     if self.closed:
                         return
-                    self._receive(frame)
+                    if self._reading_paused or self._held:
+                        self._held.append(frame)
+                    else:
+                        self._receive(frame)
                 frames = self._frames.feed(b"")
         except ProtocolError as error:
             self.refuse(error)
@@ -273,6 +323,7 @@ class Connection(asyncio.Protocol):
                 self._frame_began_s = None
             elif received or self._frame_began_s is None:
                 self._frame_began_s = now
+            self._book(self.unsent_bytes)
 
     def _close_for(self, error: PolonaiseError) -> None:
         """Close because of `error`, letting what was sent go out, if the peer takes it within a bounded time."""
@@ -299,7 +350,7 @@ class Connection(asyncio.Protocol):
             self._answer(answer, message)
             return
         if isinstance(message, Refused) and not received.request and received.partition < 0:
-            self._close_for(error_of(message.code, _printable(message.text)))
+            self._close_for(fault_in(message))
             return
         try:
             self._on_message(self, message, received.request, received.partition)
@@ -315,13 +366,16 @@ class Connection(asyncio.Protocol):
         if answer.done():
             return
         if isinstance(message, Refused):
-            error = error_of(message.code, _printable(message.text))
+            error = fault_in(message)
             error.add_note(f"refused by {self.peer_name}, detail {message.detail}")
             answer.set_exception(error)
         else:
             answer.set_result(message)
 
     def _greet(self, message: Message) -> None:
+        if isinstance(message, Refused) and not self._accepted:
+            self._close_for(fault_in(message))
+            return
         if not isinstance(message, Hello):
             raise ProtocolError(f"{type(message).__name__} before hello")
         mine = self._hello
@@ -335,7 +389,7 @@ class Connection(asyncio.Protocol):
                 f"a {_ROLE_NAMES.get(message.role, 'stranger')} on a connection for a "
                 f"{' or '.join(_ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
             )
-        if ANY_CLUSTER not in (message.cluster_key, mine.cluster_key) and message.cluster_key != mine.cluster_key:
+        if not self._belongs(message.cluster_key):
             error = WrongClusterKey("the peer belongs to another cluster: check the address, or the directory")
             self.refuse(error)
             self._close_for(error)
@@ -346,8 +400,15 @@ class Connection(asyncio.Protocol):
         self._frame_began_s = None
         if not self._greeted.done():
             self._greeted.set_result(message)
+        if self._accepted:
+            self.send(mine)
         if self._on_greeted:
             self._on_greeted(self)
+
+    def _belongs(self, key: bytes) -> bool:
+        """Whether a peer with this cluster key may be talked to."""
+        mine = self._hello.cluster_key
+        return key == mine or mine == ANY_CLUSTER or (key == ANY_CLUSTER and not self._accepted)
 
     # ------------------------------------------------------------------ heartbeats
 
@@ -376,6 +437,7 @@ class Connection(asyncio.Protocol):
         if not self._takes(now):
             self.abort(Overloaded(f"{self.peer_name} reads nothing of what it is sent"))
             return
+        self._book(self.unsent_bytes)
         if self.peer is not None and now - min(self._sent_s, self._heard_s) >= settings.heartbeat_s * 0.9:
             self.send(Ping())
         self._schedule_beat()
@@ -392,6 +454,11 @@ def _printable(text: str, length_max: int = 2_000) -> str:
     """A peer's words without control characters and of bounded length: they end up in messages and logs."""
     text = text if len(text) <= length_max else f"{text[:length_max]}…"
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def fault_in(refused: Refused) -> PolonaiseError:
+    """The fault that a peer names, in words that are fit for a log."""
+    return error_of(_printable(refused.code, 100), _printable(refused.text))
 
 
 def _retrieve(future: asyncio.Future[Message]) -> None:

@@ -155,10 +155,10 @@ class ControlFile:
                 # What can be read may have been written by a process that died before its sync.
                 await file.sync()
                 await disk.sync_directory(directory)
-            except PolonaiseError:
+            except BaseException:
                 await file.close()
                 raise
-        except PolonaiseError:
+        except BaseException:  # cancelled too: a process that goes on must be able to take the directory again
             lock.release()
             raise
         return cls(host, directory, lock, file, found)
@@ -174,9 +174,11 @@ class ControlFile:
     async def load(self, partition: PartitionId) -> ControlSlot | None:
         """What this node promised for the partition; None when it was never created here.
 
-        Raises `ControlFileDamaged` when there are files whose promises can't be read, or when a newer promise than
+        It is written once more before anybody is told: what reads back may only be in the memory of the machine,
+        left there by a process whose sync failed, and then no later sync would make up for it. Raises `ControlFileDamaged` when there are files whose promises can't be read, or when a newer promise than
         the one that can be read is known to have existed.
         """
+        await self._flush_evidence()
         raw = await self._file.read(_offset(partition), PARTITION_BYTES)
         sectors = [raw[at : at + SECTOR_BYTES] for at in range(0, PARTITION_BYTES, SECTOR_BYTES)]
         copies = [Copy.decode(sector, partition) for sector in sectors[:2]]
@@ -194,7 +196,9 @@ class ControlFile:
         evidence = copy.evidence
         if slot is not None and slot.cuts == copy.cuts:
             evidence = max(evidence, slot.evidence, key=lambda e: (e.last, e.segment_first, e.offset))
-        return ControlSlot(self, copy, evidence, newest)
+        loaded = ControlSlot(self, copy, evidence, newest)
+        await loaded.save(copy.promises)
+        return loaded
 
     async def create(self, partition: PartitionId) -> ControlSlot:
         """Make a partition: its promises first, then its directory, so that a directory always has promises."""
@@ -235,6 +239,7 @@ class ControlFile:
             await asyncio.sleep(_EVIDENCE_PAUSE_S)
 
     async def _flush_evidence(self) -> None:
+        """Write what was noted, so that who loads the partition again in this process knows no less."""
         while self._noted:
             partition = next(iter(self._noted))
             sector = self._noted.pop(partition).encode_evidence()

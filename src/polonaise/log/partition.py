@@ -16,21 +16,31 @@ from zlib import crc32
 
 from polonaise.errors import (
     BatchDamaged,
+    Closed,
     DiskFull,
     LogForked,
     OutOfOrder,
     PartitionUnavailable,
     PolonaiseError,
+    RegistersFull,
+    SegmentDamaged,
     invariant,
 )
-from polonaise.host import Host
+from polonaise.host import File, Host
 from polonaise.log import registers, segment
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlSlot
 from polonaise.log.promises import Evidence
-from polonaise.log.reading import DamageFound, Opened, Reader, SegmentCache
+from polonaise.log.reading import Opened, Reader, SegmentCache
 from polonaise.log.recovery import recover, remove_segment, segments_in
-from polonaise.log.segment import BATCH_BYTES_MAX, Segment, SegmentHeader, check_registers
+from polonaise.log.segment import (
+    BATCH_BYTES_MAX,
+    PREAMBLE_BYTES_MAX,
+    DamageFound,
+    Segment,
+    SegmentHeader,
+    check_registers,
+)
 from polonaise.log.tail import Tail
 from polonaise.terms import NO_TRANSACTION, TransactionId
 
@@ -87,6 +97,8 @@ class PartitionLog:
         """
         log = cls(host, directory, slot, settings or LogSettings(), cache or SegmentCache())
         await host.disk.make_directory(directory)
+        # It may have been made before by a process that died before the name was durable.
+        await host.disk.sync_directory(directory.rpartition("/")[0] or ".")
         await log._load()
         return log
 
@@ -153,9 +165,12 @@ class PartitionLog:
             raise
         self._note()
 
-    def _appendable(self) -> Tail:
+    def _check_whole(self) -> None:
         if self.broken is not None:
             raise PartitionUnavailable(f"the log has to be opened anew after: {self.broken.text}")
+
+    def _appendable(self) -> Tail:
+        self._check_whole()
         if self._tail is None or self.untrusted:
             raise PartitionUnavailable(f"the log may have lost what was above {self.last}: cut it there first")
         return self._tail
@@ -177,11 +192,12 @@ class PartitionLog:
         count, settings = len(tail.index), self._settings
         if not count or (tail.end < settings.segment_bytes_max and count < settings.segment_batches_max):
             return tail
-        await tail.checkpoint()
         preamble = registers.snapshot(tail.found.registers)
+        if len(preamble) > PREAMBLE_BYTES_MAX:
+            raise RegistersFull(f"{len(preamble)} bytes of registers: no segment that begins with them could be opened")
+        await tail.checkpoint()
         header = self._header(tail.found.last_crc, self.last + 1, tail.header.first, tail.end, preamble)
-        file = await segment.create(self._disk, self._directory, header, preamble)
-        fresh = await Tail.load(self._disk, self._directory, header, file)
+        fresh = await self._create(header, preamble)
         self._sealed.append(tail.segment)
         await self._part_from_tail()
         self._adopt(fresh)
@@ -196,9 +212,18 @@ class PartitionLog:
 
     async def _begin(self) -> None:
         """The first segment of an empty log."""
-        header = self._header(0, 0, NO_TRANSACTION, 0, b"")
-        file = await segment.create(self._disk, self._directory, header, b"")
-        self._adopt(await Tail.load(self._disk, self._directory, header, file))
+        self._adopt(await self._create(self._header(0, 0, NO_TRANSACTION, 0, b""), b""))
+
+    async def _create(self, header: SegmentHeader, preamble: bytes) -> Tail:
+        file = await segment.create(self._disk, self._directory, header, preamble)
+        return await self._tail_of(header, file)
+
+    async def _tail_of(self, header: SegmentHeader, file: File, limit: TransactionId | None = None) -> Tail:
+        try:
+            return await Tail.load(self._disk, self._directory, header, file, limit)
+        except PolonaiseError:
+            await file.close()
+            raise
 
     def _adopt(self, tail: Tail) -> None:
         self._tail = tail
@@ -222,32 +247,45 @@ class PartitionLog:
     async def cut(self, last: TransactionId) -> None:
         """Remove everything above `last`, durably; a crash on the way leaves less removed, never a hole.
 
-        Raises `OutOfOrder`, with nothing changed, unless a batch ends there.
+        Raises `OutOfOrder`, with nothing changed, unless a batch ends there, and `DamageFound` for bytes below.
         """
-        if self.broken is not None:
-            raise PartitionUnavailable(f"the log has to be opened anew after: {self.broken.text}")
+        self._check_whole()
         last = min(last, self.last)
         if last == self.last and not self.untrusted:
             return
         async with self._gate.closed():
-            target, count, crc = await self._target(last)
-            first = target.header.first if target else NO_TRANSACTION
-            end = target.offset_at(count) if target else 0
-            await self.slot.begin_cut(Evidence(max(first, 0), end, last))
             try:
-                await self._remove_above(target, first)
-                if target is None:
-                    await self._begin()
-                else:
-                    await target.cut(self._directory, count, last, crc)
-                    self._retake(target)
+                target, count, crc = await self._target(last)
+            except DamageFound as error:
+                error.cuts = self.slot.cuts
+                raise
+            # Until the end nobody may believe what is in memory, also if the task is cancelled on the way.
+            self.broken = PartitionUnavailable(f"a cut at {last} was broken off")
+            try:
+                await self._cut_at(target, count, last, crc)
             except PolonaiseError as error:
                 self.broken = error
                 raise
             if self.untrusted:
                 await self.slot.save(replace(self.slot.promises, untrusted=False))
+            self.broken = None
             self.damage = ""
             self._note()
+
+    async def _cut_at(self, target: Tail | None, count: int, last: TransactionId, crc: int) -> None:
+        first = target.header.first if target else NO_TRANSACTION
+        end = target.offset_at(count) if target else 0
+        await self.slot.begin_cut(Evidence(max(first, 0), end, last))
+        await self._remove_above(target, first)
+        if target is None:
+            await self._begin()
+            return
+        try:
+            await target.cut(self._directory, count, last, crc)
+        except DamageFound as error:
+            await self.slot.record_loss(error.last_good)
+            raise
+        self._retake(target)
 
     async def _target(self, last: TransactionId) -> tuple[Tail | None, int, int]:
         """The segment that will be the tail, how many of its batches stay, and the CRC of the last one."""
@@ -267,11 +305,14 @@ class PartitionLog:
             held = await self._reader.read(chosen, last, last, 0)
             return self._tail, count, held[0].crc
         file = await self._disk.open(self._reader.path(chosen))
-        tail = await Tail.load(self._disk, self._directory, chosen.header, file, limit=last)
+        try:
+            tail = await self._tail_of(chosen.header, file, limit=last)
+        except SegmentDamaged as error:
+            raise DamageFound(error.text, chosen.first - 1) from error
         if tail.found.last != last:
             await file.close()
             if tail.found.bad:
-                raise DamageFound(tail.found.bad, tail.found.last, self.slot.cuts)
+                raise DamageFound(tail.found.bad, tail.found.last)
             raise OutOfOrder(f"no batch ends at {last}")
         return tail, len(tail.index), tail.found.last_crc
 
@@ -294,6 +335,11 @@ class PartitionLog:
         else:
             self._adopt(tail)
 
+    async def _forget_all(self) -> None:
+        for each in self._sealed:
+            await self._cache.drop(self._reader.path(each))
+        await self._forget_tail()
+
     async def _forget_tail(self) -> None:
         if self._tail is not None:
             path = self._reader.path(self._tail.segment)
@@ -304,12 +350,14 @@ class PartitionLog:
         """A read met damage: record it, and believe nothing above `last` from now on."""
         await self.slot.record_loss(last)
         async with self._gate.closed():
-            await self._forget_tail()
+            self.broken = PartitionUnavailable(f"it is being read again because of damage above {last}")
             try:
+                await self._forget_all()
                 await self._load()
             except PolonaiseError as error:
                 self.broken = error
                 raise
+            self.broken = None
         self.damage = why
 
     # ------------------------------------------------------------------ reading
@@ -322,6 +370,7 @@ class PartitionLog:
         With `after_time_us`, not from before the first batch of that commit time or a later one. Raises `DamageFound`.
         """
         async with self._gate.open():
+            self._check_whole()
             cuts = self.slot.cuts
             try:
                 if after_time_us:
@@ -334,21 +383,17 @@ class PartitionLog:
                 error.cuts = cuts
                 raise
 
-    async def holds(self, batch: Batch) -> bool:
-        """Whether exactly this batch is in the log."""
-        held = await self.read(batch.first, batch.last, 0)
-        return bool(held) and (held[0].first, held[0].last, held[0].crc) == (batch.first, batch.last, batch.crc)
-
     async def digest(self, last: TransactionId) -> tuple[int, bytes]:
         """CRC of the batch that ends at `last`, and SHA-256 over the CRCs of all batches up to it, each verified.
 
-        Raises `OutOfOrder` unless a batch ends there, `DamageFound`.
+        May run beside a change. Raises `OutOfOrder` unless a batch ends there and stays there, `DamageFound`.
         """
         total = hashlib.sha256()
         following, crc = 0, 0
+        cuts = self.slot.cuts
         while following <= last:
             batches = await self.read(following, last, _DIGEST_READ_BYTES)
-            if not batches:
+            if not batches or self.slot.cuts != cuts:
                 raise OutOfOrder(f"no batch ends at {last}")
             for batch in batches:
                 crc = batch.crc
@@ -380,13 +425,12 @@ class PartitionLog:
         return self.last + 1
 
     async def close(self) -> None:
-        """Close the files. Everything appended is durable already."""
+        """Close the files. Everything appended is durable already; from now on nothing is read or written."""
         async with self._gate.closed():
             if self._tail is not None and self.broken is None:
                 await self._tail.checkpoint()
-            for each in self._sealed:
-                await self._cache.drop(self._reader.path(each))
-            await self._forget_tail()
+            self.broken = Closed("the log was closed")
+            await self._forget_all()
 
 
 def _first(segment: Segment) -> TransactionId:
@@ -398,33 +442,30 @@ class _Gate:
 
     def __init__(self) -> None:
         self._readers = 0
-        self._changing = False
-        self._changed = asyncio.Condition()
+        self._unread = asyncio.Event()
+        self._unread.set()
+        self._unchanged = asyncio.Event()
+        self._unchanged.set()
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        while self._changing:
-            async with self._changed:
-                await self._changed.wait()
+        while not self._unchanged.is_set():
+            await self._unchanged.wait()
         self._readers += 1
+        self._unread.clear()
         try:
             yield
         finally:
             self._readers -= 1
-            if self._changing:
-                async with self._changed:
-                    self._changed.notify_all()
+            if not self._readers:
+                self._unread.set()
 
     @contextlib.asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
-        invariant(not self._changing, "one task changes a log")
-        self._changing = True
+        invariant(self._unchanged.is_set(), "one task changes a log")
+        self._unchanged.clear()
         try:
-            while self._readers:
-                async with self._changed:
-                    await self._changed.wait()
+            await self._unread.wait()
             yield
         finally:
-            self._changing = False
-            async with self._changed:
-                self._changed.notify_all()
+            self._unchanged.set()

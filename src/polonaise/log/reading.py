@@ -7,29 +7,19 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from polonaise.errors import BatchDamaged, PolonaiseError, SegmentDamaged
+from polonaise.errors import BatchDamaged, PolonaiseError
 from polonaise.host import Disk, File
 from polonaise.log.batch import Batch
 from polonaise.log.index import Index, IndexFile
-from polonaise.log.segment import Scan, Segment, name, open_batch, scan
+from polonaise.log.segment import DamageFound, Scan, Segment, name, open_batch, scan
 from polonaise.log.tail import beginning, load_index
 from polonaise.terms import TransactionId
-
-
-class DamageFound(SegmentDamaged):
-    """A read met bytes that were good once. Whoever gets it records the loss before anything else is answered."""
-
-    def __init__(self, message: str, last_good: TransactionId, cuts: int = 0) -> None:
-        super().__init__(message)
-        self.last_good = last_good
-        self.cuts = cuts
-        """Of the log when the read began: a log that was cut since has other bytes there."""
 
 
 class Opened:
     """A segment's file and index, in use by `users`."""
 
-    __slots__ = ("dropped", "file", "growing", "index", "users")
+    __slots__ = ("file", "growing", "index", "path", "users")
 
     def __init__(self, file: File, index: Index, *, growing: bool = False) -> None:
         self.file = file
@@ -37,7 +27,8 @@ class Opened:
         self.growing = growing
         """It is being written: the index is the writer's own."""
         self.users = 1
-        self.dropped = False
+        self.path: str | None = None
+        """Under which the cache knows it."""
 
 
 class SegmentCache:
@@ -45,7 +36,9 @@ class SegmentCache:
 
     def __init__(self, capacity: int = 32) -> None:
         self._capacity = capacity
-        self._opened: OrderedDict[str, Opened] = OrderedDict()
+        self._opened: dict[str, Opened] = {}
+        self._idle: OrderedDict[Opened, str] = OrderedDict()
+        """Used by nobody, the one that was used last at the end."""
 
     def __len__(self) -> int:
         return len(self._opened)
@@ -55,27 +48,33 @@ class SegmentCache:
         opened = self._opened.get(path)
         if opened is not None:
             opened.users += 1
-            self._opened.move_to_end(path)
+            self._idle.pop(opened, None)
         return opened
 
     def put(self, path: str, opened: Opened) -> None:
         """A segment that was just opened, used by the caller."""
         self._opened[path] = opened
+        opened.path = path
 
     async def release(self, opened: Opened) -> None:
         opened.users -= 1
-        if opened.dropped and not opened.users:
+        if opened.users:
+            return
+        if opened.path is None:
             await opened.file.close()
-        idle = [path for path, other in self._opened.items() if not other.users]
-        for path in idle[: max(0, len(idle) - self._capacity)]:
-            await self._opened.pop(path).file.close()
+            return
+        self._idle[opened] = opened.path
+        if len(self._idle) > self._capacity:
+            oldest, path = self._idle.popitem(last=False)
+            del self._opened[path]
+            await oldest.file.close()
 
     async def drop(self, path: str) -> None:
         """Forget the segment: its file is to be changed, or is closed for good."""
         opened = self._opened.pop(path, None)
         if opened is not None:
-            opened.dropped = True
-            if not opened.users:
+            opened.path = None
+            if self._idle.pop(opened, None) is not None:
                 await opened.file.close()
 
 

@@ -125,16 +125,22 @@ def _damage_of(tail: Tail, evidence: Evidence) -> str:
 
 
 async def _settle(slot: ControlSlot, tail: Tail, *, cut_torn: bool) -> None:
-    """Make sure that what was read is on the disk, and not only in the memory that a dead process left behind."""
+    """Make sure that what was read is on the disk, and not only in the memory that a dead process left behind.
+
+    Its sync may have failed before it could say so. Then a sync of ours would prove nothing: what nobody has proved
+    to be synced is written once more.
+    """
+    evidence = slot.evidence
+    proved = max(tail.found.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
     try:
+        await tail.write_again(proved)
         if cut_torn and tail.found.bad:
             await tail.take_back()
-        else:
-            await tail.file.sync()
-    except DiskFailed:
+    except PolonaiseError as error:
         with contextlib.suppress(PolonaiseError):
             await tail.file.close()
-        await slot.record_loss(min(tail.found.last, slot.evidence.last))
+        if isinstance(error, DiskFailed):
+            await slot.record_loss(min(tail.found.last, slot.evidence.last))
         raise
 
 

@@ -45,6 +45,16 @@ _FRAME_TAIL: Final = struct.Struct("<IIQQ")
 _IDENTITY: Final = struct.Struct("<16sIq")
 
 
+class DamageFound(SegmentDamaged):
+    """A read met bytes that were good once. Whoever gets it records the loss before anything else is answered."""
+
+    def __init__(self, message: str, last_good: TransactionId, cuts: int = 0) -> None:
+        super().__init__(message)
+        self.last_good = last_good
+        self.cuts = cuts
+        """Of the log when the read began: a log that was cut since has other bytes there."""
+
+
 class SegmentHeader(NamedTuple):
     created_us: int
     cluster_key: bytes

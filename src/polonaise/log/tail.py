@@ -16,6 +16,7 @@ from polonaise.log.batch import Batch
 from polonaise.log.index import Checkpoint, Index, IndexFile
 from polonaise.log.segment import (
     FRAME_BYTES,
+    DamageFound,
     Scan,
     Segment,
     SegmentHeader,
@@ -144,10 +145,16 @@ class Tail:
         if found.changed and found.changed[-1] >= count:
             self._found = beginning(self.header, await read_preamble(self.file, self.header))
             await scan(self.file, self.header, self._found, end)
-            invariant(self._found.last == last, "a cut segment reads back up to the cut")
+            if self._found.last != last:
+                raise DamageFound(self._found.bad, self._found.last)
             return
         self.index.cut(count)
         self._found = Scan(self.index, end, last, last_crc, registers=found.registers, changed=found.changed)
+
+    async def write_again(self, start: int) -> None:
+        """Write what lies from `start` up to the end as it is, and sync."""
+        raw = await self.file.read(start, self.end - start) if start < self.end else b""
+        await self.file.write(start, [raw], sync=True)
 
     async def take_back(self) -> None:
         """Remove what a failed write has left above the end."""

@@ -21,13 +21,15 @@ from polonaise.errors import (
     UnknownPartition,
 )
 from polonaise.host import Host, Listener
+from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, hello
+from polonaise.log.registers import KEY_BYTES_MAX
 from polonaise.server import questions
 from polonaise.server.assignment import owned_by, take_over
 from polonaise.server.mounts import Mount
 from polonaise.server.owner import Owner
 from polonaise.server.protocol.feed import Subscription
-from polonaise.server.protocol.order import check_bodies
+from polonaise.server.protocol.order import check_bodies, check_frame
 from polonaise.server.replicas import StorageLink, StorageLinks
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import BodyForm, FailureReason, MountState, PartitionId, StorageId, TransactionId
@@ -59,6 +61,10 @@ from polonaise.wire.messages import (
 _log = logging.getLogger(__name__)
 _QUESTIONS_MAX = 64
 """Questions of one connection that may be answered at the same time."""
+_ANSWERS_MAX = 2
+"""Of them, those whose answers are on their way: one is read from disk while the other is sent."""
+_MAKING_MAX = 8
+"""Answers of all connections that may come together in memory at the same time."""
 _FLUSHES_MAX = 1_000
 """Answers of one mount that may wait for its feed to get further."""
 
@@ -77,7 +83,10 @@ class Server:
         self._membership: Membership | None = None
         self._links = StorageLinks(self._link)
         self.owners: dict[PartitionId, Owner] = {}
-        self._connections: dict[Connection, int] = {}
+        self._connections: dict[Connection, _Asking] = {}
+        self._budget = Budget(self._settings.connections_bytes_max)
+        self._making = asyncio.Semaphore(_MAKING_MAX)
+        """Held while an answer comes together in memory; once it is sent, the budget knows of it."""
         self._watch: asyncio.Task[None] | None = None
         self._handlers: dict[type[Message], Callable[[Connection, Owner, Any, int], None]] = {
             MountRequest: self._on_mount,
@@ -183,10 +192,12 @@ class Server:
             on_closed=self._on_closed,
             on_greeted=self._on_greeted,
             settings=self._settings.link,
+            accepted=True,
+            budget=self._budget,
         )
 
     def _on_greeted(self, connection: Connection) -> None:
-        self._connections[connection] = 0
+        self._connections[connection] = _Asking()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         if self._connections.pop(connection, None) is None or connection.peer is None:
@@ -269,12 +280,13 @@ class Server:
 
     def _on_append(self, connection: Connection, owner: Owner, message: Append, request: int) -> None:
         assert connection.peer is not None
-        appends = ReceivedAppends(message)
         mount = owner.mount_of(connection.peer.node, connection)
         if mount is None:
             # Void, like everything on a connection without a mount; the client's next mount settles it.
-            owner.counts["void_appends"] += appends.count
+            owner.counts["void_appends"] += message.count
             return
+        check_frame(message.count, len(message.columns) + sum(map(len, message.payload)))
+        appends = ReceivedAppends(message)
         check_bodies(appends, self._settings.inline_bytes_max)
         if message.generation != owner.generation:
             rows = [Failure(s, owner.generation, FailureReason.GENERATION) for s in appends.sequences.tolist()]
@@ -315,6 +327,9 @@ class Server:
         owner.ask(proved, lambda error: connection.refuse(error, request=request, partition=owner.partition))
 
     def _on_get_register(self, connection: Connection, owner: Owner, message: GetRegister, request: int) -> None:
+        if len(message.key) > KEY_BYTES_MAX:
+            raise ProtocolError(f"a register's key of {len(message.key)} bytes; the limit is {KEY_BYTES_MAX}")
+
         def proved(committed: TransactionId) -> None:
             value = owner.committed_registers.get(message.key)
             answer = RegisterIs(value is not None, committed, value or b"")
@@ -323,34 +338,45 @@ class Server:
         owner.ask(proved, lambda error: connection.refuse(error, request=request, partition=owner.partition))
 
     def _on_read(self, connection: Connection, owner: Owner, message: Read, request: int) -> None:
-        self._answer(connection, owner, request, questions.read(owner, self._settings, message))
+        wait = questions.wait(owner, self._settings, message)
+        self._answer(connection, owner, request, questions.read(owner, self._settings, message), wait)
 
     def _on_fetch(self, connection: Connection, owner: Owner, message: Fetch, request: int) -> None:
         self._answer(connection, owner, request, questions.fetch(owner, self._settings, message))
 
     def _answer(
-        self, connection: Connection, owner: Owner, request: int, question: Coroutine[Any, Any, Message]
+        self,
+        connection: Connection,
+        owner: Owner,
+        request: int,
+        question: Coroutine[Any, Any, Message],
+        wait: Coroutine[Any, Any, None] | None = None,
     ) -> None:
-        """Answer in a task of its own; a connection that asks too much at once is not read for a while."""
-        if connection not in self._connections:
-            question.close()
-            return
-        self._connections[connection] += 1
-        if self._connections[connection] >= _QUESTIONS_MAX:
+        """Answer in a task of its own, after `wait`; who asks too much at once is not read for a while.
+
+        An answer is made only when the one before was taken: who does not read must not fill this server's memory.
+        """
+        asking = self._connections[connection]
+        asking.waiting += 1
+        if asking.waiting >= _QUESTIONS_MAX:
             connection.pause("questions")
 
         async def run() -> None:
             try:
-                answer = await question
-                await connection.wait_writable()
-                connection.send(answer, request=request, partition=owner.partition)
+                if wait is not None:
+                    await wait
+                async with asking.turn:
+                    await connection.wait_writable()
+                    async with self._making:
+                        answer = await question
+                    connection.send(answer, request=request, partition=owner.partition)
             except PolonaiseError as error:
                 connection.refuse(error, request=request, partition=owner.partition)
             finally:
-                if connection in self._connections:
-                    self._connections[connection] -= 1
-                    if self._connections[connection] < _QUESTIONS_MAX:
-                        connection.resume("questions")
+                question.close()
+                asking.waiting -= 1
+                if asking.waiting < _QUESTIONS_MAX:
+                    connection.resume("questions")
 
         self._host.spawn(run(), f"question of {connection.peer_name}")
 
@@ -378,3 +404,15 @@ class Server:
                 for partition, owner in sorted(self.owners.items())
             },
         }
+
+
+class _Asking:
+    """What one connection asks for."""
+
+    __slots__ = ("turn", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        """Questions that are not answered yet."""
+        self.turn = asyncio.Semaphore(_ANSWERS_MAX)
+        """Held from when the one before was taken until the answer is sent."""

@@ -341,7 +341,7 @@ class Owner:
         except PolonaiseError as error:
             self.mounts.pop(mount.client_id, None)
             mount.connection.refuse(error)
-            mount.connection.abort(error)
+            mount.connection.close(error)
             return
         writing.schedule()
         if refusals:

@@ -20,11 +20,8 @@ FETCH_MAX = 4_096
 """Bodies that one request may ask for."""
 
 
-async def read(owner: Owner, settings: ServerSettings, request: Read) -> Batches:
-    """Committed batches from `request.first` on: from the cache where it reaches back far enough, else from a replica.
-
-    Waits, if asked to, for the first one to be committed.
-    """
+async def wait(owner: Owner, settings: ServerSettings, request: Read) -> None:
+    """Wait, if the reader asks for that, until what it wants to read first is committed. Takes no memory."""
     if request.first < 0:
         raise ProtocolError(f"a read from {request.first}")
     if request.first > owner.committed and request.wait_ms:
@@ -33,6 +30,10 @@ async def read(owner: Owner, settings: ServerSettings, request: Read) -> Batches
                 await owner.feeding.wait_for(request.first)
         except TimeoutError:
             pass
+
+
+async def read(owner: Owner, settings: ServerSettings, request: Read) -> Batches:
+    """Committed batches from `request.first` on: from the cache if it reaches back far enough, else from a replica."""
     committed = owner.committed
     if owner.stopped is not None:
         raise owner.stopped.with_traceback(None)  # one error for many requests: it would grow with each

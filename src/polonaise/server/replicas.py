@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from polonaise.errors import ConnectionLost, PolonaiseError, error_of
+from polonaise.errors import ConnectionLost, PolonaiseError
 from polonaise.host import Host
-from polonaise.link.connection import Connection, connect, hello
+from polonaise.link.connection import Connection, connect, fault_in, hello
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
@@ -157,4 +157,4 @@ class StorageLink:
         if isinstance(message, Stored):
             listener.on_stored(self.name, connection, message.session, request)
         elif isinstance(message, Refused):
-            listener.on_replica_failed(self.name, connection, error_of(message.code, message.text))
+            listener.on_replica_failed(self.name, connection, fault_in(message))

@@ -72,6 +72,8 @@ class Application:
         self.random = source
         self.partitions = partitions
         self.steps_left = steps
+        self.rush_steps_left = 40
+        """Steps on top of these, for the moments at which the nemesis wants many."""
         self.ledger = self.new_ledger()
         self.next_number = [0] * partitions
         """By partition: the next number of this application's producer."""

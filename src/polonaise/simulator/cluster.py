@@ -205,8 +205,9 @@ class Cluster:
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
         self.owners: dict[str, Server] = {}
         """The server object of the latest process of each server node: for health."""
-        self.rush_until_s = 0.0
-        """Until then applications do not pause between their steps: something is about to happen."""
+        self.rushing = asyncio.Event()
+        """While it is set, applications do not pause between their steps: something is about to happen."""
+        self._rush_until_s = 0.0
         self.ended: Callable[[Node], None] = lambda _: None
         addresses = tuple(self.storage_id(node) for node in self.storage)
         self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)
@@ -249,7 +250,13 @@ class Cluster:
         return server is not None and any(owner.writing is not None for owner in server.owners.values())
 
     def rush(self, seconds: float) -> None:
-        self.rush_until_s = max(self.rush_until_s, self.world.now + seconds)
+        self._rush_until_s = max(self._rush_until_s, self.world.now + seconds)
+        self.rushing.set()
+        self.world.loop.call_later(seconds, self._calm)
+
+    def _calm(self) -> None:
+        if self.world.now >= self._rush_until_s:
+            self.rushing.clear()
 
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """What the coordinator holds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import random
 import warnings
@@ -268,8 +269,10 @@ class Schedule:
         application = session.application
         think_s = self._duration_s * self._workers / (application.steps_left + 1)
         while application.steps_left > 0 and next(numbers) < left:
-            rushing = self.world.now < self.cluster.rush_until_s
-            if not rushing:
+            rushing = self.cluster.rushing.is_set() and application.rush_steps_left > 0
+            if rushing:
+                application.rush_steps_left -= 1
+            else:
                 application.steps_left -= 1
             step = application.random.choices([step for step, _ in STEPS], self._weights)[0]
             partition = application.random.randrange(self.knobs.partitions)
@@ -284,9 +287,9 @@ class Schedule:
 
     async def _think(self, seconds: float) -> None:
         """Pause, unless there is a rush."""
-        until_s = self.world.now + seconds
-        while self.world.now < until_s and self.world.now >= self.cluster.rush_until_s:
-            await asyncio.sleep(min(0.1, until_s - self.world.now))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.cluster.rushing.wait()
 
 
 async def _done(task: asyncio.Task[None]) -> None:

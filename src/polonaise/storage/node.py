@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from typing import Any
 
 from polonaise.errors import (
@@ -16,11 +15,12 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host, Listener
+from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.log.control import ControlFile
 from polonaise.log.partition import LogSettings, PartitionLog
 from polonaise.log.reading import SegmentCache
-from polonaise.storage.partition import PartitionReplica
+from polonaise.storage.partition import PartitionReplica, Question
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId
 from polonaise.wire.codec import Message
@@ -29,18 +29,14 @@ from polonaise.wire.messages import (
     ROLE_STORAGE,
     Confirm,
     Copy,
-    Digest,
-    Done,
-    GetRegisters,
     Join,
     LastSessionInfo,
-    ReadBatches,
     Store,
     Truncate,
 )
 
 _log = logging.getLogger(__name__)
-_QUEUED = (Store, LastSessionInfo, Truncate, Copy, Join, Confirm, Digest)
+_QUEUED = (Store, LastSessionInfo, Truncate, Copy, Join, Confirm)
 
 
 class StorageNode:
@@ -56,7 +52,9 @@ class StorageNode:
         self._listener: Listener | None = None
         self._partitions: dict[PartitionId, PartitionReplica] = {}
         self._known: set[PartitionId] = set()
-        self._connections: dict[Connection, int] = {}
+        self._connections: dict[Connection, _Asking] = {}
+        self._budget = Budget(settings.connections_bytes_max)
+        self._closed = False
 
     @property
     def address(self) -> str:
@@ -81,12 +79,16 @@ class StorageNode:
 
     async def close(self) -> None:
         """Stop. Everything acknowledged is durable already."""
+        self._closed = True
         if self._listener is not None:
             await self._listener.close()
         for connection in list(self._connections):
             connection.close()
         for replica in self._partitions.values():
             await replica.close()
+        if self._adopting is not None:
+            self._adopting.cancel()
+            await asyncio.gather(self._adopting, return_exceptions=True)
         if self._control is not None:
             await self._control.close()
 
@@ -99,7 +101,7 @@ class StorageNode:
 
     def _accept(self) -> Connection:
         name = f"storage node {self._settings.directory}"
-        return Connection(
+        connection = Connection(
             self._host,
             hello=hello(ROLE_STORAGE, name, cluster_key=self._cluster_key or ANY_CLUSTER),
             peer_roles=(ROLE_SERVER,),
@@ -107,7 +109,13 @@ class StorageNode:
             on_closed=self._on_closed,
             on_greeted=self._on_greeted,
             settings=self._settings.link,
+            accepted=True,
+            budget=self._budget,
         )
+        self._connections[connection] = _Asking(self._settings.reads_max)
+        if self._closed:
+            connection.close()
+        return connection
 
     def _on_greeted(self, connection: Connection) -> None:
         assert connection.peer is not None
@@ -120,9 +128,7 @@ class StorageNode:
             # Greeted while this node had no cluster yet, and another server was faster.
             error = WrongClusterKey("this storage node belongs to another cluster: check the address")
             connection.refuse(error)
-            connection.abort(error)
-            return
-        self._connections[connection] = 0
+            connection.close(error)
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         if self._connections.pop(connection, None) is not None:
@@ -134,13 +140,9 @@ class StorageNode:
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         if isinstance(message, _QUEUED):
             self._replica(partition, isinstance(message, LastSessionInfo)).take(connection, message, request)
-        elif isinstance(message, ReadBatches):
-            replica = self._replica(partition, create=False)
-            self._answer(connection, replica.read(connection, message, request), partition)
-        elif isinstance(message, GetRegisters):
-            replica = self._replica(partition, create=False)
-            self._answer(connection, replica.registers(connection, message, request), partition)
-        elif not isinstance(message, Done):
+        elif isinstance(message, Question):
+            self._answer(connection, self._replica(partition, create=False), message, request)
+        else:
             raise ProtocolError(f"{type(message).__name__} is nothing that a server says")
 
     def _replica(self, partition: PartitionId, create: bool) -> PartitionReplica:
@@ -175,24 +177,21 @@ class StorageNode:
         assert self._control is not None
         return self._control
 
-    def _answer(self, connection: Connection, answer: Coroutine[Any, Any, None], partition: PartitionId) -> None:
-        """Answer in a task of its own; a connection that asks too much at once is not read for a while."""
-        if connection not in self._connections:
-            answer.close()
-            return
-        self._connections[connection] += 1
-        if self._connections[connection] >= self._settings.reads_max:
-            connection.pause("reads")
+    def _answer(self, connection: Connection, replica: PartitionReplica, question: Question, request: int) -> None:
+        """Answer in a task of its own, so many at a time; who asks for more is not read for a while."""
+        asking = self._connections[connection]
+        asking.waiting += 1
+        if asking.waiting >= self._settings.reads_max:
+            connection.pause("questions")
 
         async def run() -> None:
-            try:
-                await answer
-            finally:
-                if connection in self._connections:
-                    self._connections[connection] -= 1
-                    connection.resume("reads")
+            async with asking.turn:
+                await replica.answer(connection, question, request)
+            asking.waiting -= 1
+            if asking.waiting < self._settings.reads_max:
+                connection.resume("questions")
 
-        self._host.spawn(run(), f"read of partition {partition}")
+        self._host.spawn(run(), f"answer to {connection.peer_name}")
 
     def health(self) -> dict[str, Any]:
         """How this node is: for operators and the console."""
@@ -203,3 +202,14 @@ class StorageNode:
                 for partition, replica in sorted(self._partitions.items())
             },
         }
+
+
+class _Asking:
+    """What one connection asks for beside the queues."""
+
+    __slots__ = ("turn", "waiting")
+
+    def __init__(self, answered_max: int) -> None:
+        self.turn = asyncio.Semaphore(answered_max)
+        """Held by those that may have bytes in memory: what came in one piece may be many more questions."""
+        self.waiting = 0

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from polonaise.errors import PartitionUnavailable, PolonaiseError, ProtocolError
+from polonaise.errors import (
+    Closed,
+    Fenced,
+    InvariantViolated,
+    PartitionUnavailable,
+    PolonaiseError,
+    ProtocolError,
+)
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch, split
 from polonaise.log.partition import PartitionLog
-from polonaise.log.reading import DamageFound
+from polonaise.log.segment import DamageFound
 from polonaise.storage.protocol.replica import (
     Acknowledge,
     Action,
@@ -49,6 +55,11 @@ from polonaise.wire.messages import (
 )
 
 _log = logging.getLogger(__name__)
+_ENTRY_BYTES: Final = 512
+"""What a message that waits takes in memory beside its payload, generously."""
+
+Question: TypeAlias = ReadBatches | GetRegisters | Digest
+"""What is answered beside the queue."""
 
 
 class _Entry(NamedTuple):
@@ -63,8 +74,9 @@ class _Entry(NamedTuple):
 class PartitionReplica:
     """A partition's replica on this node.
 
-    Messages that change something, and those that must be ordered with them, go through one queue; reads run beside
-    it. `open_log` is called by the task itself, so that messages wait in order while the files are recovered.
+    Messages that change something, and those that must be ordered with them, go through one queue; questions about
+    what is held are answered beside it. `open_log` is called by the task itself, so that messages wait in order while
+    the files are recovered.
     """
 
     def __init__(
@@ -95,14 +107,17 @@ class PartitionReplica:
         """Stop taking messages and close the files. What was acknowledged is durable already."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        if self._log is not None:
-            await self._log.close()
+        async with self._changing:
+            log, self._log = self._log, None
+            self.unavailable = Closed("this storage node is stopping")
+            if log is not None:
+                await log.close()
 
     # ------------------------------------------------------------------ the queue
 
     def take(self, connection: Connection, message: Message, request: int) -> None:
         """Put a message into the queue; a connection that fills it is not read until there is room again."""
-        size = 64 + _payload_bytes(message)
+        size = _ENTRY_BYTES + _payload_bytes(message)
         self._queue.append(_Entry(connection, message, request, size))
         self._queue_bytes += size
         self._arrived.set()
@@ -111,7 +126,13 @@ class PartitionReplica:
             self._paused[connection] = None
 
     def disconnected(self, connection: Connection) -> None:
+        """Forget what it said and was not heard yet: only an answer proves, and there is nobody to be answered."""
         self._paused.pop(connection, None)
+        kept = [entry for entry in self._queue if entry.connection is not connection]
+        if len(kept) < len(self._queue):
+            self._queue = deque(kept)
+            self._queue_bytes = sum(entry.bytes for entry in kept)
+            self._let_in()
         if self._replica is not None:
             self._replica.disconnected(connection)
 
@@ -126,26 +147,33 @@ class PartitionReplica:
                 self._arrived.clear()
                 await self._arrived.wait()
             async with self._changing:
-                if self._is_shut and isinstance(self._queue[0].message, LastSessionInfo):
+                run = self._next_run()
+                if run and self._is_shut and isinstance(run[0].message, LastSessionInfo):
                     await self._open()
-                await self._obey(self._next_run())
-            if self._paused and self._queue_bytes <= self._settings.queue_bytes_max // 2:
-                for connection in self._paused:
-                    connection.resume(self._pause_reason)
-                self._paused.clear()
+                if run:
+                    await self._obey(run)
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """Read again from those who filled the queue, once there is room."""
+        if self._paused and self._queue_bytes <= self._settings.queue_bytes_max // 2:
+            for connection in self._paused:
+                connection.resume(self._pause_reason)
+            self._paused.clear()
 
     @property
     def _is_shut(self) -> bool:
         return self.unavailable is not None or (self._log is not None and self._log.broken is not None)
 
     async def _open(self) -> None:
-        """Open the files: at first, and when a session begins after they could not be used, for that may have passed."""
+        """Open the files: at first, and when a session begins after they could not be used: that may have passed."""
         before, self._log, self._replica = self._log, None, None
-        if before is not None:
-            with contextlib.suppress(PolonaiseError):
-                await before.close()
         try:
+            if before is not None:
+                await before.close()
             log = await self._open_log()
+        except InvariantViolated:
+            raise
         except PolonaiseError as error:
             _log.error("partition %d can't be used: %s", self._partition, error)
             self.unavailable = error
@@ -156,10 +184,13 @@ class PartitionReplica:
         self.unavailable = None
 
     def _next_run(self) -> list[_Entry]:
-        """The next message; with it, if it is a `Store`, all those of its connection that follow at once."""
+        """The next message; with it, if it is a `Store`, all those of its connection that follow at once.
+
+        Nothing when whoever sent what was there has gone meanwhile.
+        """
         queue = self._queue
-        run = [queue.popleft()]
-        if isinstance(run[0].message, Store):
+        run = [queue.popleft()] if queue else []
+        if run and isinstance(run[0].message, Store):
             while queue and isinstance(queue[0].message, Store) and queue[0].connection is run[0].connection:
                 run.append(queue.popleft())
         self._queue_bytes -= sum(entry.bytes for entry in run)
@@ -171,21 +202,24 @@ class PartitionReplica:
         first = run[0]
         try:
             log, replica = self._usable()
-            if isinstance(first.message, Digest):
-                await self._digest(log, replica, first)
-                return
             actions = self._decide(replica, run)
         except ProtocolError as error:
             first.connection.refuse(error)
-            first.connection.abort(error)
+            first.connection.close(error)
             return
+        except InvariantViolated:
+            raise
         except PolonaiseError as error:
             self._refuse(first, Refuse(error))
             return
         for action in actions:
             try:
                 await self._carry_out(log, replica, first, action)
+            except InvariantViolated:
+                raise
             except PolonaiseError as error:
+                if isinstance(error, DamageFound):
+                    await self._record(log, error)
                 self._keep_true(log, replica)
                 # A failed `Store` is answered under its own number: whoever sent it counts by these.
                 self._refuse(first, Refuse(error, number=run[-1].request))
@@ -193,9 +227,12 @@ class PartitionReplica:
 
     def _usable(self) -> tuple[PartitionLog, Replica]:
         if self.unavailable is not None:
-            raise self.unavailable
+            raise self.unavailable.with_traceback(None)  # one error for many messages: it would grow with each
         if self._log is None or self._replica is None:
             raise PartitionUnavailable(f"partition {self._partition} is being opened")
+        if self._log.broken is not None:
+            # What is left in memory is no longer what is on the disk: it must not be told, nor joined with.
+            raise PartitionUnavailable(f"the log has to be opened anew after: {self._log.broken.text}")
         return self._log, self._replica
 
     def _decide(self, replica: Replica, run: Sequence[_Entry]) -> list[Action]:
@@ -250,63 +287,61 @@ class PartitionReplica:
 
     # ------------------------------------------------------------------ reading
 
-    async def read(self, connection: Connection, message: ReadBatches, request: int) -> None:
-        """Answer with batches as they lie on disk, every checksum verified; damage is recorded before it is told."""
+    async def answer(self, connection: Connection, question: Question, request: int) -> None:
+        """Answer beside the queue; what is told was verified, and damage is recorded before it is told."""
         try:
-            log, replica = self._usable()
-            refused = replica.read(message.session)
-            if refused is not None:
-                raise refused.error
-            bytes_max = min(message.bytes_max, self._settings.read_bytes_max)
-            batches = await log.read(message.first, message.last, bytes_max, message.after_time_us)
-            refused = replica.read(message.session)
-            if refused is not None:
-                raise refused.error
-            payload = [batch.view if message.with_data else batch.without_data() for batch in batches]
             await connection.wait_writable()
-            connection.send(Batches(message.last, payload), request=request, partition=self._partition)
-        except DamageFound as error:
-            async with self._changing:
-                if log is self._log:
-                    await self._record(log, replica, error)
-            connection.refuse(error, request=request, partition=self._partition)
-        except PolonaiseError as error:
-            connection.refuse(error, request=request, partition=self._partition)
-
-    async def registers(self, connection: Connection, message: GetRegisters, request: int) -> None:
-        """Answer with the registers at the end of this copy."""
-        try:
             log, replica = self._usable()
-            refused = replica.read(message.session)
-            if refused is not None:
-                raise refused.error
-            answer = RegistersAre(log.last, log.registers_snapshot())
+            _check_session(replica, question)
+            try:
+                answer = await self._found(log, question)
+            except DamageFound as error:
+                async with self._changing:
+                    if log is self._log:
+                        await self._record(log, error)
+                        self._keep_true(log, replica)
+                raise
+            _check_session(replica, question)
+            await connection.wait_writable()
             connection.send(answer, request=request, partition=self._partition)
-        except PolonaiseError as error:
-            connection.refuse(error, request=request, partition=self._partition)
-
-    async def _digest(self, log: PartitionLog, replica: Replica, entry: _Entry) -> None:
-        assert isinstance(entry.message, Digest)
-        refused = replica.read(entry.message.session)
-        if refused is not None:
-            raise refused.error
-        try:
-            crc, digest = await log.digest(entry.message.last)
-        except DamageFound as error:
-            await self._record(log, replica, error)
+        except InvariantViolated:
             raise
-        self._answer(entry, DigestIs(entry.message.last, crc, digest))
+        except PolonaiseError as error:
+            connection.refuse(error, request=request, partition=self._partition, detail=self._detail(error))
 
-    async def _record(self, log: PartitionLog, replica: Replica, damage: DamageFound) -> None:
+    async def _found(self, log: PartitionLog, question: Question) -> Message:
+        match question:
+            case ReadBatches():
+                bytes_max = min(question.bytes_max, self._settings.read_bytes_max)
+                batches = await log.read(question.first, question.last, bytes_max, question.after_time_us)
+                payload = [batch.view if question.with_data else batch.without_data() for batch in batches]
+                return Batches(question.last, payload)
+            case GetRegisters():
+                return RegistersAre(log.last, log.registers_snapshot())
+            case Digest():
+                return DigestIs(question.last, *await log.digest(question.last))
+
+    def _detail(self, error: PolonaiseError) -> int:
+        """With `Fenced`: by which session."""
+        return self._replica.promises.fence if isinstance(error, Fenced) and self._replica is not None else 0
+
+    async def _record(self, log: PartitionLog, damage: DamageFound) -> None:
         """Bytes that were good once are not: nothing above them is believed from now on, also after a restart."""
         if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
             return
         _log.error("partition %d: %s", self._partition, damage)
         try:
             await log.lose_above(damage.last_good, str(damage))
+        except InvariantViolated:
+            raise
         except PolonaiseError as error:
             self.unavailable = error
-        self._keep_true(log, replica)
+
+
+def _check_session(replica: Replica, question: Question) -> None:
+    refused = replica.read(question.session)
+    if refused is not None:
+        raise refused.error
 
 
 def _session_info(log: PartitionLog) -> SessionInfo:

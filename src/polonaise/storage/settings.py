@@ -17,6 +17,8 @@ class StorageSettings:
     cluster_key: bytes | None = None
     """The cluster this node belongs to; None takes that of its directory, or of the first server that greets it."""
     link: LinkSettings = field(default_factory=LinkSettings)
+    connections_bytes_max: int = 192 * 1024 * 1024
+    """Unfinished frames and untaken answers of all servers together; above it the greediest are cut off."""
     segment_bytes_max: int = 256 * 1024 * 1024
     partitions_max: int = 4_096
     queue_bytes_max: int = 64 * 1024 * 1024

@@ -64,6 +64,11 @@ class Frames:
         self._needed = HEADER_BYTES
 
     @property
+    def kept_bytes(self) -> int:
+        """Of the unfinished frame, what has arrived."""
+        return len(self._kept)
+
+    @property
     def unfinished(self) -> bool:
         """Whether part of a frame has arrived and the rest has not."""
         return len(self._kept) > 0

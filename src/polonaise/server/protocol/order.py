@@ -66,16 +66,20 @@ class Sealed(NamedTuple):
     raw: bytes
 
 
+def check_frame(count: int, size: int) -> None:
+    """Is an append frame within bounds? Asked before anything of it is looked at. Raises `BodyTooLarge`."""
+    if count > FRAME_COUNT_MAX or size > FRAME_BYTES_MAX:
+        raise BodyTooLarge(
+            f"{count} appends of {size} bytes in one frame; the limits are {FRAME_COUNT_MAX} and {FRAME_BYTES_MAX}"
+        )
+
+
 def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
     """Are the bodies those that the client summed, and within bounds?
 
     Raises `DataDamaged`, `BodyTooLarge` or `TooManyLocks`; the whole frame is refused then, nothing of it is ordered.
     """
-    if appends.count > FRAME_COUNT_MAX or appends.size > FRAME_BYTES_MAX:
-        raise BodyTooLarge(
-            f"{appends.count} appends of {appends.size} bytes in one frame; "
-            f"the limits are {FRAME_COUNT_MAX} and {FRAME_BYTES_MAX}"
-        )
+    check_frame(appends.count, appends.size)
     data, start = appends.data, 0
     for end, crc in zip(appends.data_ends.tolist(), appends.data_crcs.tolist(), strict=True):
         if crc32(data[start:end]) != crc:

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from polonaise.errors import Fenced, NotJoined, OutOfOrder, PartitionUnavailable, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.log.promises import Promises
-from polonaise.terms import UNRESOLVED, SessionId, TransactionId
+from polonaise.terms import NO_SESSION, UNRESOLVED, SessionId, TransactionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +93,26 @@ class Replica:
 
     def last_session_info(self, session: SessionId) -> list[Action]:
         """Raise the fence, durably, before anything is told. Nothing else raises it."""
-        if session < self.promises.fence:
+        if session < self.promises.fence or session <= NO_SESSION:
             return [self._fenced()]
         if session == self.promises.fence:
             return [TellSession()]
         return [Save(replace(self.promises, fence=session)), TellSession()]
 
     def truncate(self, session: SessionId, last: TransactionId) -> list[Action]:
-        """Cut what is above `last`: a copy that is being made clean for a session it has not joined yet."""
+        """Cut what is above `last`: a copy that is being made clean for a session it has not joined yet.
+
+        Nothing confirmed is ever cut, but for what lies above a loss: that is copied anew in any case.
+        """
         refused = self._refused(session)
         if refused:
             return refused
-        if self.promises.joined == session:
+        promises = self.promises
+        if promises.joined == session:
             return [Refuse(OutOfOrder(f"a copy that has joined session {session} is not cut in it"))]
-        if last < min(self.promises.confirmed, self.last):
-            return [
-                Refuse(OutOfOrder(f"ids up to {self.promises.confirmed} are confirmed: they are not cut at {last}"))
-            ]
+        lost_above = promises.lost_above if promises.may_have_lost else self.last
+        if last < min(promises.confirmed, self.last, lost_above):
+            return [Refuse(OutOfOrder(f"ids up to {promises.confirmed} are confirmed: they are not cut at {last}"))]
         return [Cut(last), TellEnd()]
 
     def copy(self, session: SessionId, batches: Sequence[Batch]) -> list[Action]:
@@ -136,15 +139,20 @@ class Replica:
         return [TellEnd()] if joined == promises else [Save(joined), TellEnd()]
 
     def confirm(self, session: SessionId, low_water_mark: TransactionId) -> list[Action]:
-        """Ids up to there are certainly clean. The mark is never lowered, and never above what is held."""
+        """Ids up to there are certainly clean. The mark is never lowered, and never above what is held.
+
+        A copy that may have lost holds these ids now: they need not be cut and copied again in the next session.
+        """
         refused = self._refused(session)
         if refused:
             return refused
         if low_water_mark > self.last:
             return [Refuse(OutOfOrder(f"ids up to {low_water_mark} are not here; this copy ends at {self.last}"))]
-        if low_water_mark <= self.promises.confirmed:
-            return [TellEnd()]
-        return [Save(replace(self.promises, confirmed=low_water_mark)), TellEnd()]
+        promises = self.promises
+        confirmed = replace(promises, confirmed=max(low_water_mark, promises.confirmed))
+        if promises.may_have_lost:
+            confirmed = replace(confirmed, lost_above=max(low_water_mark, promises.lost_above))
+        return [TellEnd()] if confirmed == promises else [Save(confirmed), TellEnd()]
 
     # ------------------------------------------------------------------ writing and reading
 
@@ -176,15 +184,18 @@ class Replica:
         return actions
 
     def _refused_store(self, request: StoreRequest) -> Refuse | None:
+        """A copy that has lost something since it joined has no part in the session: not even barriers are its."""
         if request.session != self.promises.fence:
             return self._fenced()
         if self.promises.joined != request.session or self._joined_on is not request.connection:
             return Refuse(NotJoined(f"this copy has not joined session {request.session} on this connection"))
+        if self.promises.may_have_lost:
+            return Refuse(PartitionUnavailable(f"this copy may have lost ids above {self.promises.lost_above}"))
         return None
 
     def read(self, session: SessionId) -> Refuse | None:
         """Whether the owner in this session may read; None lets it."""
-        return None if session == self.promises.fence else self._fenced()
+        return self._fenced() if self._is_other(session) else None
 
     def disconnected(self, connection: Hashable) -> None:
         """A broken connection ends this replica's part in the session that it joined there."""
@@ -192,7 +203,11 @@ class Replica:
             self._joined_on = None
 
     def _refused(self, session: SessionId) -> list[Action]:
-        return [] if session == self.promises.fence else [self._fenced()]
+        return [self._fenced()] if self._is_other(session) else []
+
+    def _is_other(self, session: SessionId) -> bool:
+        """Whether this is not the session that the fence stands for; before the first there is none."""
+        return session != self.promises.fence or session <= NO_SESSION
 
     def _fenced(self) -> Refuse:
         fence = self.promises.fence

@@ -1,0 +1,63 @@
+"""A test that cannot fail is a defect: every planted bug is found, and the code without any is not accused."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from polonaise.simulator.plants import PLANTS
+
+BUDGET = 500
+"""Seeds, from 0, within which each plant has to be found."""
+
+FOUND_BY: dict[str, int] = {}
+"""The first seed that finds each, when this was written: tried first, because most of the time it still does."""
+
+
+def search(plant: str, first: int, seeds: int) -> int | None:
+    """A seed that finds the plant."""
+    command = [sys.executable, "-m", "polonaise.simulator", "--first", "--plant", plant]
+    command += ["--start", str(first), "--seeds", str(seeds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    found = re.search(r"FAILED seeds: (\d+)", done.stdout)
+    assert (done.returncode == 1) == (found is not None)
+    return int(found[1]) if found else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_bug_is_found(plant: str) -> None:
+    known = FOUND_BY.get(plant)
+    seed = search(plant, known, 1) if known is not None else None
+    if seed is None:
+        seed = search(plant, 0, BUDGET)
+    assert seed is not None, f"{BUDGET} seeds do not find {plant}, which {PLANTS[plant].breaks}"
+
+
+def test_a_plant_that_the_code_has_outgrown_is_an_error() -> None:
+    command = [sys.executable, "-c", ""]
+    command[2] = (
+        "from polonaise.simulator import plants; "
+        "plants.PLANTS['x'] = plants.Plant('polonaise.log.tail', 'no such line', '', ''); "
+        "plants.put_in('x'); import polonaise.log.tail"
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "PlantDoesNotTake" in done.stderr
+
+
+def test_every_plant_takes() -> None:
+    source = (
+        "from polonaise.simulator import plants; import importlib, sys\n"
+        "for name, plant in plants.PLANTS.items():\n"
+        "    plants.put_in(name); importlib.import_module(plant.module)\n"
+        "    sys.meta_path.pop(0)\n"
+        "    for module in [m for m in sys.modules if m.startswith('polonaise.') and 'simulator' not in m]:\n"
+        "        del sys.modules[module]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

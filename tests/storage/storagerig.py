@@ -1,0 +1,222 @@
+"""A storage node in a simulated world, and an owner that says what the test's script has it say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from logrig import KEY, PARTITION, life
+
+from polonaise.errors import PolonaiseError, error_of
+from polonaise.host import Host
+from polonaise.link.connection import Connection, connect, hello
+from polonaise.log import registers
+from polonaise.log.batch import Batch, split
+from polonaise.simulator import Configuration, World
+from polonaise.simulator.process import Process
+from polonaise.simulator.world import Machine
+from polonaise.storage.node import StorageNode
+from polonaise.storage.settings import StorageSettings
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    ROLE_SERVER,
+    Batches,
+    Confirm,
+    Copy,
+    Digest,
+    DigestIs,
+    Done,
+    GetRegisters,
+    Join,
+    LastSessionInfo,
+    ReadBatches,
+    Refused,
+    RegistersAre,
+    SessionInfo,
+    Store,
+    Stored,
+    Truncate,
+)
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+DIRECTORY = "storage"
+DEADLINE_S = 20.0
+
+
+class Owner:
+    """One connection of a server to the node, for one partition."""
+
+    def __init__(self) -> None:
+        self.link: Connection
+        self.partition = PARTITION
+        self.session = 0
+        self.acknowledged = 0
+        """The number of the last `Store` that is known to be synced."""
+        self.refusals: list[tuple[int, PolonaiseError]] = []
+        """Of `Store`s: their numbers and errors."""
+        self._heard = asyncio.Event()
+
+    @classmethod
+    async def connected(cls, host: Host, machine: str = "storage", key: bytes = KEY) -> Owner:
+        owner = cls()
+        owner.link = await connect(host, f"{machine}:1", lambda: owner._made(host, key), deadline_s=DEADLINE_S)
+        return owner
+
+    def _made(self, host: Host, key: bytes) -> Connection:
+        return Connection(
+            host,
+            hello=hello(ROLE_SERVER, "a scripted server", cluster_key=key),
+            peer_roles=(3,),
+            on_message=self._on_message,
+            on_closed=lambda *_: self._heard.set(),
+        )
+
+    def _on_message(self, _: Connection, message: Message, request: int, partition: int) -> None:
+        assert partition == self.partition
+        if isinstance(message, Stored):
+            assert request >= self.acknowledged, "acknowledgements are cumulative"
+            assert message.session == self.session
+            self.acknowledged = request
+        else:
+            assert isinstance(message, Refused)
+            self.refusals.append((request, error_of(message.code, message.text)))
+        self._heard.set()
+
+    async def ask(self, message: Message, kind: type[M]) -> M:
+        answer = await self.link.request(message, partition=self.partition, deadline_s=DEADLINE_S)
+        assert isinstance(answer, kind)
+        return answer
+
+    # ------------------------------------------------------------------ what an owner says
+
+    async def fence(self, session: int) -> SessionInfo:
+        info = await self.ask(LastSessionInfo(session), SessionInfo)
+        self.session = session
+        return info
+
+    async def truncate(self, last: int) -> Done:
+        return await self.ask(Truncate(self.session, last), Done)
+
+    async def copy(self, batches: Sequence[Batch]) -> Done:
+        return await self.ask(Copy(self.session, payload=[b"".join(batch.view for batch in batches)]), Done)
+
+    async def join(self, last: int, last_crc: int) -> Done:
+        return await self.ask(Join(self.session, last, last_crc), Done)
+
+    async def confirm(self, mark: int) -> Done:
+        return await self.ask(Confirm(self.session, mark), Done)
+
+    async def open(self, session: int) -> SessionInfo:
+        """Fence and join with whatever the copy holds, which must be whole."""
+        info = await self.fence(session)
+        await self.join(info.max_synced, info.last_crc)
+        return info
+
+    def send(self, number: int, *batches: Batch, session: int | None = None) -> None:
+        message = Store(self.session if session is None else session, -1, payload=[batch.view for batch in batches])
+        self.link.send(message, request=number, partition=self.partition)
+
+    async def settled(self, number: int) -> None:
+        """Until the `Store` of this number, or one after it, is acknowledged. Raises what one is refused with."""
+        async with asyncio.timeout(DEADLINE_S):
+            while self.acknowledged < number:
+                if self.refusals:
+                    raise self.refusals[0][1]
+                if self.link.closed:
+                    raise self.link.closed
+                self._heard.clear()
+                await self._heard.wait()
+
+    async def store(self, number: int, *batches: Batch) -> None:
+        self.send(number, *batches)
+        await self.settled(number)
+
+    async def read(
+        self, first: int, last: int, *, bytes_max: int = 1 << 20, with_data: bool = True, after_time_us: int = 0
+    ) -> list[Batch]:
+        message = ReadBatches(self.session, first, last, bytes_max, with_data, after_time_us)
+        answer = await self.ask(message, Batches)
+        return split(answer.payload[0]) if answer.payload else []
+
+    async def read_all(self) -> list[Batch]:
+        found: list[Batch] = []
+        while more := await self.read(found[-1].last + 1 if found else 0, 2**62):
+            found += more
+        return found
+
+    async def registers(self) -> dict[bytes, bytes]:
+        told = await self.ask(GetRegisters(self.session), RegistersAre)
+        values: dict[bytes, bytes] = {}
+        registers.apply(values, told.snapshot)
+        return values
+
+    async def digest(self, last: int) -> tuple[int, bytes]:
+        told = await self.ask(Digest(self.session, last), DigestIs)
+        return told.last_crc, told.digest
+
+
+class Node:
+    """A storage node's machine, and its present process."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.disk = machine.disk
+        self.process: Process
+        self.node: StorageNode
+
+    def start(self, *, may_fail: tuple[type[BaseException], ...] = (), crash_on_call: int = 0, **settings: Any) -> Process:
+        async def main(host: Host) -> None:
+            listen = f"{self.machine.name}:1"
+            self.node = StorageNode(host, StorageSettings(DIRECTORY, listen, **settings))
+            await self.node.start()
+            await asyncio.get_running_loop().create_future()
+
+        self.process = self.machine.start(main, may_fail=may_fail)
+        if crash_on_call:
+            self.process.crash_on_call = crash_on_call
+        return self.process
+
+    async def restart(self, *, power_loss: bool = False, **settings: Any) -> None:
+        if power_loss:
+            self.machine.power_loss()
+        else:
+            self.process.crash()
+        self.start(**settings)
+
+    def segment(self, first: int = 0, suffix: str = "seq") -> str:
+        return f"{DIRECTORY}/{PARTITION}/{first:020d}.{suffix}"
+
+    def segments(self) -> list[str]:
+        return [path for path in self.disk.paths() if path.endswith(".seq")]
+
+
+def simulate(
+    script: Callable[[Host, Node], Coroutine[Any, Any, T]], *, seed: int = 1, started: bool = True, **settings: Any
+) -> T:
+    """Run a script as a server's process beside a storage node."""
+    world = World(seed, Configuration())
+    node = Node(world.machine("storage"))
+
+    async def scenario() -> T:
+        if started:
+            node.start(**settings)
+        return await serve(world, lambda host: script(host, node))
+
+    return world.run(scenario())
+
+
+async def serve(world: World, main: Callable[[Host], Awaitable[T]]) -> T:
+    """One life of a server's process."""
+    return await life(world.machine("server"), main)
+
+
+async def connected(host: Host, machine: str = "storage", key: bytes = KEY) -> Owner:
+    """As soon as the node is there."""
+    for _ in range(200):
+        with contextlib.suppress(PolonaiseError):
+            return await Owner.connected(host, machine, key)
+        await asyncio.sleep(0.01)
+    return await Owner.connected(host, machine, key)

@@ -1,0 +1,514 @@
+"""A storage node as its owners meet it: whole sessions over simulated connections and disks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from logrig import KEY, Maker, crcs
+from storagerig import DIRECTORY, Node, Owner, connected, simulate
+
+from polonaise.errors import (
+    BatchDamaged,
+    ConnectionLost,
+    Fenced,
+    NotJoined,
+    OutOfOrder,
+    PolonaiseError,
+    ProtocolError,
+    UnknownPartition,
+    WrongClusterKey,
+)
+from polonaise.host import Host
+from polonaise.link.connection import ANY_CLUSTER
+from polonaise.storage.node import StorageNode
+from polonaise.storage.settings import StorageSettings
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
+from polonaise.wire.messages import Batches, Copy, Done, Flush, ReadBatches, SessionInfo, Store, Stored
+
+OTHER_KEY = bytes(range(1, 17))
+
+
+def test_a_session_from_the_fence_to_the_last_acknowledgement() -> None:
+    async def script(host: Host, node: Node) -> None:
+        maker = Maker()
+        made = maker.batches(30, size=100, count=2)
+        owner = await connected(host)
+        info = await owner.fence(1)
+        assert info == SessionInfo(1, NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, NO_TRANSACTION, 0, UNRESOLVED)
+        assert await owner.join(-1, 0) == Done(-1, 0)
+        for number, batch in enumerate(made, 1):
+            owner.send(number, batch)
+        owner.send(31)
+        await owner.settled(31)
+        assert await owner.confirm(39) == Done(59, made[-1].crc)
+        assert crcs(await owner.read_all()) == crcs(made)
+        for power_loss in (False, True):
+            await node.restart(power_loss=power_loss)
+            owner = await connected(host)
+            session = 2 + power_loss
+            assert await owner.fence(session) == SessionInfo(session, 1, -1, 39, 59, made[-1].crc, UNRESOLVED)
+            assert crcs(await owner.read_all()) == crcs(made)
+
+    simulate(script, segment_bytes_max=2_000)
+
+
+def test_a_late_copy_is_cut_copied_to_and_joins() -> None:
+    async def script(host: Host, node: Node) -> None:
+        maker = Maker()
+        good = maker.batches(10)
+        dirty = Maker(4, good[4].crc).batches(4, salt=1)
+        owner = await connected(host)
+        await owner.open(1)
+        await owner.store(1, *good[:5], *dirty)
+        await owner.confirm(3)
+        later = await connected(host)
+        info = await later.fence(2)
+        assert (info.joined, info.max_synced, info.confirmed) == (1, 8, 3)
+        assert await later.truncate(4) == Done(4, good[4].crc)
+        assert await later.copy(good[5:8]) == Done(7, good[7].crc)
+        assert await later.copy(good[8:]) == Done(9, good[9].crc)
+        with pytest.raises(OutOfOrder):
+            await later.copy(good[8:])
+        await later.join(9, good[9].crc)
+        assert crcs(await later.read_all()) == crcs(good)
+        await later.store(1, maker.batch())
+
+    simulate(script)
+
+
+def test_a_newer_session_fences_the_older_in_everything_it_may_ask() -> None:
+    async def script(host: Host, node: Node) -> None:
+        made = Maker().batches(6)
+        old, new = await connected(host), await connected(host)
+        await old.open(4)
+        await old.store(1, *made[:3])
+        assert (await new.fence(5)).max_synced == 2
+        old.send(2, made[3])
+        with pytest.raises(Fenced):
+            await old.settled(2)
+        for asked in (
+            old.fence(4), old.truncate(2), old.copy(made[3:4]), old.join(2, made[2].crc), old.confirm(2),
+            old.read(0, 2), old.registers(), old.digest(2),
+        ):  # fmt: skip
+            with pytest.raises(Fenced):
+                await asked
+        assert crcs(await new.read_all()) == crcs(made[:3])
+
+    simulate(script)
+
+
+def test_the_answer_to_a_fence_comes_after_every_append_of_an_older_session_that_is_ever_acknowledged() -> None:
+    async def script(host: Host, node: Node) -> None:
+        made = Maker().batches(40, size=2_000)
+        old, new = await connected(host), await connected(host)
+        await old.open(1)
+        node.disk.slow(0.002)
+        for number, batch in enumerate(made, 1):
+            old.send(number, batch)
+        await old.settled(1)
+        info = await new.fence(2)
+        await asyncio.sleep(1)
+        assert 1 <= old.acknowledged <= info.max_synced + 1
+        assert crcs(await new.read_all()) == crcs(made[: info.max_synced + 1])
+
+    for seed in range(8):
+        simulate(script, seed=seed)
+
+
+def test_only_what_ends_exactly_at_the_mark_joins() -> None:
+    async def script(host: Host, node: Node) -> None:
+        made = Maker().batches(4)
+        owner = await connected(host)
+        await owner.fence(1)
+        await owner.copy(made[:3])
+        for last, crc in ((1, made[1].crc), (3, made[3].crc), (2, made[2].crc ^ 1), (-1, 0)):
+            with pytest.raises(OutOfOrder):
+                await owner.join(last, crc)
+        owner.send(1, made[3])
+        with pytest.raises(NotJoined):
+            await owner.settled(1)
+        await owner.join(2, made[2].crc)
+
+    simulate(script)
+
+
+def test_a_reconnected_owner_has_no_part_in_the_session_until_it_starts_another() -> None:
+    async def script(host: Host, node: Node) -> None:
+        made = Maker().batches(4)
+        owner = await connected(host)
+        await owner.open(1)
+        await owner.store(1, made[0])
+        owner.link.close()
+        again = await connected(host)
+        assert (await again.fence(1)).joined == 1
+        again.send(2, made[1])
+        with pytest.raises(NotJoined):
+            await again.settled(2)
+        again.refusals.clear()
+        await again.open(2)
+        await again.store(1, made[1])
+
+    simulate(script)
+
+
+def test_a_second_connection_of_the_owner_asks_but_does_not_append() -> None:
+    async def script(host: Host, node: Node) -> None:
+        made = Maker().batches(4)
+        owner, bulk = await connected(host), await connected(host)
+        await owner.open(1)
+        await owner.store(1, *made[:2])
+        bulk.session = 1
+        assert crcs(await bulk.read_all()) == crcs(made[:2])
+        bulk.send(2, made[2])
+        with pytest.raises(NotJoined):
+            await bulk.settled(2)
+        bulk.link.close()
+        await asyncio.sleep(0.1)
+        await owner.store(2, made[2])
+
+    simulate(script)
+
+
+# ------------------------------------------------------------------ whose node it is
+
+
+def test_a_server_of_another_cluster_is_refused() -> None:
+    async def script(host: Host, node: Node) -> None:
+        await (await connected(host)).open(1)
+        for key in (OTHER_KEY, ANY_CLUSTER):
+            with pytest.raises((WrongClusterKey, ConnectionLost)):
+                stranger = await Owner.connected(host, key=key)
+                await stranger.fence(9)
+        assert (await (await connected(host)).fence(2)).fence == 2
+
+    simulate(script, cluster_key=KEY)
+
+
+def test_a_new_node_becomes_one_of_the_first_servers_cluster_for_good() -> None:
+    async def script(host: Host, node: Node) -> None:
+        await (await connected(host)).open(1)
+        await node.restart(power_loss=True)
+        assert (await (await connected(host)).fence(2)).joined == 1
+        with pytest.raises((WrongClusterKey, ConnectionLost)):
+            await (await Owner.connected(host, key=OTHER_KEY)).fence(9)
+
+    simulate(script)
+
+
+def test_a_new_node_that_had_no_room_for_its_first_file_takes_its_key_when_there_is_room() -> None:
+    async def script(host: Host, node: Node) -> None:
+        owner = await connected(host)
+        node.disk.fill()
+        for _ in range(2):
+            with pytest.raises(PolonaiseError, match="disk_full"):
+                await owner.fence(1)
+        node.disk.free()
+        await owner.open(1)
+        await owner.store(1, Maker().batch())
+
+    simulate(script)
+
+
+@pytest.mark.parametrize("spare", [0, 200, 520, 1_024, 5_000, 5_500, 6_000, 6_200])
+def test_a_partition_that_found_no_room_is_made_when_there_is_some(spare: int) -> None:
+    async def script(host: Host, node: Node) -> None:
+        owner = await connected(host)
+        owner.partition = 0
+        await owner.open(1)
+        owner.partition = 3
+        node.disk.fill(spare)
+        try:
+            await owner.fence(1)
+        except PolonaiseError as error:
+            assert error.code == "disk_full"  # noqa: PT017
+        node.disk.free()
+        await owner.open(1)
+        await owner.store(1, *Maker().batches(3))
+        await node.restart(power_loss=True)
+        info = await (await connected(host)).fence(2)
+        assert (info.max_synced, info.lost_above) == (2, UNRESOLVED)
+
+    simulate(script)
+
+
+# ------------------------------------------------------------------ what cannot be
+
+
+@pytest.mark.parametrize("partition", [-1, 4, 2**31 - 1, -(2**31)])
+def test_a_partition_that_the_node_does_not_take_is_refused(partition: int) -> None:
+    async def script(host: Host, node: Node) -> None:
+        owner = await connected(host)
+        owner.partition = partition
+        with pytest.raises(UnknownPartition):
+            await owner.fence(1)
+        with pytest.raises(UnknownPartition):
+            await owner.read(0, 1)
+
+    simulate(script, partitions_max=4)
+
+
+def test_a_partition_that_was_never_here_is_made_by_a_session_and_by_nothing_else() -> None:
+    async def script(host: Host, node: Node) -> None:
+        owner = await connected(host)
+        for asked in (owner.truncate(0), owner.confirm(0), owner.read(0, 1), owner.digest(0), owner.registers()):
+            with pytest.raises(UnknownPartition):
+                await asked
+        assert not node.segments()
+        await owner.open(1)
+        assert len(node.segments()) == 1
+        await node.restart()
+        assert (await (await connected(host)).fence(1)).joined == 1
+
+    simulate(script)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(Stored(1, 1), id="an answer as a request"),
+        pytest.param(Flush(), id="a client's message"),
+        pytest.param(Done(1, 1), id="an answer to nothing"),
+        pytest.param(Batches(1), id="batches that nobody asked for"),
+    ],
+)
+def test_what_no_server_says_closes_its_connection_only(message: Stored | Flush | Done | Batches) -> None:
+    async def script(host: Host, node: Node) -> None:
+        good, bad = await connected(host), await connected(host)
+        await good.open(1)
+        bad.link.send(message, request=7, partition=3)
+        await asyncio.sleep(0.5)
+        assert isinstance(bad.link.closed, ProtocolError)
+        await good.store(1, Maker().batch())
+
+    simulate(script)
+
+
+def test_batches_that_arrive_damaged_are_never_stored() -> None:
+    async def script(host: Host, node: Node) -> None:
+        owner = await connected(host)
+        await owner.open(1)
+        made = Maker().batches(3, size=100)
+        for change in range(0, made[1].length, 7):
+            raw = bytearray(made[1].view)
+            raw[change] ^= 0x10
+            message = Store(1, -1, payload=[made[0].view, bytes(raw)])
+            owner.link.send(message, request=change + 1, partition=3)
+            with pytest.raises(BatchDamaged):
+                await owner.settled(change + 1)
+            owner.refusals.clear()
+        await owner.fence(2)
+        with pytest.raises(BatchDamaged):
+            await owner.ask(Copy(2, payload=[made[0].view, b"PLNB"]), Done)
+        with pytest.raises(BatchDamaged):
+            await owner.ask(Copy(2, payload=[made[0].without_data()]), Done)
+        assert (await owner.fence(2)).max_synced == -1
+        await owner.copy(made)
+
+    simulate(script)
+
+
+EDGES = (-(2**63), -1, 0, 1, 5, 2**62, 2**63 - 1)
+
+
+def test_no_number_in_a_question_harms_the_node() -> None:
+    async def script(host: Host, node: Node) -> None:
+        owner = await connected(host)
+        await owner.open(1)
+        await owner.store(1, *Maker().batches(6, size=100))
+        for first in EDGES:
+            for last in EDGES:
+                for bytes_max in (0, 2**32 - 1):
+                    for time_us in (0, -1, 3_000, 2**63 - 1):
+                        await owner.ask(ReadBatches(1, first, last, bytes_max, 255, time_us), Batches)
+            try:
+                await owner.digest(first)
+            except OutOfOrder:
+                assert first > 5 or first < -1
+        await owner.fence(2)
+        for number in EDGES:
+            for asked in (owner.truncate(number), owner.confirm(number), owner.join(number, 0)):
+                try:
+                    await asked
+                except OutOfOrder:
+                    continue
+        assert (await owner.fence(2)).lost_above == UNRESOLVED
+
+    simulate(script)
+
+
+# ------------------------------------------------------------------ reading
+
+
+def test_ranges_are_read_across_segments_with_and_without_bodies() -> None:
+    async def script(host: Host, node: Node) -> None:
+        made = Maker().batches(40, size=200, count=2)
+        owner = await connected(host)
+        await owner.open(1)
+        for number, batch in enumerate(made, 1):
+            await owner.store(number, batch)
+        assert len(node.segments()) > 4
+        assert crcs(await owner.read_all()) == crcs(made)
+        one = made[0].length + 32
+
+        async def firsts(first: int, last: int, bytes_max: int = 1 << 20, after_time_us: int = 0) -> list[int]:
+            found = await owner.read(first, last, bytes_max=bytes_max, after_time_us=after_time_us)
+            return [batch.first for batch in found]
+
+        assert await firsts(0, 79, 2 * one) == [0, 2]
+        assert await firsts(1, 4) == [0, 2]
+        assert await firsts(3, 5) == [2, 4]
+        assert await firsts(80, 90) == []
+        assert (await firsts(0, 79, after_time_us=50_000))[:1] == [50]
+        bare = await owner.read(0, 5, with_data=False)
+        assert crcs(bare) == crcs(made[:3])
+        assert not any(batch.has_data for batch in bare)
+
+    simulate(script, segment_bytes_max=3_000)
+
+
+def test_a_peer_that_does_not_read_its_answers_does_not_fill_the_nodes_memory() -> None:
+    async def script(host: Host, node: Node) -> None:
+        made = Maker().batches(20, size=100_000)
+        owner, good = await connected(host), await connected(host)
+        await owner.open(1)
+        await owner.store(1, *made)
+        owner.link.pause("never mind")
+        for number in range(1, 500):
+            owner.link.send(ReadBatches(1, 0, 19, 1 << 20, 1, 0), request=number, partition=3)
+        await asyncio.sleep(3)
+        held = [connection.unsent_bytes for connection in node.node._connections]
+        assert max(held) < 4 * (1 << 20) + 4 * (1 << 20), "one answer above the mark at which writers wait"
+        good.session = 1
+        assert crcs(await good.read(19, 19)) == crcs(made[19:])
+
+    simulate(script, reads_max=4)
+
+
+def test_registers_are_told_across_rolls_and_cuts() -> None:
+    async def script(host: Host, node: Node) -> None:
+        maker = Maker()
+        made = [maker.batch(size=60, changes=[(b"n", b"%d" % n), (b"odd", b"1" if n % 2 else None)]) for n in range(30)]
+        owner = await connected(host)
+        await owner.open(1)
+        for number, batch in enumerate(made, 1):
+            await owner.store(number, batch)
+        assert len(node.segments()) > 3
+        assert await owner.registers() == {b"n": b"29", b"odd": b"1"}
+        for session, last in ((2, 28), (3, 13), (4, 2)):
+            await owner.fence(session)
+            await owner.truncate(last)
+            odd = {b"odd": b"1"} if last % 2 else {}
+            assert await owner.registers() == {b"n": b"%d" % last, **odd}
+            await node.restart(segment_bytes_max=1_000)
+            owner = await connected(host)
+            await owner.fence(session)
+            assert await owner.registers() == {b"n": b"%d" % last, **odd}
+
+    simulate(script, segment_bytes_max=1_000)
+
+
+def test_replicas_with_the_same_log_have_the_same_digest_wherever_their_segments_end() -> None:
+    async def script(host: Host, node: Node) -> None:
+        other = Node(node.machine.world.machine("other"))
+        other.start(segment_bytes_max=700)
+        made = Maker().batches(20, size=100)
+        one, two = await connected(host), await connected(host, "other")
+        await one.open(1)
+        await one.store(1, *made)
+        await two.fence(1)
+        for batch in made[:19]:
+            await two.copy([batch])
+        assert len(other.segments()) > len(node.segments())
+        assert await one.digest(18) == await two.digest(18)
+        with pytest.raises(OutOfOrder):
+            await two.digest(19)
+        await two.copy(Maker(18, made[18].crc).batches(1, salt=1))
+        assert (await one.digest(19))[1] != (await two.digest(19))[1]
+
+    simulate(script)
+
+
+# ------------------------------------------------------------------ flow, and the end
+
+
+def test_a_slow_disk_stops_reading_and_loses_nothing() -> None:
+    async def script(host: Host, node: Node) -> None:
+        made = Maker().batches(60, size=20_000)
+        owner = await connected(host)
+        await owner.open(1)
+        node.disk.slow(0.05)
+        for number, batch in enumerate(made, 1):
+            owner.send(number, batch)
+        most = 0
+        while owner.acknowledged < 60:
+            most = max(most, node.node._partitions[3]._queue_bytes)
+            await asyncio.sleep(0.005)
+        assert 100_000 < most < 100_000 + 2 * 256 * 1024, "what had arrived when it stopped reading, and no more"
+        assert crcs(await owner.read_all()) == crcs(made)
+
+    simulate(script, queue_bytes_max=100_000)
+
+
+def test_who_filled_the_queue_and_left_takes_nothing_of_it_along() -> None:
+    async def script(host: Host, node: Node) -> None:
+        made = Maker().batches(60, size=20_000)
+        owner, later = await connected(host), await connected(host)
+        await owner.open(1)
+        node.disk.slow(60)
+        for number, batch in enumerate(made, 1):
+            owner.send(number, batch)
+        await asyncio.sleep(0.1)
+        owner.link.abort(ConnectionLost("gone"))
+        await asyncio.sleep(5)
+        assert node.node._partitions[3]._queue_bytes == 0
+        node.disk.slow(0)
+        await asyncio.sleep(130)  # what had begun takes as long as it takes
+        await later.fence(2)
+
+    simulate(script, queue_bytes_max=100_000)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stopped_in_the_middle_of_an_append_nothing_acknowledged_is_missing(seed: int) -> None:
+    async def script(host: Host, node: Node) -> None:
+        made = Maker().batches(40, size=3_000)
+        owner = await connected(host)
+        await owner.open(1)
+        for number, batch in enumerate(made, 1):
+            owner.send(number, batch)
+        await asyncio.sleep(0.001 + seed * 0.0007)
+        await node.node.close()
+        acknowledged = owner.acknowledged
+        assert (owner.link.closed is not None) or await _closes(owner)
+        node.process.terminate()
+        await node.process.ended()
+        node.start()
+        info = await (later := await connected(host)).fence(2)
+        assert info.lost_above == UNRESOLVED
+        assert info.max_synced >= acknowledged - 1
+        assert crcs(await later.read_all()) == crcs(made[: info.max_synced + 1])
+
+    simulate(script, seed=seed, segment_bytes_max=20_000)
+
+
+async def _closes(owner: Owner) -> bool:
+    for _ in range(100):
+        if owner.link.closed is not None:
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+def test_a_node_that_was_closed_leaves_its_directory_to_the_next_in_the_same_process() -> None:
+    async def script(host: Host, node: Node) -> None:
+        for session in range(1, 4):
+            here = StorageNode(host, StorageSettings(DIRECTORY, "server:1"))
+            await here.start()
+            owner = await connected(host, "server")
+            assert (await owner.open(session)).max_synced == session - 2
+            await owner.store(1, Maker(session - 2, (await owner.fence(session)).last_crc).batch())
+            await here.close()
+            assert await _closes(owner)
+
+    simulate(script, started=False)
