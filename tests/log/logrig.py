@@ -65,7 +65,11 @@ class Open:
 
     @classmethod
     async def on(
-        cls, host: Host, settings: LogSettings | None = None, directory: str = DIRECTORY, cache: SegmentCache | None = None
+        cls,
+        host: Host,
+        settings: LogSettings | None = None,
+        directory: str = DIRECTORY,
+        cache: SegmentCache | None = None,
     ) -> Open:
         control = await ControlFile.open(host, directory, KEY)
         slot = await control.load(PARTITION) or await control.create(PARTITION)

@@ -167,7 +167,9 @@ class Node:
         self.process: Process
         self.node: StorageNode
 
-    def start(self, *, may_fail: tuple[type[BaseException], ...] = (), crash_on_call: int = 0, **settings: Any) -> Process:
+    def start(
+        self, *, may_fail: tuple[type[BaseException], ...] = (), crash_on_call: int = 0, **settings: Any
+    ) -> Process:
         async def main(host: Host) -> None:
             listen = f"{self.machine.name}:1"
             self.node = StorageNode(host, StorageSettings(DIRECTORY, listen, **settings))
@@ -185,6 +187,24 @@ class Node:
         else:
             self.process.crash()
         self.start(**settings)
+
+    def fail_at(self, kind: str, number: int) -> None:
+        """Let the disk fail its `number`-th "read", "write" or "sync" from now on, once, until `mend`."""
+        fails, seen = self.disk.fails, 0
+
+        def counting(what: str, chance: float) -> bool:
+            nonlocal seen
+            seen += what == kind
+            if what == kind and seen == number:
+                self.disk._failures[kind] = 1
+            return fails(what, chance)
+
+        self.disk.fails = counting  # type: ignore[method-assign]
+
+    def mend(self) -> None:
+        """From now on the disk works."""
+        self.disk.__dict__.pop("fails", None)
+        self.disk.calm()
 
     def segment(self, first: int = 0, suffix: str = "seq") -> str:
         return f"{DIRECTORY}/{PARTITION}/{first:020d}.{suffix}"

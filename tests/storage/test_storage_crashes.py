@@ -17,7 +17,6 @@ from polonaise.errors import DiskFailed, DiskFull, Fenced, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.simulator import Configuration, World
-from polonaise.simulator.disk import SimulatedDisk
 from polonaise.terms import NO_SESSION, UNRESOLVED
 
 SEGMENT_BYTES = 1_200
@@ -150,7 +149,10 @@ def live(
 
     async def again(host: Host) -> None:
         info = await (await connected(host)).fence(91)
-        assert (info.max_synced, info.joined) == (len(history.must) + 7, 90), "what was told before the last power loss"
+        assert info.joined == 90
+        if not may_have_lost or info.lost_above == UNRESOLVED:
+            # With it, a name whose sync failed once may be gone: no later sync makes up for that, and it is told.
+            assert info.max_synced == len(history.must) + 7, "what was told before the last power loss"
 
     async def scenario() -> None:
         nonlocal calls
@@ -158,7 +160,7 @@ def live(
         inflict(node)
         await serve(world, script)
         calls = node.process.calls
-        node.disk.calm()
+        node.mend()
         if power_loss:
             node.machine.power_loss()
         elif node.process.alive:
@@ -184,7 +186,7 @@ def calls_of_a_life() -> int:
 
 
 def test_the_script_comes_to_its_end_when_nothing_happens() -> None:
-    assert calls_of_a_life() > 150
+    assert calls_of_a_life() > 100
 
 
 PARTS = 8
@@ -207,38 +209,25 @@ def test_a_node_that_loses_power_at_any_call_keeps_its_word_whatever_is_left(see
 # ------------------------------------------------------------------ disks that fail
 
 
-def fail_at(kind: str, number: int) -> Callable[[Node], None]:
-    """Let the disk fail its `number`-th read, write or sync."""
-
-    def inflict(node: Node) -> None:
-        disk: SimulatedDisk = node.disk
-        fails, seen = disk.fails, 0
-
-        def counting(what: str, chance: float) -> bool:
-            nonlocal seen
-            seen += what == kind
-            if what == kind and seen == number:
-                disk._failures[kind] = 1
-            return fails(what, chance)
-
-        disk.fails = counting  # type: ignore[method-assign]
-
-    return inflict
-
-
 @pytest.mark.parametrize("power_loss", [False, True], ids=["killed", "power loss"])
-@pytest.mark.parametrize(("kind", "most"), [("sync", 110), ("write", 120), ("read", 30)])
+@pytest.mark.parametrize(("kind", "most"), [("sync", 30), ("write", 36), ("read", 6)])
 def test_a_node_whose_disk_fails_once_acknowledges_only_what_lasts(kind: str, most: int, power_loss: bool) -> None:
     finished = 0
     for number in range(1, most):
-        _, history = live(
-            number, fail_at(kind, number), power_loss=power_loss, may_fail=(DiskFailed,), may_have_lost=True
-        )
+
+        def inflict(node: Node, number: int = number) -> None:
+            node.fail_at(kind, number)
+
+        _, history = live(number, inflict, power_loss=power_loss, may_fail=(DiskFailed,), may_have_lost=True)
         finished += history.finished
-    assert 0 < finished < most / 2, "the failures reach to the end of the script, and most of them are met"
+    assert 0 < finished <= most / 2, "the failures reach to the end of the script, and not far beyond it"
 
 
 @pytest.mark.parametrize("power_loss", [False, True], ids=["killed", "power loss"])
 def test_a_node_whose_disk_is_full_refuses_and_keeps_what_it_has(power_loss: bool) -> None:
-    for spare in range(0, 14_000, 130):
-        live(spare, lambda node, spare=spare: node.disk.fill(spare), power_loss=power_loss, may_fail=(DiskFull,))  # type: ignore[misc]
+    for spare in range(0, 9_000, 300):
+
+        def inflict(node: Node, spare: int = spare) -> None:
+            node.disk.fill(spare)
+
+        live(spare, inflict, power_loss=power_loss, may_fail=(DiskFull,))

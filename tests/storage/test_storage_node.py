@@ -178,8 +178,7 @@ def test_a_server_of_another_cluster_is_refused() -> None:
         await (await connected(host)).open(1)
         for key in (OTHER_KEY, ANY_CLUSTER):
             with pytest.raises((WrongClusterKey, ConnectionLost)):
-                stranger = await Owner.connected(host, key=key)
-                await stranger.fence(9)
+                await (await Owner.connected(host, key=key)).fence(9)
         assert (await (await connected(host)).fence(2)).fence == 2
 
     simulate(script, cluster_key=KEY)

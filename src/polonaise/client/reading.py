@@ -6,22 +6,18 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from polonaise.client.asking import Questions
 from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
-from polonaise.errors import BatchDamaged, DeadlineExceeded, ProtocolError
+from polonaise.errors import DeadlineExceeded, ProtocolError
 from polonaise.log.batch import Batch, split
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import Batches, Read
 
 if TYPE_CHECKING:
     from typing import Self
-
-_HEADER_UNSUMMED = 8
-"""Magic and the CRC itself come before what the CRC is of."""
 
 
 class BatchReader:
@@ -72,11 +68,7 @@ class BatchReader:
             if self._done:
                 raise StopAsyncIteration
             await self._take_answer()
-        batch = self._batches.popleft()
-        if self._with_data and crc32(batch.view[_HEADER_UNSUMMED:]) != batch.crc:
-            self._done = True
-            raise BatchDamaged(f"the batch of partition {self._partition} that starts at {batch.first} arrived damaged")
-        return batch
+        return self._batches.popleft()
 
     async def aclose(self) -> None:
         """Stop: what is on its way is not waited for."""
@@ -135,9 +127,12 @@ class BatchReader:
         await asyncio.sleep(self._settings.retry_s_min)
 
     def _checked(self, answer: Batches) -> list[Batch]:
-        """The batches of an answer, each the successor of the one before; their CRCs are left to their use."""
+        """The batches of an answer, verified, each the successor of the one before.
+
+        In this order: what was damaged on the way must not look like a log that has forked.
+        """
         done, self._done = self._done, True
-        batches = split(answer.payload[0] if answer.payload else b"", verify=False)
+        batches = split(answer.payload[0] if answer.payload else b"")
         for batch in batches:
             self._check(batch)
         self._done = done

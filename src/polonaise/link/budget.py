@@ -22,9 +22,9 @@ class Holder(Protocol):
 class Budget:
     """Bytes of frames that have arrived in part, and of answers that are not taken yet, over all connections.
 
-    Each of them has limits of its own, but there may be thousands. When together they hold too much, the connection
-    that holds the most is cut off, and the next one, until it fits: who sends and reads as it should holds little at
-    any time, and stays.
+    Each of them has limits of its own, but there may be thousands. From half of it on, everybody is given less at a
+    time. When it is used up, the connection that holds the most is cut off, and the next one, until it fits: who sends
+    and reads as it should holds little at any time, and stays.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -34,6 +34,11 @@ class Budget:
         """Bytes held at present, up to a step per connection."""
         self.cut_off = 0
         """Connections that had to go."""
+
+    @property
+    def tight(self) -> bool:
+        """Whether it is time to hold less."""
+        return self.total > self._bytes_max // 2
 
     def book(self, holder: Holder, held_bytes: int) -> None:
         """`holder` holds so much now."""

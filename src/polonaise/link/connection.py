@@ -39,6 +39,10 @@ ANY_CLUSTER: Final = bytes(16)
 """The key of a side that does not know its cluster yet. Who was connected to accepts it only if its own is this."""
 
 _UNREAD: Final = "unread answers"
+_TURN_FRAMES_MAX: Final = 32
+"""Messages of a peer that connected, in one turn of the loop: others have their turn before more of its own."""
+_TOGETHER_BYTES: Final = 65_536
+"""Small messages are booked together, or the booking would take more memory than they do."""
 _ROLE_NAMES: Final = {1: "client", 2: "server", 3: "storage node"}
 
 
@@ -60,6 +64,8 @@ class LinkSettings:
     frame_bytes_max: int = FRAME_BYTES_MAX
     unsent_bytes_high: int = 4 * 1024 * 1024
     """Above this, writers are asked to wait."""
+    unsent_bytes_tight: int = 128 * 1024
+    """The same, while all connections together hold more than half of what they may."""
     unread_bytes_max: int = 8 * 1024 * 1024
     """A peer that connected and leaves this much unread is not read either until it does: its questions can't pile up
     as answers."""
@@ -112,7 +118,9 @@ class Connection(asyncio.Protocol):
         self._budget = budget
         self._frames = Frames()
         self._held: deque[Frame] = deque()
-        """What had arrived already when reading was paused: at most what one read brought."""
+        """What has arrived and waits for the end of a pause, or for its turn: at most what one read brought."""
+        self._delivering = False
+        """The next turn of what is held is scheduled."""
         self._transport: asyncio.Transport | None = None
         self._requests: dict[int, asyncio.Future[Message]] = {}
         self._last_request = 0
@@ -121,6 +129,10 @@ class Connection(asyncio.Protocol):
         self._reading_paused: set[str] = set()
         self._beat: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._own: deque[tuple[int, int]] = deque()
+        """Of what was sent and is in memory for this peer alone: where it ends in the stream, and its size."""
+        self._own_bytes = 0
+        self._tight = False
         self._given_bytes = 0
         self._taken_bytes = 0
         self._taken_s = 0.0
@@ -157,13 +169,22 @@ class Connection(asyncio.Protocol):
         if self.closed:
             raise self.closed.with_traceback(None)
 
-    def send(self, message: Message, *, request: int = 0, partition: int = -1) -> None:
-        """Send without waiting; silently nothing on a closed connection (the closing is told through `on_closed`)."""
+    def send(self, message: Message, *, request: int = 0, partition: int = -1, shared: bool = False) -> None:
+        """Send without waiting; silently nothing on a closed connection (the closing is told through `on_closed`).
+
+        `shared`: the payload is in memory anyway, and not on account of this connection.
+        """
         if self.closed or self._transport is None:
             return
         buffers = message.frame(request=request, partition=partition)
         self._transport.writelines(buffers)
-        self._given_bytes += sum(map(len, buffers))
+        size = sum(map(len, buffers))
+        self._given_bytes += size
+        if self._budget is not None and not shared:
+            self._own_bytes += size
+            if self._own and self._own[-1][1] < _TOGETHER_BYTES:
+                size += self._own.pop()[1]
+            self._own.append((self._given_bytes, size))
         self._sent_s = self._host.clock.monotonic_s()
         unsent = self._transport.get_write_buffer_size()
         if unsent > self._settings.unsent_bytes_max:
@@ -174,9 +195,18 @@ class Connection(asyncio.Protocol):
         self._book(unsent)
 
     def _book(self, unsent: int) -> None:
-        if self._budget is not None and not self.closed:
-            waiting = sum(len(frame.head) + len(frame.payload) for frame in self._held)
-            self._budget.book(self, self._frames.kept_bytes + waiting + unsent)
+        """Tell the budget what is in memory for this connection alone, and keep to a smaller share when it is tight."""
+        if self._budget is None or self.closed or self._transport is None:
+            return
+        taken = self._given_bytes - unsent
+        while self._own and self._own[0][0] <= taken:
+            self._own_bytes -= self._own.popleft()[1]
+        waiting = sum(len(frame.head) + len(frame.payload) for frame in self._held)
+        self._budget.book(self, self._frames.kept_bytes + waiting + self._own_bytes)
+        if self._budget.tight != self._tight and not self.closed:
+            self._tight = self._budget.tight
+            high = self._settings.unsent_bytes_tight if self._tight else self._settings.unsent_bytes_high
+            self._transport.set_write_buffer_limits(high=high)
 
     def refuse(self, error: PolonaiseError, *, request: int = 0, partition: int = -1, detail: int = 0) -> None:
         self.send(Refused(detail=detail, code=error.code, text=error.text), request=request, partition=partition)
@@ -208,7 +238,7 @@ class Connection(asyncio.Protocol):
 
     def pause(self, reason: str) -> None:
         """Deliver nothing until every reason to pause is gone; the peer's writes then block."""
-        if not self._reading_paused and self._transport and not self.closed:
+        if not self._reading_paused and not self._held and self._transport and not self.closed:
             self._transport.pause_reading()
         self._reading_paused.add(reason)
 
@@ -221,19 +251,32 @@ class Connection(asyncio.Protocol):
             if self._frame_began_s is not None:
                 self._frame_began_s = self._heard_s  # what it could not go on with was not the peer's delay
             if self._held:
-                asyncio.get_running_loop().call_soon(self._deliver_held)
+                self._deliver_soon()
             else:
                 self._transport.resume_reading()
 
+    def _deliver_soon(self) -> None:
+        if not self._delivering:
+            self._delivering = True
+            asyncio.get_running_loop().call_soon(self._deliver_held)
+
     def _deliver_held(self) -> None:
-        """Go on with what had arrived before the pause, then read on."""
+        """One turn of what is held; when all of it was delivered, read on."""
+        self._delivering = False
         try:
-            while self._held and not self._reading_paused and not self.closed:
+            for _ in range(_TURN_FRAMES_MAX):
+                if not self._held or self._reading_paused or self.closed:
+                    break
                 self._receive(self._held.popleft())
         except ProtocolError as error:
             self.refuse(error)
             self._close_for(error)
-        if self._transport and not self._held and not self._reading_paused and not self.closed:
+        if self._reading_paused or self.closed or not self._transport:
+            return
+        if self._held:
+            self._deliver_soon()
+        else:
+            self._heard_s = self._host.clock.monotonic_s()
             self._transport.resume_reading()
 
     # ------------------------------------------------------------------ life
@@ -304,14 +347,16 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = self._heard_s = self._host.clock.monotonic_s()
         try:
+            turn_left = _TURN_FRAMES_MAX if self._accepted else -1
             received = frames = self._frames.feed(data)
             while frames:
                 for frame in frames:
                     if self.closed:
                         return
-                    if self._reading_paused or self._held:
+                    if self._reading_paused or self._held or turn_left == 0:
                         self._held.append(frame)
                     else:
+                        turn_left -= 1
                         self._receive(frame)
                 frames = self._frames.feed(b"")
         except ProtocolError as error:
@@ -324,6 +369,9 @@ class Connection(asyncio.Protocol):
             elif received or self._frame_began_s is None:
                 self._frame_began_s = now
             self._book(self.unsent_bytes)
+        if self._held and not self._reading_paused and self._transport and not self._delivering:
+            self._transport.pause_reading()
+            self._deliver_soon()
 
     def _close_for(self, error: PolonaiseError) -> None:
         """Close because of `error`, letting what was sent go out, if the peer takes it within a bounded time."""
@@ -431,7 +479,7 @@ class Connection(asyncio.Protocol):
         ):
             self.abort(ConnectionLost(f"{self.peer_name} did not finish a frame in {settings.frame_s_max:g} s"))
             return
-        elif not self._reading_paused and now - self._heard_s > settings.silence_s_max:
+        elif not self._reading_paused and not self._held and now - self._heard_s > settings.silence_s_max:
             self.abort(ConnectionLost(f"{self.peer_name} was silent for {settings.silence_s_max:g} s"))
             return
         if not self._takes(now):

@@ -175,7 +175,9 @@ class ControlFile:
         """What this node promised for the partition; None when it was never created here.
 
         It is written once more before anybody is told: what reads back may only be in the memory of the machine,
-        left there by a process whose sync failed, and then no later sync would make up for it. Raises `ControlFileDamaged` when there are files whose promises can't be read, or when a newer promise than
+        left there by a process whose sync failed, and then no later sync would make up for it.
+
+        Raises `ControlFileDamaged` when there are files whose promises can't be read, or when a newer promise than
         the one that can be read is known to have existed.
         """
         await self._flush_evidence()

@@ -108,7 +108,8 @@ class PartitionLog:
         promises = self.slot.promises
         self.damage = recovered.damage
         if recovered.tail is not None:
-            self._adopt(recovered.tail)
+            whole = not self.damage and not promises.untrusted
+            self._adopt(await self._renewed(recovered.tail) if whole else recovered.tail)
         elif not self.damage and not promises.untrusted:
             await self._begin()
         if self.damage or (promises.untrusted and self.last < promises.lost_above):
@@ -213,6 +214,16 @@ class PartitionLog:
     async def _begin(self) -> None:
         """The first segment of an empty log."""
         self._adopt(await self._create(self._header(0, 0, NO_TRANSACTION, 0, b""), b""))
+
+    async def _renewed(self, tail: Tail) -> Tail:
+        """The tail; made anew if it is empty: the sync of its name may have failed, and no other makes up for that."""
+        if len(tail.index):
+            return tail
+        try:
+            preamble = await segment.read_preamble(tail.file, tail.header)
+            return await self._create(tail.header, preamble)
+        finally:
+            await tail.file.close()
 
     async def _create(self, header: SegmentHeader, preamble: bytes) -> Tail:
         file = await segment.create(self._disk, self._directory, header, preamble)

@@ -117,7 +117,8 @@ class Feeding:
             if not self._is_current(mount):
                 return
             if subscription.has_credit and batch.first <= subscription.next_id <= batch.last:
-                mount.send(Committed(batch.first, batch.last, bytes(batch.view)), self._owner.committed)
+                history = Committed(batch.first, batch.last, bytes(batch.view))
+                mount.send(history, self._owner.committed, cached=False)
         if subscription.next_id == before:
             await asyncio.sleep(self._settings.retry_s_min)
 

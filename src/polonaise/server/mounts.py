@@ -44,10 +44,11 @@ class Mount:
         """How many wait for the feed to get further."""
         return len(self._after)
 
-    def send(self, batch: Committed, committed: TransactionId) -> None:
-        """Feed one batch, which holds the next id."""
+    def send(self, batch: Committed, committed: TransactionId, *, cached: bool = True) -> None:
+        """Feed one batch, which holds the next id; `cached` if it is in memory for everybody."""
         payload = self.subscription.take(batch)
-        self.connection.send(Feed(committed, payload=[payload]), partition=self.partition)
+        shared = cached and payload is batch.raw
+        self.connection.send(Feed(committed, payload=[payload]), partition=self.partition, shared=shared)
         self.settle()
 
     def after_feed(self, mark: TransactionId, act: Callable[[], None]) -> None:

@@ -63,7 +63,7 @@ _QUESTIONS_MAX = 64
 """Questions of one connection that may be answered at the same time."""
 _ANSWERS_MAX = 2
 """Of them, those whose answers are on their way: one is read from disk while the other is sent."""
-_MAKING_MAX = 8
+_MAKING_MAX = 4
 """Answers of all connections that may come together in memory at the same time."""
 _FLUSHES_MAX = 1_000
 """Answers of one mount that may wait for its feed to get further."""

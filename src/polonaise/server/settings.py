@@ -15,7 +15,7 @@ class ServerSettings:
 
     listen: str = "127.0.0.1:0"
     link: LinkSettings = field(default_factory=LinkSettings)
-    connections_bytes_max: int = 128 * 1024 * 1024
+    connections_bytes_max: int = 96 * 1024 * 1024
     """Unfinished frames and untaken answers of all clients together; above it the greediest are cut off."""
     evidence: bool = False
     """Write into each batch what its transactions were judged by: a checker of serializability needs it."""

@@ -121,12 +121,15 @@ class Nemesis:
     async def pause(self) -> None:
         """SIGSTOP; a server may be replaced meanwhile, and wakes up after its successor has begun."""
         node = self.some(self._cluster.nodes)
+        if node.running:
+            await self._stop_for(node, self.seconds(0.2, 1.0, 3.0))
+
+    async def _stop_for(self, node: Node, seconds: float) -> None:
         process = node.process
-        if process is None or not node.running:
-            return
+        assert process is not None
         process.pause()
         self.away(node)
-        await asyncio.sleep(self.seconds(0.2, 1.0, 3.0))
+        await asyncio.sleep(seconds)
         process.resume()
         if node.process is process:
             node.away_since = None
@@ -136,16 +139,9 @@ class Nemesis:
         owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
         if not owners:
             return
-        process = owners[0].process
-        assert process is not None
         self._cluster.rush(0.3)
         await asyncio.sleep(self.seconds(0.02, 0.1))
-        process.pause()
-        self.away(owners[0])
-        await asyncio.sleep(self._cluster.knobs.lease_s + self.seconds(0.3, 1.0))
-        process.resume()
-        if owners[0].process is process:
-            owners[0].away_since = None
+        await self._stop_for(owners[0], self._cluster.knobs.lease_s + self.seconds(0.3, 1.0))
 
     async def clock_jump(self) -> None:
         machine = self.some(self._cluster.nodes).machine
@@ -171,23 +167,25 @@ class Nemesis:
                 self._stop(node)
             self._cluster.rush(0.6)
             await asyncio.sleep(self.seconds(0.3, 0.8))
-            for node in away:
-                self._stop(node)
             spoil = self._random.choice((self._put_back, self._wipe_now, self._rot_now))
             for node, snapshot in snapshots:
                 self._stop(node)
                 spoil(node, snapshot)
             for node in late + spoilt:
                 node.let_up()
+            await asyncio.sleep(self.seconds(0.0, 0.05, 0.3))  # time to be repaired a little
+            for node in away:
+                self._stop(node)
             await asyncio.sleep(self.seconds(0.5, 2.0))
         finally:
             for node in self._cluster.storage:
                 node.let_up()
 
     async def minority_write(self) -> None:
-        """The owner reaches one replica only, for a while; then only the others, and soon not the coordinator.
+        """The owner reaches one replica only, for a while; then only the others, and then it is replaced.
 
-        What that one replica holds was not committed; a successor that reaches it finds and keeps it.
+        What that one replica holds was not committed; a successor that reaches it finds and keeps it. The owner may
+        be anywhere in the start of its next session when it is cut off from the coordinator, or stopped.
         """
         owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
         if not owners or len(self._cluster.storage) < 2:
@@ -204,12 +202,9 @@ class Nemesis:
         self._network.heal(owner.machine, others)
         self._network.reset(owner.machine, others)
         await asyncio.sleep(self.seconds(0.02, 0.1, 0.3))
-        if self._random.random() < 0.7:
-            self._cluster.cut_off.add(owner.name)
-            self.away(owner)
-            await asyncio.sleep(self._cluster.knobs.lease_s + self.seconds(0.3, 1.0))
-            self._cluster.cut_off.discard(owner.name)
-            owner.away_since = None
+        stop = self._random.choice((None, self._stop_for, self._cut_off_for))
+        if stop is not None:
+            await stop(owner, self._cluster.knobs.lease_s + self.seconds(0.05, 0.3, 1.0))
         self._network.heal(owner.machine, alone)
 
     def _stop(self, node: Node) -> None:
@@ -239,12 +234,14 @@ class Nemesis:
     async def cut_off_coordinator(self) -> None:
         """A server does not reach the coordinator, but clients and storage: after a while there are two owners."""
         node = self.some(self._cluster.servers)
-        if node.name in self._cluster.cut_off:
-            return
+        if node.name not in self._cluster.cut_off:
+            self._cluster.rush(self._cluster.knobs.lease_s + 0.5)
+            await self._cut_off_for(node, self.seconds(0.2, 1.5, 3.0))
+
+    async def _cut_off_for(self, node: Node, seconds: float) -> None:
         self._cluster.cut_off.add(node.name)
         self.away(node)
-        self._cluster.rush(self._cluster.knobs.lease_s + 0.5)
-        await asyncio.sleep(self.seconds(0.2, 1.5, 3.0))
+        await asyncio.sleep(seconds)
         self._cluster.cut_off.discard(node.name)
         node.away_since = None
 

@@ -109,9 +109,9 @@ PLANTS: Final[dict[str, Plant]] = {
     ),
     "skip-the-fence": Plant(
         _REPLICA,
-        "        if request.session != self.promises.fence:\n            return self._fenced()\n",
-        "",
-        "P1: an owner that was fenced out goes on writing",
+        "if session < self.promises.fence or session <= NO_SESSION:",
+        "if session <= NO_SESSION:",
+        "P2, P11: an owner that was fenced out takes the fence back",
     ),
     "fence-not-on-disk": Plant(
         "polonaise.log.control",

@@ -20,7 +20,7 @@ from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
 from polonaise.simulator.disaster import Disaster
-from polonaise.simulator.ground import FinalLog, Replica, read_replica
+from polonaise.simulator.ground import FinalLog, Replica, durable_last, read_replica
 from polonaise.simulator.history import History, Violation
 from polonaise.simulator.loop import START_S, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
@@ -35,6 +35,7 @@ _REPAIR_S: Final = 30.0
 _LAG_S: Final = 5.0
 """And in which each of them has to be level with the others."""
 _LOOK_S: Final = 0.1
+_WATCH_S: Final = 0.15
 _STEPS_MAX: Final = 600_000
 
 
@@ -120,6 +121,7 @@ class Schedule:
     async def play(self) -> None:
         """Work and faults, healing, the last steps, and the checks."""
         await self.cluster.start()
+        watch = asyncio.get_running_loop().create_task(self._watch(), name="watch")
         await self.nemesis.run(self._duration_s)
         self._stop_if_violated()
         await self.nemesis.heal()
@@ -127,10 +129,25 @@ class Schedule:
         self.world.trace.note("healed")
         await self._until("P11 availability", _SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
         await self._repaired()
+        watch.cancel()
         self._check()
         if self._random.random() < 0.08:
             self.census["disaster"] += 1
             await Disaster(self.cluster, self.history, self.applications).strike()
+
+    async def _watch(self) -> None:
+        """P1 at every moment: what was told to be committed is durable on a quorum, but for disks that were spoilt."""
+        quorum = self.knobs.storage // 2 + 1
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            sound = [node for node in self.cluster.storage if node.name not in self.nemesis.spoilt]
+            needed = quorum - len(self.nemesis.spoilt)
+            for partition, told in enumerate(self.history.told):
+                lasts = {node.name: durable_last(node.machine.disk, DIRECTORY, partition) for node in sound}
+                if sum(last >= told for last in lasts.values()) < needed:
+                    expected = f"{told}, which was committed, on {needed} of {', '.join(lasts)}"
+                    self.history.violated("P1 durability", expected, f"their logs end at {lasts}")
+                    return
 
     async def _until(self, promise: str, seconds: float, reached: Callable[[], bool]) -> None:
         """Wait for what has to come; not for ever."""

@@ -1,0 +1,207 @@
+"""Every decoder of the storage directory's bytes: damage gives a `PolonaiseError`, or nothing, and never a lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logrig import KEY, PARTITION, Maker, Open, contents, crcs, life, simulate
+
+from polonaise.errors import ControlFileDamaged, PolonaiseError, SegmentDamaged, UnsupportedFormat
+from polonaise.host import Host
+from polonaise.log.batch import Batch
+from polonaise.log.control import decode_header, encode_header
+from polonaise.log.index import Checkpoint, Index
+from polonaise.log.partition import LogSettings
+from polonaise.log.promises import SECTOR_BYTES, Copy, Evidence, Promises, Slot
+from polonaise.log.segment import SegmentHeader, frame_header, open_frame
+from polonaise.simulator.world import Machine
+
+int64 = st.integers(-(2**63), 2**63 - 1)
+uint64 = st.integers(0, 2**64 - 1)
+uint32 = st.integers(0, 2**32 - 1)
+counts = st.integers(0, 2**63 - 1)
+keys = st.binary(min_size=16, max_size=16)
+evidences = st.builds(Evidence, int64, int64, int64)
+promises = st.builds(Promises, int64, int64, int64, int64, int64, st.booleans())
+copies = st.builds(Copy, st.just(PARTITION), uint64, uint64, promises, evidences)
+slots = st.builds(Slot, st.just(PARTITION), uint64, uint64, evidences)
+headers = st.builds(
+    SegmentHeader, int64, keys, uint32, uint32, counts, int64, uint64, st.integers(0, 16 * 1024 * 1024), uint32
+)
+checkpoints = st.builds(Checkpoint, keys, uint32, int64, uint64, uint64, int64, uint32, uint32)
+
+
+# ------------------------------------------------------------------ what was written is read
+
+
+@given(copy=copies, slot=slots)
+def test_promises_and_evidence_are_read_as_they_were_written(copy: Copy, slot: Slot) -> None:
+    assert len(copy.encode()) == len(slot.encode()) == SECTOR_BYTES
+    assert Copy.decode(copy.encode(), PARTITION) == copy
+    assert Slot.decode(slot.encode(), PARTITION) == slot
+
+
+@given(copy=copies, slot=slots)
+def test_a_sector_of_another_partition_or_kind_is_none(copy: Copy, slot: Slot) -> None:
+    assert Copy.decode(copy.encode(), PARTITION + 1) is None
+    assert Slot.decode(slot.encode(), PARTITION + 1) is None
+    assert Copy.decode(slot.encode(), PARTITION) is None
+    assert Slot.decode(copy.encode(), PARTITION) is None
+
+
+@given(header=headers)
+def test_a_segment_header_is_read_as_it_was_written(header: SegmentHeader) -> None:
+    assert SegmentHeader.decode(header.encode()) == header
+
+
+@given(checkpoint=checkpoints, entries=st.lists(st.tuples(int64, int64, int64), max_size=9))
+def test_an_index_is_read_as_it_was_written(checkpoint: Checkpoint, entries: list[tuple[int, int, int]]) -> None:
+    assert Checkpoint.decode(checkpoint.encode()) == checkpoint
+    index = Index()
+    for entry in entries:
+        index.add(*entry)
+    read = Index.decode(index.encode(0, len(index)))
+    assert (read.firsts, read.offsets, read.times) == (index.firsts, index.offsets, index.times)
+
+
+@given(key=keys, created_us=int64)
+def test_the_control_files_header_is_read_as_it_was_written(key: bytes, created_us: int) -> None:
+    assert decode_header(encode_header(key, created_us)) == key
+
+
+# ------------------------------------------------------------------ damage
+
+COPY = Copy(PARTITION, 7, 2, Promises(5, 4, 3, 2, 1, True), Evidence(1, 2, 3)).encode()
+SLOT = Slot(PARTITION, 7, 2, Evidence(1, 2, 3)).encode()
+HEADER = SegmentHeader(1, KEY, PARTITION, 2, 3, 4, 5, 6, 7).encode()
+CHECKPOINT = Checkpoint(KEY, PARTITION, 1, 2, 3, 4, 5, 6).encode()
+CONTROL_HEADER = encode_header(KEY, 1)[:128]
+FRAME = frame_header(Maker().batch(), offset=128, synced=128, seed=9)
+
+
+def _refused_header(raw: bytes) -> bool:
+    with pytest.raises((SegmentDamaged, UnsupportedFormat)):
+        SegmentHeader.decode(raw)
+    return True
+
+
+def _refused_control(raw: bytes) -> bool:
+    with pytest.raises((ControlFileDamaged, UnsupportedFormat)):
+        decode_header(raw)
+    return True
+
+
+DECODERS: dict[str, tuple[bytes, Callable[[bytes], bool]]] = {
+    "copy": (COPY, lambda raw: Copy.decode(raw, PARTITION) is None),
+    "evidence": (SLOT, lambda raw: Slot.decode(raw, PARTITION) is None),
+    "segment header": (HEADER, _refused_header),
+    "index header": (CHECKPOINT, lambda raw: Checkpoint.decode(raw) is None),
+    "control file": (CONTROL_HEADER, _refused_control),
+    "frame": (FRAME, lambda raw: open_frame(raw, 0, offset=128, seed=9) is None),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_flipped_bit_and_every_lost_end_is_seen(name: str) -> None:
+    raw, refuses = DECODERS[name]
+    damaged = bytearray(raw)
+    for place in range(len(raw)):
+        for bit in (0, 3, 7):
+            damaged[place] ^= 1 << bit
+            assert refuses(bytes(damaged)), (place, bit)
+            damaged[place] ^= 1 << bit
+        assert refuses(raw[:place])
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@given(noise=st.binary(max_size=600), keep=st.integers(0, 16))
+def test_noise_is_nothing(name: str, noise: bytes, keep: int) -> None:
+    raw, refuses = DECODERS[name]
+    if (raw[:keep] + noise)[: len(raw)] != raw:
+        assert refuses(raw[:keep] + noise)
+
+
+def test_a_frame_of_another_place_or_file_is_none() -> None:
+    assert open_frame(FRAME, 0, offset=128, seed=9) is not None
+    assert open_frame(FRAME, 0, offset=136, seed=9) is None
+    assert open_frame(FRAME, 0, offset=128, seed=8) is None
+
+
+@pytest.mark.parametrize(("offset", "error"), [(4, UnsupportedFormat), (40, SegmentDamaged), (64, SegmentDamaged)])
+def test_a_header_that_cannot_be_is_refused_even_with_a_right_checksum(
+    offset: int, error: type[PolonaiseError]
+) -> None:
+    raw = bytearray(HEADER[:124])
+    raw[offset : offset + 8] = b"\xff" * 8
+    with pytest.raises(error):
+        SegmentHeader.decode(bytes(raw) + crc32(raw).to_bytes(4, "little"))
+
+
+# ------------------------------------------------------------------ whole directories
+
+damages = st.lists(
+    st.tuples(st.integers(0), st.sampled_from(["flip", "zero", "noise", "cut", "swap", "repeat"]), st.integers(0),
+              st.binary(min_size=1, max_size=40)),
+    min_size=1, max_size=4,
+)  # fmt: skip
+
+
+def _inflict(machine: Machine, damage: tuple[int, str, int, bytes]) -> None:
+    which, kind, place, noise = damage
+    disk = machine.disk
+    paths = [path for path in disk.paths() if not path.endswith(".lock") and disk.contents(path)]
+    path = paths[which % len(paths)]
+    size = len(disk.contents(path))
+    offset = place % size
+    if kind == "flip":
+        disk.flip_bit(path, offset, place % 8)
+    elif kind == "zero":
+        disk.zero_sector(path, offset // 512)
+    elif kind == "noise":
+        disk.overwrite(path, offset, noise[: size - offset])
+    elif kind == "cut":
+        disk.truncate(path, offset)
+    elif kind == "swap":
+        disk.overwrite(path, 0, disk.contents(paths[place % len(paths)])[:size])
+    else:
+        disk.overwrite(path, offset, disk.contents(path)[: size - offset])
+
+
+@settings(max_examples=150, deadline=None)
+@given(done=damages)
+def test_whatever_was_done_to_the_files_the_log_is_refused_or_true(done: list[tuple[int, str, int, bytes]]) -> None:
+    """Damage at rest: what is read is what was written, and what is missing is known to be missing."""
+
+    async def scenario(machine: Machine) -> None:
+        maker = Maker()
+        made: list[Batch] = [maker.batch(size=80, changes=[(b"n", b"%d" % n)] if n % 3 else None) for n in range(12)]
+
+        async def write(host: Host) -> None:
+            opened = await Open.on(host, LogSettings(segment_bytes_max=900))
+            for batch in made:
+                await opened.log.append([batch])
+            await opened.close()
+
+        async def look(host: Host) -> None:
+            opened = await Open.on(host)
+            found = await contents(opened.log, 500)
+            assert crcs(found) == crcs(made[: len(found)])
+            await opened.log.digest(opened.log.last)
+            if opened.log.last < 11:
+                assert opened.slot.promises.lost_above <= opened.log.last
+                await opened.log.cut(opened.log.last)
+                await opened.log.append(made[opened.log.last + 1 :])
+
+        await life(machine, write)
+        for damage in done:
+            _inflict(machine, damage)
+        try:
+            await life(machine, look)
+        except PolonaiseError as error:
+            assert error.code not in ("internal", "invariant_violated")  # noqa: PT017
+
+    simulate(scenario)
