@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
+from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, LinkSettings, connect, hello
 from polonaise.simulator import Configuration, NetworkConfiguration, World
 from polonaise.simulator.process import Process
@@ -42,6 +43,7 @@ class Side:
         self.peer_roles = peer_roles
         self.settings = settings
         self.on_message = on_message or self.answer
+        self.budget: Budget | None = None
         self.connections: list[Connection] = []
         self.greeted: list[Connection] = []
         self.heard: list[Message] = []
@@ -57,6 +59,7 @@ class Side:
             on_greeted=self.greeted.append,
             settings=self.settings,
             accepted=ROLE_CLIENT in self.peer_roles,
+            budget=self.budget,
         )
         self.connections.append(made)
         return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 from linkrig import GREETING, KEY, Raw, Rig, run, until
@@ -97,6 +98,33 @@ def test_what_arrived_with_it_waits_while_reading_is_paused() -> None:
             await asyncio.sleep(0.1)
             assert heard == list(range(count))
             rig.server.only.resume("enough")
+
+    run(scenario)
+
+
+def test_a_packet_of_many_questions_does_not_hold_up_the_others() -> None:
+    """Ten thousand messages fit into one packet, and answering them all in one turn would stop the node for seconds."""
+
+    async def scenario(rig: Rig) -> None:
+        heard_in: list[int] = []
+        turn = 0
+
+        def next_turn() -> None:
+            nonlocal turn
+            turn += 1
+            if len(heard_in) < 5_000:
+                asyncio.get_running_loop().call_soon(next_turn)
+
+        def hear(connection: Connection, message: Message, request: int, partition: int) -> None:
+            if not heard_in:
+                next_turn()
+            heard_in.append(turn)
+
+        rig.server.on_message = hear
+        flooding = await rig.greeted_raw()
+        flooding.say(b"".join(HighWaterMark().frame(request=1)) * 5_000)
+        await until(lambda: len(heard_in) == 5_000)
+        assert max(Counter(heard_in).values()) <= 64
 
     run(scenario)
 

@@ -88,8 +88,10 @@ class _Move(NamedTuple):
 class Search:
     """One exploration. Use it once."""
 
-    def __init__(self, decisions: Decisions, bounds: Bounds) -> None:
+    def __init__(self, decisions: Decisions, bounds: Bounds, *, forgetting: bool = True) -> None:
+        """Without `forgetting`, states are told apart also by what can have no effect any more."""
         self._bounds = bounds
+        self._forgetting = forgetting
         self._asked = Asked(decisions)
         self._nodes = Storage(decisions.replica)
         self._quiet = Quiet(self._asked, self._nodes)
@@ -145,6 +147,18 @@ class Search:
             except Violation as violation:
                 raise _Broken(state, str(violation)) from None
         return following
+
+    def disks_seen(self) -> set[Hashable]:
+        """Everything that was found to be possible on the disks and in the coordinator, whoever is at it."""
+        seen: set[Hashable] = set()
+        for state in self._came_from:
+            number, numbers = self._unpack(state)
+            head = self._heads.values[number]
+            columns = [self._columns.values[each] for each in numbers]
+            # Sorted by what they say: that the columns are in order does not put these parts of them in order.
+            disks = sorted(repr((column.replica, column.standing)) for column in columns)
+            seen.add((head.published, len(head.attempts), head.left, *disks))
+        return seen
 
     # ------------------------------------------------------------------ states as integers
 
@@ -207,6 +221,8 @@ class Search:
             raise Violation(f"{words.format(f'{{{place}}}')}: {violation}") from None
 
     def _settle(self, head: int, columns: list[int]) -> tuple[int, list[int]]:
+        if not self._forgetting:
+            return head, columns
         settled: list[int] = []
         over = self._all[: len(self._heads.values[head].attempts)]
         for number in columns:

@@ -37,10 +37,10 @@ class Feeding:
         self._news = asyncio.Event()
         self._history_reads = asyncio.Semaphore(_HISTORY_READS_MAX)
         self._next_source = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def close(self) -> None:
-        for task in sorted(self._tasks, key=lambda t: t.get_name()):
+        for task in list(self._tasks):
             task.cancel()
         self._news.set()
 
@@ -74,8 +74,8 @@ class Feeding:
         if not mount.feeding and mount.subscription.next_id <= self._owner.committed and mount.subscription.has_credit:
             mount.feeding = True
             task = self._host.spawn(self._feed(mount), f"feed of client {mount.client_id}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = None
+            task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def _feed(self, mount: Mount) -> None:
         """Feed until the mount has caught up, is out of credit, or is gone."""

@@ -88,7 +88,7 @@ class Owner:
         """Why it serves no more; None while it does."""
         self._inbox: deque[_Appends | Question] = deque()
         self._inbox_bytes = 0
-        self._paused: set[Connection] = set()
+        self._paused: dict[Connection, None] = {}
         self._held: deque[Refusal] = deque()
         self.mounts: dict[ClientId, Mount] = {}
         self.feeding = Feeding(host, settings, self)
@@ -295,7 +295,7 @@ class Owner:
         self._pump()
         if self._inbox_bytes > self._settings.inbox_bytes_max:
             mount.connection.pause(self._pause_reason)
-            self._paused.add(mount.connection)
+            self._paused[mount.connection] = None
 
     def ask(self, proved: Proved, expired: Callable[[PolonaiseError], None]) -> None:
         """Call `proved` with the committed mark once all that came before is decided; `expired` if that takes long."""
@@ -324,7 +324,7 @@ class Owner:
             self._inbox_bytes -= entry.bytes
             self._judge(writing, entry)
         if self._paused and self._inbox_bytes <= self._settings.inbox_bytes_max // 2:
-            for connection in sorted(self._paused, key=lambda c: c.peer_name):
+            for connection in list(self._paused):
                 connection.resume(self._pause_reason)
             self._paused.clear()
 

@@ -1,0 +1,258 @@
+"""A model that can't fail proves nothing: with one line of production changed, it must find how that breaks a promise.
+
+And the other way round: the changes of one line that it does *not* find are harmless, each for the reason given.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+from polonaise.server.protocol import commit, recovery
+from polonaise.storage.protocol import replica
+
+from .bounds import TINY, Bounds
+from .decisions import planted
+from .search import Search
+
+_STATES_MAX = 100_000
+
+_FIRST = Bounds("first sessions", sessions=2, fresh=True)
+_OWNERS = Bounds("owners", batches=1)
+_ROT = Bounds("rot", sessions=2, rots=1)
+_WIPED = Bounds("wiped disk", sessions=2, wipes=1)
+_WIPED_LATE = Bounds("wiped disk", batches=1, wipes=1)
+_EDITED = Bounds("replacement", sessions=2, batches=1, replicas=4, edits=2)
+
+
+class Plant(NamedTuple):
+    """A change of one line, or of one comparison, in a module of production."""
+
+    what: str
+    module: ModuleType
+    old: str
+    new: str
+    bounds: Bounds
+    """Where it shows."""
+
+
+_PLANTS = (
+    Plant("half is a quorum", recovery, "len(members) // 2 + 1", "len(members) // 2", _FIRST),
+    Plant(
+        "an older owner claims",
+        recovery,
+        "    if value.generation > generation:\n        return None\n",
+        "",
+        _FIRST,
+    ),
+    Plant(
+        "an owner claims once only",
+        recovery,
+        "value.generation > generation",
+        "value.generation >= generation",
+        _FIRST,
+    ),
+    Plant("two owners get one session", recovery, "session=value.session + 1", "session=value.session", _FIRST),
+    Plant(
+        "who is to come is not fenced",
+        recovery,
+        "return value.members + tuple(",
+        "return value.members or tuple(",
+        _EDITED,
+    ),
+    Plant(
+        "who took part looks stale",
+        recovery,
+        "answer.joined < engagement.session",
+        "answer.joined <= engagement.session",
+        _FIRST,
+    ),
+    Plant(
+        "nobody is stale",
+        recovery,
+        "return answer.joined < engagement.session",
+        "return False",
+        _WIPED,
+    ),
+    Plant(
+        "a loss is no doubt",
+        recovery,
+        "        if held.lost_above is not None:\n            doubted.append(name)",
+        "        if held.lost_above is not None:\n            pass",
+        _ROT,
+    ),
+    Plant(
+        "who is away is no doubt",
+        recovery,
+        "            doubted.append(name)\n            continue",
+        "            continue",
+        _FIRST,
+    ),
+    Plant("one doubt too many", recovery, "if needed > 0:", "if needed > 1:", _FIRST),
+    Plant("one doubt too few", recovery, "if needed > 0:", "if needed >= 0:", _FIRST),
+    Plant("a quorum may be in doubt", recovery, "quorum(value.members) + 1", "quorum(value.members)", _FIRST),
+    Plant("the lowest end", recovery, "if held.max_synced > closing:", "if held.max_synced < closing:", _FIRST),
+    Plant(
+        "the last of the sources is the only one",
+        recovery,
+        "if held.max_synced > closing:",
+        "if held.max_synced >= closing:",
+        _ROT,
+    ),
+    Plant(
+        "late replicas decide",
+        recovery,
+        "for name, engagement in value.engagements.items() if engagement.unresolved",
+        "for name, engagement in value.engagements.items()",
+        _FIRST,
+    ),
+    Plant(
+        "what was not confirmed is cut",
+        recovery,
+        "        clean = closing\n",
+        "        clean = answer.confirmed\n",
+        _FIRST,
+    ),
+    Plant(
+        "catch-up is thrown away",
+        recovery,
+        "max(engagement.closing, answer.confirmed)",
+        "engagement.closing",
+        _FIRST,
+    ),
+    Plant("a late dirty tail is kept", recovery, "max(engagement.closing, answer.confirmed)", "closing", _FIRST),
+    Plant(
+        "late and engaged are swapped",
+        recovery,
+        "elif engagement.unresolved:",
+        "elif not engagement.unresolved:",
+        _FIRST,
+    ),
+    Plant(
+        "a stale copy is cleaned like one that took part",
+        recovery,
+        "if engagement is None or is_stale(engagement, answer):",
+        "if engagement is None:",
+        _WIPED_LATE,
+    ),
+    Plant("clean is what is not held", recovery, "return min(clean, answer.max_synced)", "return clean", _FIRST),
+    Plant(
+        "the others stay unresolved",
+        recovery,
+        "replace(before, closing=closing) if before.unresolved else before",
+        "before",
+        _FIRST,
+    ),
+    Plant(
+        "a resolved end moves on",
+        recovery,
+        "replace(before, closing=closing) if before.unresolved else before",
+        "replace(before, closing=closing)",
+        _OWNERS,
+    ),
+    Plant(
+        "the engaged are resolved at once",
+        recovery,
+        "engagements[name] = Engagement(value.session)",
+        "engagements[name] = Engagement(value.session, closing)",
+        _FIRST,
+    ),
+    Plant(
+        "only the old members have to be clean",
+        recovery,
+        "[value.members] if value.next is None else [value.members, value.next]",
+        "[value.members]",
+        _EDITED,
+    ),
+    Plant("a quorum is not enough", recovery, ">= quorum(members) for", "> quorum(members) for", _FIRST),
+    Plant(
+        "the membership never changes",
+        recovery,
+        "members = value.members if value.next is None else value.next",
+        "members = value.members",
+        _EDITED,
+    ),
+    Plant("one fewer commits", commit, "[self._needed - 1]", "[self._needed - 2]", _FIRST),
+    Plant("the fastest commits", commit, "reverse=True", "reverse=False", _FIRST),
+    Plant(
+        "who is not engaged counts",
+        commit,
+        "if name not in self._synced or number <= self._synced[name]:",
+        "if number <= self._synced.get(name, 0):",
+        _FIRST,
+    ),
+    Plant("a quorum of the engaged commits", commit, "quorum(members)", "quorum(list(engaged))", _EDITED),
+    Plant(
+        "older sessions are let in",
+        replica,
+        "return [self._fenced()] if self._is_other(session) else []",
+        "return []",
+        _FIRST,
+    ),
+    Plant(
+        "an acknowledgement without a write",
+        replica,
+        "actions: list[Action] = [Append(batches)] if batches else []",
+        "actions: list[Action] = []",
+        _FIRST,
+    ),
+)
+
+
+@pytest.mark.parametrize("plant", _PLANTS, ids=lambda plant: plant.what)
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    decisions = planted(plant.module, plant.old, plant.new)
+
+    # What an overtaken attempt can do no more is known from the fence, which is what a plant in the replica may break.
+    result = Search(decisions, plant.bounds, forgetting=plant.module is not replica).run(_STATES_MAX)
+
+    assert result.counterexample is not None, f"not found: {result}"
+
+
+_HARMLESS = (
+    # Confirmed is clean: the rest is cut and copied again, which costs time and nothing else.
+    Plant(
+        "a late copy is kept as far as it is confirmed only",
+        recovery,
+        "max(engagement.closing, answer.confirmed)",
+        "answer.confirmed",
+        _OWNERS,
+    ),
+    # `members` and `next` differ by one, so a quorum of the one meets each quorum of the other: a session engaged on a
+    # quorum of `next` has fenced enough of the old members, and read from enough of them.
+    Plant(
+        "only the members to be have to be clean",
+        recovery,
+        "[value.members] if value.next is None else [value.members, value.next]",
+        "[value.next or value.members]",
+        _EDITED,
+    ),
+    # More is never committed on fewer, as fewer are never enough to engage; and more of them are waited for.
+    Plant(
+        "doubt is measured by the engaged",
+        recovery,
+        "quorum(value.members) + 1",
+        "quorum(engaged) + 1",
+        _EDITED,
+    ),
+    # A second line of defence: within a minority of damaged disks nobody has confirmed what the decision does not hold.
+    Plant(
+        "what was confirmed contradicts nothing",
+        recovery,
+        "answer.confirmed > closing:",
+        "answer.confirmed > closing and False:",
+        _ROT,
+    ),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", _HARMLESS, ids=lambda plant: plant.what)
+def test_a_change_that_only_looks_like_a_bug_breaks_nothing(plant: Plant) -> None:
+    decisions = planted(plant.module, plant.old, plant.new)
+
+    for bounds in (*TINY, plant.bounds):
+        result = Search(decisions, bounds).run()
+        assert result.complete, f"{result}\n{result.counterexample}"
