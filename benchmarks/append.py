@@ -165,7 +165,7 @@ async def read_batches(log: polonaise.Log) -> Result:
 @contextlib.asynccontextmanager
 async def cluster(directory: Path) -> AsyncIterator[tuple[LocalCluster, polonaise.Log]]:
     with LocalCluster(directory) as local:
-        async with polonaise.connect(local.coordinator, pending_count_max=16_384) as log:
+        async with polonaise.connect(local.coordinator) as log:
             await log.append(b"first", partition=0)
             yield local, log
 

@@ -158,8 +158,10 @@ def _suffer(head: Head, column: Column) -> Iterator[Step]:
     if left.rots:
         spent = head._replace(left=left._replace(rots=left.rots - 1))
         for last in range(-1, storage.last_synced(replica)):
-            after = _struck(column, storage.rot(replica, last))
-            yield Step(f"{{0}} finds its log damaged: it may have lost above {last}", spent, after, settles=True)
+            rotten = storage.rot(replica, last)
+            words = f"{{0}} finds its log damaged when it {{}}: it may have lost above {last}"
+            yield Step(words.replace("{}", "starts"), spent, _struck(column, rotten), settles=True)
+            yield Step(words.replace("{}", "reads"), spent, column._replace(replica=rotten), settles=True)
     if left.wipes and replica != storage.wiped():
         spent = head._replace(left=left._replace(wipes=left.wipes - 1))
         yield Step("{0} comes back with an empty disk", spent, _struck(column, storage.wiped()), settles=True)

@@ -194,7 +194,7 @@ def _engage(asked: Asked, head: Head, columns: Columns, session: int, seats: lis
     """
     log = head.attempts[session].log
     standings = tuple(column.standing for column in columns)
-    joined = [place for place, seat in enumerate(seats) if isinstance(seat, Cleaning) and seat.stage[:6] == "joined"]
+    joined = [place for place, seat in enumerate(seats) if _stage(seat).startswith("joined")]
     for some in subsets(joined):
         clean = frozenset(some)
         if not asked.may_engage(standings, clean):
@@ -202,9 +202,10 @@ def _engage(asked: Asked, head: Head, columns: Columns, session: int, seats: lis
         if not log.startswith(head.published):
             raise Violation(f"session {session} engages with “{log}”, and “{head.published}” is in the log for ever")
         for place in clean:
-            seat = seats[place]
-            if isinstance(seat, Cleaning) and seat.stage == "joined" and columns[place].replica.log != log:
-                raise Violation(f"{{{place}}} is engaged with “{columns[place].replica.log}” instead of “{log}”")
+            replica = columns[place].replica
+            befallen = replica.lost is not None or _stage(seats[place]) == "joined-broken"
+            if replica.log != log and not befallen:
+                raise Violation(f"{{{place}}} is engaged with “{replica.log}” instead of “{log}”")
         engaged = asked.engage(standings, session, clean, len(log) - 1)
         after = tuple(
             column._replace(
@@ -216,6 +217,10 @@ def _engage(asked: Asked, head: Head, columns: Columns, session: int, seats: lis
         attempts = (*head.attempts[:session], Attempt("writing", log), *head.attempts[session + 1 :])
         words = f"session {session} is engaged at “{log}” on {_names(some)}"
         yield Step(words, head._replace(attempts=attempts, claimed=False, published=log), after)
+
+
+def _stage(seat: Seat) -> str:
+    return seat.stage if isinstance(seat, Cleaning) else ""
 
 
 def _to_write(seat: Seat, standing: Standing, clean: bool) -> Seat:

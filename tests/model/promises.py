@@ -87,8 +87,9 @@ class Quiet:
             cleaned = self._nodes.truncate(replica, session, mark)
         while cleaned is not None and len(cleaned.log) < len(log):
             cleaned = self._nodes.copy(cleaned, session, log)
-        if cleaned is None or self._nodes.join(cleaned, session, log) is None:
-            raise Violation(f"the next session, {who} can never join again: it tells {told}")
+        joined = None if cleaned is None else self._nodes.join(cleaned, session, log)
+        if joined is None or joined.lost is not None:
+            raise Violation(f"the next session, {who} can never take part again: it tells {told}")
         return mark >= len(log) - 1
 
 

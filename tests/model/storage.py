@@ -67,9 +67,10 @@ class Storage:
 
         What it joined on is its only memory that is not on disk: to restore it, it is told to join once more.
         """
-        replica = self._of(held)
+        replica = self._of(held._replace(fence=session, untrusted=False))
         if held.joined == session:
             replica.join(session, session, len(held.log) - 1, crc(held.log))
+        replica.promises = _promises(held)
         batch = _batch(log, len(log) - 1)
         request = self._module.StoreRequest(session, session, 1, [batch])
         after = _carry_out(held, replica.store([request]))
@@ -79,16 +80,18 @@ class Storage:
         return self._of(held).read(session) is None
 
     def _of(self, held: Replica) -> Any:
-        lost = UNRESOLVED if held.lost is None else held.lost
-        promises = Promises(
-            fence=held.fence,
-            joined=held.joined,
-            prepared=held.prepared,
-            confirmed=held.confirmed,
-            lost_above=lost,
-            untrusted=held.untrusted,
-        )
-        return self._module.Replica(promises, len(held.log) - 1, crc(held.log))
+        return self._module.Replica(_promises(held), len(held.log) - 1, crc(held.log))
+
+
+def _promises(held: Replica) -> Promises:
+    return Promises(
+        fence=held.fence,
+        joined=held.joined,
+        prepared=held.prepared,
+        confirmed=held.confirmed,
+        lost_above=UNRESOLVED if held.lost is None else held.lost,
+        untrusted=held.untrusted,
+    )
 
 
 def _carry_out(held: Replica, actions: Iterable[object]) -> Replica | None:

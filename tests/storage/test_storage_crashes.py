@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from logrig import Maker, crcs
-from storagerig import Node, Owner, connected, serve
+from storagerig import Node, Owner, connected, serve, simulate
 
-from polonaise.errors import DiskFailed, DiskFull, Fenced, PolonaiseError
+from polonaise.errors import ConnectionLost, DiskFailed, DiskFull, Fenced, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.simulator import Configuration, World
@@ -231,3 +231,55 @@ def test_a_node_whose_disk_is_full_refuses_and_keeps_what_it_has(power_loss: boo
             node.disk.fill(spare)
 
         live(spare, inflict, power_loss=power_loss, may_fail=(DiskFull,))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_fence_that_reads_back_after_its_sync_failed_is_durable_before_it_is_told(seed: int) -> None:
+    async def script(host: Host, node: Node) -> None:
+        await (await connected(host)).open(1)
+        owner = await connected(host)
+        node.fail_at("sync", 1)
+        with pytest.raises(ConnectionLost):
+            await owner.fence(2)
+        assert node.process.dead, "what can't keep its promises must not be there to be asked"
+        node.mend()
+        node.start()
+        assert (await (await connected(host)).fence(2)).fence == 2
+        await node.restart(power_loss=True)
+        with pytest.raises(Fenced):
+            await (await connected(host)).fence(1)
+
+    simulate(script, seed=seed, may_fail=(DiskFailed,))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_that_read_back_after_their_sync_failed_unheard_are_durable_before_they_are_told(seed: int) -> None:
+    made = Maker().batches(3, size=3_000)
+
+    async def script(host: Host, node: Node) -> None:
+        owner = await connected(host)
+        await owner.open(1)
+        await owner.store(1, made[0])
+        fails = node.disk.fails
+
+        def fails_and_dies(what: str, chance: float) -> bool:
+            if what == "sync":
+                node.process.crash_on_call = node.process.calls + 1
+                node.disk.fail_syncs(1)
+            return fails(what, chance)
+
+        node.disk.fails = fails_and_dies  # type: ignore[method-assign]
+        owner.send(2, *made[1:])
+        with pytest.raises(ConnectionLost):
+            await owner.settled(2)
+        node.mend()
+        node.start()
+        told = await (await connected(host)).fence(2)
+        assert told.max_synced >= 0
+        await node.restart(power_loss=True)
+        later = await connected(host)
+        info = await later.fence(3)
+        assert (info.max_synced, info.last_crc, info.lost_above) == (told.max_synced, told.last_crc, UNRESOLVED)
+        assert crcs(await later.read_all()) == crcs(made[: info.max_synced + 1])
+
+    simulate(script, seed=seed)

@@ -109,9 +109,9 @@ PLANTS: Final[dict[str, Plant]] = {
     ),
     "skip-the-fence": Plant(
         _REPLICA,
-        "if session < self.promises.fence or session <= NO_SESSION:",
-        "if session <= NO_SESSION:",
-        "P2, P11: an owner that was fenced out takes the fence back",
+        "            refused = self._refused_store(request)\n",
+        "            refused = None\n",
+        "P2: an owner that was fenced out goes on writing",
     ),
     "fence-not-on-disk": Plant(
         "polonaise.log.control",

@@ -1,0 +1,340 @@
+"""Messages that are well-formed and wrong: out of their place, out of bounds, out of their time.
+
+Each gets its own answer, nothing of it reaches the log, and the others are not disturbed (`conftest` sees to that).
+"""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hostilerig import Peer, Target, dial, greet, mount, one_append
+
+import polonaise
+from polonaise.terms import FailureReason, LockMode, MountState
+from polonaise.wire.appends import decode_failures
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    ROLE_CLIENT,
+    Append,
+    AppendsFailed,
+    Batches,
+    Bodies,
+    Confirm,
+    Copy,
+    Credit,
+    Digest,
+    Done,
+    Feed,
+    Fetch,
+    Flush,
+    Flushed,
+    GetRegister,
+    GetRegisters,
+    HighWaterMark,
+    HighWaterMarkIs,
+    Join,
+    LastSessionInfo,
+    Mounted,
+    Read,
+    ReadBatches,
+    Refused,
+    SessionInfo,
+    Store,
+    Stored,
+    Truncate,
+    Unmount,
+)
+
+pytestmark = pytest.mark.slow
+HUGE = 2**63 - 1
+
+
+async def heard(peer: Peer, kind: type[Message]) -> Message:
+    """The next message of this kind; what else comes is passed over."""
+    while True:
+        message = await peer.hear()
+        assert message is not None, f"the connection ended before a {kind.__name__} came"
+        if isinstance(message, kind):
+            return message
+
+
+async def mounted(peer: Peer, mark: int = -1) -> Mounted:
+    answer = await peer.answer(mount(mark))
+    while not isinstance(answer, Mounted):
+        assert answer is not None
+        answer = await peer.hear()
+    return answer
+
+
+async def committed(target: Target) -> int:
+    async with polonaise.connect(target.cluster.coordinator) as log:
+        return await log.high_water_mark(0)
+
+
+# ---------------------------------------------------------------------- server: mounts
+
+
+async def test_a_mount_above_the_log_is_told_that_its_client_is_ahead(server: Target) -> None:
+    for mark in (await committed(server) + 1, 2**40, HUGE):
+        async with greet(server) as peer:
+            assert (await mounted(peer, mark)).state == MountState.CLIENT_AHEAD
+
+
+async def test_a_second_mount_takes_the_place_of_the_first(server: Target) -> None:
+    async with greet(server) as peer:
+        for _ in range(3):
+            assert (await mounted(peer)).state == MountState.READY
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"client_high_water_mark": -2}, id="mark below -1"),
+        pytest.param({"client_high_water_mark": -(2**63)}, id="smallest mark"),
+        pytest.param({"form": 3}, id="unknown form"),
+        pytest.param({"credit": -1}, id="negative credit"),
+    ],
+)
+async def test_a_mount_that_cannot_be_meant_closes_its_connection(server: Target, changes: dict[str, int]) -> None:
+    async with greet(server) as peer:
+        assert await peer.refused(mount(**changes)) == "protocol_error"
+        assert await peer.hear() is None
+
+
+@pytest.mark.parametrize("client_id", [0, -1, -(2**31)])
+async def test_a_mount_without_a_client_id_closes_its_connection(server: Target, client_id: int) -> None:
+    async with greet(server, node=client_id) as peer:
+        assert await peer.refused(mount()) == "protocol_error"
+
+
+async def test_a_mount_on_an_older_connection_is_refused_and_the_newer_one_stays(server: Target) -> None:
+    async with greet(server, node=77) as newer, greet(server, node=77) as older:
+        assert isinstance(await newer.answer(mount(await committed(server), connection_sequence=5)), Mounted)
+        assert await older.refused(mount(connection_sequence=4)) == "protocol_error"
+        assert isinstance(await newer.answer(Flush()), Flushed)
+
+
+async def test_a_mount_that_knows_a_later_generation_is_sent_elsewhere(server: Target) -> None:
+    async with greet(server) as peer:
+        assert await peer.refused(mount(generation_known=2**31 - 1)) == "not_owner"
+        assert (await mounted(peer)).state == MountState.READY
+
+
+@pytest.mark.parametrize("partition", [-1, 1, 4_096, 2**31 - 1, -(2**31)])
+async def test_a_partition_that_the_cluster_does_not_have_is_unknown(server: Target, partition: int) -> None:
+    for message in (mount(), HighWaterMark(), Read(0, 1, 0, 1, 0), Flush()):
+        async with greet(server) as peer:
+            assert await peer.refused(message, partition=partition) == "unknown_partition"
+
+
+# ---------------------------------------------------------------------- server: appends
+
+
+async def test_an_append_before_a_mount_is_void(server: Target) -> None:
+    before = await committed(server)
+    async with greet(server) as peer:
+        peer.say(one_append(b"void"))
+        assert await peer.refused(Flush()) == "partition_not_ready"
+    assert await committed(server) == before
+
+
+@pytest.mark.parametrize("generation", [0, 2, -1, 2**31 - 1, -(2**31)])
+async def test_an_append_of_another_generation_fails(server: Target, generation: int) -> None:
+    async with greet(server) as peer:
+        await mounted(peer)
+        peer.say(one_append(b"of another time", generation=generation))
+        failed = await heard(peer, AppendsFailed)
+        assert isinstance(failed, AppendsFailed)
+        assert [row.reason for row in decode_failures(failed.rows)] == [FailureReason.GENERATION]
+
+
+@pytest.mark.parametrize(
+    ("append", "code"),
+    [
+        pytest.param(one_append(b"changed", data_crc=1), "data_damaged", id="data checksum"),
+        pytest.param(one_append(bytes(2**20 + 1)), "body_too_large", id="body over the inline limit"),
+        pytest.param(one_append(b"", locks=[(n, LockMode.WRITE) for n in range(1_001)]), "too_many_locks", id="locks"),
+        pytest.param(one_append(b"", mark=HUGE), "protocol_error", id="mark above the log"),
+        pytest.param(one_append(b"", mark=-2), "protocol_error", id="mark below -1"),
+        pytest.param(one_append(b"", locks=[(1, 3)]), "protocol_error", id="unknown lock mode"),
+        pytest.param(one_append(b"", operations=[(99, b"k", b"v")]), "protocol_error", id="unknown operation"),
+        pytest.param(one_append(b"", operations=[(18, b"producer/x", b"short")]), "protocol_error", id="producer"),
+    ],
+)
+async def test_an_append_that_is_wrong_is_refused_whole_and_says_why(server: Target, append: bytes, code: str) -> None:
+    before = await committed(server)
+    async with greet(server) as peer:
+        await mounted(peer)
+        peer.say(append)
+        refused = await heard(peer, Refused)
+        assert isinstance(refused, Refused)
+        assert refused.code == code
+        assert refused.text
+    assert await committed(server) == before
+
+
+@pytest.mark.parametrize("count", [0, 2, 10**9, 2**32 - 1])
+async def test_an_append_of_another_count_than_it_carries_is_refused(server: Target, count: int) -> None:
+    before = await committed(server)
+    async with greet(server) as peer:
+        await mounted(peer)
+        peer.say(Append(1, count, 0, columns=bytes(32), payload=[]), partition=0)
+        refused = await heard(peer, Refused)
+        assert isinstance(refused, Refused)
+        assert refused.code in ("protocol_error", "body_too_large")
+    assert await committed(server) == before
+
+
+async def test_a_thousand_locks_are_allowed(server: Target) -> None:
+    before = await committed(server)
+    async with greet(server) as peer:
+        await mounted(peer, before)
+        peer.say(one_append(b"", mark=before, locks=[(n, LockMode.READ) for n in range(1_000)]))
+        peer.say(Flush(), request=9, partition=0)
+        flushed = await heard(peer, Flushed)
+        assert isinstance(flushed, Flushed)
+        assert flushed.high_water_mark == before + 1
+
+
+# ---------------------------------------------------------------------- server: the rest
+
+
+async def test_a_flush_with_nothing_pending_is_answered(server: Target) -> None:
+    async with greet(server) as peer:
+        await mounted(peer, await committed(server))
+        for _ in range(3):
+            assert isinstance(await peer.answer(Flush()), Flushed)
+
+
+async def test_credit_and_unmounts_that_make_no_sense_change_nothing(server: Target) -> None:
+    async with greet(server) as peer:
+        for message in (Credit(-HUGE), Credit(HUGE), Unmount(), Unmount()):
+            peer.say(message, partition=0)
+        assert (await mounted(peer)).state == MountState.READY
+        for amount in (-HUGE, 0, HUGE, HUGE):
+            peer.say(Credit(amount), partition=0)
+        peer.say(Flush(), partition=0, request=9)
+        await heard(peer, Flushed)
+
+
+async def test_reading_past_the_end_or_before_the_beginning(server: Target) -> None:
+    end = await committed(server)
+    async with greet(server) as peer:
+        for first in (end + 1, 2**40, HUGE):
+            answer = await peer.answer(Read(first, 2**32 - 1, 0, 1, 0))
+            assert isinstance(answer, Batches)
+            assert not answer.payload
+        assert await peer.refused(Read(-1, 1, 0, 1, 0)) == "protocol_error"
+        assert isinstance(await peer.answer(Read(0, 0, 0, 255, HUGE)), Batches)
+        assert isinstance(await peer.answer(Read(0, 0, 2**32 - 1, 0, -HUGE)), Batches)
+
+
+async def test_fetching_what_is_not_there_or_too_much(server: Target) -> None:
+    async with greet(server) as peer:
+        for id in (-1, -HUGE, await committed(server) + 1, HUGE):
+            assert await peer.refused(Fetch(struct.pack("<q", id))) == "beyond_log"
+        assert await peer.refused(Fetch(bytes(8 * 4_097))) == "protocol_error"
+        assert await peer.refused(Fetch(bytes(7))) == "protocol_error"
+        answer = await peer.answer(Fetch(b""))
+        assert isinstance(answer, Bodies)
+        assert answer.count == 0
+
+
+async def test_a_key_too_long_for_a_register_closes_its_connection(server: Target) -> None:
+    async with greet(server) as peer:
+        assert await peer.refused(GetRegister(b"k" * 1_025)) == "protocol_error"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Feed(0), Flushed(0), HighWaterMarkIs(1, 0), AppendsFailed(1, b""), Mounted(0, 1, HUGE, ""), Stored(0, 0)],
+    ids=lambda m: type(m).__name__,
+)
+async def test_an_answer_that_nobody_asked_for_closes_its_connection(target: Target, message: Message) -> None:
+    async with greet(target) as peer:
+        assert await peer.refused(message) == "protocol_error"
+        assert await peer.hear() is None
+
+
+@pytest.mark.parametrize(
+    "message", [Store(0, 0), LastSessionInfo(HUGE), Truncate(0, -1)], ids=lambda m: type(m).__name__
+)
+async def test_a_client_port_obeys_no_server(server: Target, message: Message) -> None:
+    async with greet(server) as peer:
+        assert await peer.refused(message) == "protocol_error"
+
+
+# ---------------------------------------------------------------------- storage
+
+
+async def session_of(target: Target) -> int:
+    """The session of partition 0."""
+    async with polonaise.connect(target.cluster.coordinator) as log:
+        health = await log.health(0)
+        return int(health["partitions"]["0"]["session"])
+
+
+@pytest.mark.parametrize("key", [b"k" * 16, bytes(16)], ids=["wrong key", "no key"])
+async def test_nobody_without_the_key_raises_the_fence(storage: Target, key: bytes) -> None:
+    """The largest session there is would shut every owner out for ever."""
+    session = await session_of(storage)
+    async with dial(storage) as peer:
+        peer.say(storage.hello(cluster_key=key))
+        peer.say(LastSessionInfo(HUGE), request=1, partition=0)
+        assert await peer.ended() == ["wrong_cluster_key"]
+    async with greet(storage) as peer:
+        info = await peer.answer(LastSessionInfo(session))
+        assert isinstance(info, SessionInfo)
+        assert info.fence == session
+
+
+async def test_a_lower_session_is_fenced_whatever_it_says(storage: Target) -> None:
+    old = await session_of(storage) - 1
+    said = [
+        LastSessionInfo(old), Truncate(old, -1), Copy(old), Join(old, -1, 0), Confirm(old, 0), Store(old, 0),
+        ReadBatches(old, 0, HUGE, 1, 1, 0), GetRegisters(old), Digest(old, 0),
+    ]  # fmt: skip
+    async with greet(storage) as peer:
+        for message in said:
+            assert await peer.refused(message) == "fenced", message
+
+
+async def test_within_a_session_nothing_is_cut_copied_stored_or_confirmed_out_of_its_place(storage: Target) -> None:
+    session, end = await session_of(storage), await committed(storage)
+    async with greet(storage) as peer:
+        assert await peer.refused(Store(session, end)) == "not_joined"
+        assert await peer.refused(Truncate(session, -1)) == "out_of_order"
+        assert await peer.refused(Copy(session, payload=[b"noise"])) in ("out_of_order", "batch_damaged")
+        assert await peer.refused(Confirm(session, HUGE)) == "out_of_order"
+        assert await peer.refused(Join(session, end + 1, 0)) == "out_of_order"
+        assert await peer.refused(Join(session, end, 1)) == "out_of_order"
+        for mark in (-1, -HUGE):
+            assert isinstance(await peer.answer(Confirm(session, mark)), Done), "not lowered, and no error"
+        info = await peer.answer(LastSessionInfo(session))
+        assert isinstance(info, SessionInfo)
+        assert info.confirmed >= -1
+        assert info.max_synced >= end
+
+
+async def test_ranges_that_are_empty_reversed_or_past_the_end_read_nothing(storage: Target) -> None:
+    session = await session_of(storage)
+    async with greet(storage) as peer:
+        for first, last in ((HUGE, HUGE), (5, 2), (-1, 5), (-HUGE, HUGE), (0, -1)):
+            answer = await peer.answer(ReadBatches(session, first, last, 2**32 - 1, 1, 0))
+            assert isinstance(answer, Batches), (first, last)
+            assert not answer.payload
+        assert await peer.refused(Digest(session, HUGE)) == "out_of_order"
+
+
+@pytest.mark.parametrize("partition", [-1, 4_096, 2**31 - 1, -(2**31)])
+async def test_a_partition_that_no_node_may_hold_is_unknown(storage: Target, partition: int) -> None:
+    async with greet(storage) as peer:
+        assert await peer.refused(LastSessionInfo(0), partition=partition) == "unknown_partition"
+        assert await peer.refused(GetRegisters(0), partition=1) == "unknown_partition"
+
+
+async def test_a_client_does_not_get_into_a_storage_node(storage: Target) -> None:
+    async with dial(storage) as peer:
+        peer.say(storage.hello(role=ROLE_CLIENT))
+        assert await peer.ended() == ["wrong_role"]
