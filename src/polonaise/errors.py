@@ -313,12 +313,6 @@ class ProducerSequence(PolonaiseError):
     code = "producer_sequence"
 
 
-class ApplyFailed(PolonaiseError):
-    """The view refused a transaction; its partition waits at that id."""
-
-    code = "apply_failed"
-
-
 class Closed(PolonaiseError):
     """The client, log or connection was closed by this side."""
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+import sys
 import time
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
-from hostilerig import Peer, Target, assert_served, bytes_of, greet, mount, one_append, raw_frame
+from hostilerig import Peer, Target, assert_served, bytes_of, dial, greet, mount, one_append, raw_frame, target_of
 
 import polonaise
 from polonaise.wire.codec import Message
@@ -111,3 +114,122 @@ async def test_more_appends_than_the_disk_takes_are_slowed_down_not_collected(se
         await assert_served(server.cluster)
         print(f"one small append beside a flood: {1e3 * (time.monotonic() - began_s):.0f} ms")  # noqa: T201
         await asyncio.gather(*floods)
+
+
+# ---------------------------------------------------------------------- what the others notice
+
+
+class GoodClient:
+    """The process that appends at a steady pace, and the windows that it has told."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def windows(self, count: int) -> list[float]:
+        """The 99th percentiles, in ms, of the next windows."""
+        assert self._process.stdout is not None
+        found: list[float] = []
+        async with asyncio.timeout(60):
+            while len(found) < count:
+                line = await self._process.stdout.readline()
+                assert line, "the good client died"
+                found.append(float(line.split()[1]))
+        return found
+
+
+@contextlib.asynccontextmanager
+async def good_client(server: Target) -> AsyncIterator[GoodClient]:
+    script = str(Path(__file__).with_name("goodclient.py"))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, script, server.cluster.coordinator, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield GoodClient(process)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def knock(target: Target) -> None:
+    """Come, say something wrong, go; again and again, about a hundred times per second."""
+    wrong = [b"GET / HTTP/1.1\r\n\r\n", bytes(24), raw_frame(3, crc=1), b"\xff" * 1_000, b""]
+    number = 0
+    while True:
+        number += 1
+        with contextlib.suppress(ConnectionError):
+            async with dial(target) as peer:
+                if number % 2:
+                    peer.say(target.hello())
+                peer.say(wrong[number % len(wrong)])
+                if number % 3 == 0:
+                    peer.reset()
+        await asyncio.sleep(0.01)
+
+
+async def stay(target: Target, count: int) -> None:
+    """Many connections that are greeted, keep alive, and do nothing else; some finish no frame."""
+    async with contextlib.AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(greet(target)) for _ in range(count)]
+        while True:
+            for number, peer in enumerate(peers):
+                peer.say(raw_frame(13, length=1_000_000)[: number % 24] if number % 5 == 0 else bytes_of(Ping()))
+                await asyncio.sleep(2 / count)
+
+
+async def subscribe_and_never_read(target: Target, count: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(count):
+            peer = await stack.enter_async_context(greet(target))
+            peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            peer.say(mount(-1), partition=0, request=1)
+        await asyncio.get_running_loop().create_future()
+
+
+async def ask_at_once(target: Target) -> None:
+    """A packet of a thousand questions now and then, whose answers nobody reads."""
+    while True:
+        async with greet(target) as peer:
+            peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            peer.say(bytes_of(Health(), request=1) * 300 + bytes_of(HighWaterMark(), request=1, partition=0) * 300)
+            await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("port", ["server", "storage"])
+async def test_good_clients_hardly_notice_the_hostile_ones(server: Target, port: str) -> None:
+    """The 99th percentile of a good client's appends stays within twice what it is without the others.
+
+    Windows of a second with and without them take turns, and the best of each are compared: on a shared machine most
+    of what disturbs a window is neither. What is below 5 ms is not told apart.
+    """
+    target = server if port == "server" else await target_of(server.cluster, "storage")
+    calm: list[float] = []
+    disturbed: list[float] = []
+    async with good_client(server) as client:
+        for _ in range(3):
+            await client.windows(1)
+            calm += await client.windows(2)
+            async with hostility(target):
+                await client.windows(1)
+                disturbed += await client.windows(2)
+    print(f"p99 of appends in ms, calm: {rounded(calm)}; with hostile peers on the {port}: {rounded(disturbed)}")  # noqa: T201
+    assert min(disturbed) <= 2 * max(min(calm), 5.0)
+
+
+@contextlib.asynccontextmanager
+async def hostility(target: Target) -> AsyncIterator[None]:
+    """Everything at once that goes on by itself."""
+    kinds = [knock(target), stay(target, 300)]
+    if target.name == "server":
+        kinds += [subscribe_and_never_read(target, 20), ask_at_once(target)]
+    hostile = [asyncio.create_task(kind) for kind in kinds]
+    try:
+        yield
+    finally:
+        for task in hostile:
+            task.cancel()
+        ended = await asyncio.gather(*hostile, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
+
+
+def rounded(figures: list[float]) -> str:
+    return " ".join(f"{figure:.1f}" for figure in figures)

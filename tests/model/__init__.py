@@ -1,6 +1,11 @@
 """Session start and writing, explored exhaustively over the production's decision functions (`make model`).
 
-`bounds` says how far, `states` what a state is, `storage` what a replica does, `attempts` and `cluster` which steps
-there are, `promises` what must hold in every state, `search` walks them all, `decisions` brings in the functions under
-test: those of `polonaise.server.protocol`, or the same with a planted bug.
+`decisions` brings in the functions under test: those of `server.protocol` and `storage.protocol`, or the same with a
+planted bug. `asked` and `storage` put the model's questions to them. `states` says what a state is, `bounds` how far to
+go, `attempts` and `cluster` which steps there are, `settling` what may be forgotten, `promises` what must hold in every
+state; `search` walks them all.
+
+Not in the model: blobs, registers, proofs by barriers, the shells' timing. An owner that dies is one that takes no
+further step; a result that stays unknown, a message that is lost, likewise. Acknowledgements count at once: a commit
+that the owner learns later, or never, is promised less.
 """

@@ -5,6 +5,7 @@ Every question is asked once and its answer kept: they are pure functions, so th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, ParamSpec, TypeAlias, TypeVar
@@ -77,7 +78,7 @@ class Asked:
         if isinstance(outcome, recovery.Undecided):
             return None
         if isinstance(outcome, recovery.Contradiction):
-            return str(outcome.what)
+            return _NAME.sub(lambda name: f"{{{NAMES.index(name[0])}}}", outcome.what)
         sources = frozenset(NAMES.index(name) for name in outcome.sources)
         logs = {told.log[: outcome.closing + 1] for place in sources if (told := tolds[place])}
         if outcome.closing == NO_TRANSACTION:
@@ -135,6 +136,10 @@ class Asked:
             last_crc=crc(told.log),
             lost_above=told.lost,
         )
+
+
+_NAME = re.compile(rf"\b[{NAMES}]\b")
+"""In what a contradiction says: replicas are called by their places until a trace gives them names."""
 
 
 def crc(log: str) -> int:

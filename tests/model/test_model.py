@@ -26,6 +26,7 @@ def _explore(bounds: Bounds) -> None:
     assert result.complete
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds",
     [

@@ -17,6 +17,7 @@ from polonaise.errors import (
     ControlFileMissing,
     DirectoryInUse,
     DiskFailed,
+    NotJoined,
     PartitionUnavailable,
     PolonaiseError,
     SegmentDamaged,
@@ -224,7 +225,7 @@ def test_a_copy_that_met_damage_acknowledges_nothing_more_in_its_session() -> No
             await owner.digest(6)
         for batches in ((), (made[7],)):
             owner.send(9, *batches)
-            with pytest.raises((PartitionUnavailable, SegmentDamaged)):
+            with pytest.raises((PartitionUnavailable, SegmentDamaged, NotJoined)):
                 await owner.settled(9)
             owner.refusals.clear()
         await mended(owner, made)

@@ -39,7 +39,7 @@ ANY_CLUSTER: Final = bytes(16)
 """The key of a side that does not know its cluster yet. Who was connected to accepts it only if its own is this."""
 
 _UNREAD: Final = "unread answers"
-_TURN_FRAMES_MAX: Final = 32
+_TURN_FRAMES_MAX: Final = 8
 """Messages of a peer that connected, in one turn of the loop: others have their turn before more of its own."""
 _TOGETHER_BYTES: Final = 65_536
 """Small messages are booked together, or the booking would take more memory than they do."""

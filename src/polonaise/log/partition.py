@@ -423,16 +423,17 @@ class PartitionLog:
         low, high = 0, len(segments)
         while low < high:
             middle = (low + high) // 2
-            begins = await self._reader.first_time_us(segments[middle])
-            if begins is None or begins >= time_us:
+            times = (await self._reader.index(segments[middle])).times
+            if not times or times[0] >= time_us:
                 high = middle
             else:
                 low = middle + 1
         # The segment before may hold the time in its middle; if not, the next one begins with it.
         for each in segments[max(low - 1, 0) : low + 1]:
-            found = await self._reader.first_at(each, time_us)
-            if found is not None:
-                return found
+            index = await self._reader.index(each)
+            place = index.place_at_time(time_us)
+            if place < len(index):
+                return index.firsts[place]
         return self.last + 1
 
     async def close(self) -> None:

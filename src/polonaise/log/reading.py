@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
 
 from polonaise.errors import BatchDamaged, PolonaiseError
 from polonaise.host import Disk, File
@@ -14,6 +15,8 @@ from polonaise.log.index import Index, IndexFile
 from polonaise.log.segment import DamageFound, Scan, Segment, name, open_batch, scan
 from polonaise.log.tail import beginning, load_index
 from polonaise.terms import TransactionId
+
+T = TypeVar("T")
 
 
 class Opened:
@@ -94,50 +97,53 @@ class Reader:
 
         Not more than `bytes_max` unless a single batch is. Raises `DamageFound`.
         """
-        try:
-            async with self._open(segment) as opened:
-                return await _read(segment, opened, first, last, bytes_max)
-        except BatchDamaged:
-            await self._examine(segment)
-            async with self._open(segment) as opened:
-                try:
-                    return await _read(segment, opened, first, last, bytes_max)
-                except BatchDamaged as error:
-                    place = max(opened.index.place(first), 0)
-                    raise DamageFound(error.text, opened.index.firsts[place] - 1) from error
 
-    async def first_time_us(self, segment: Segment) -> int | None:
-        """Commit time of the first batch; None for an empty segment."""
-        async with self._open(segment) as opened:
-            return opened.index.times[0] if len(opened.index) else None
+        async def read(opened: Opened) -> list[Batch]:
+            return await _read(segment, opened, first, last, bytes_max)
 
-    async def first_at(self, segment: Segment, time_us: int) -> TransactionId | None:
-        """First id of the first batch with this commit time or a later one; None when all are earlier."""
-        async with self._open(segment) as opened:
-            place = opened.index.place_at_time(time_us)
-            return opened.index.firsts[place] if place < len(opened.index) else None
-
-    @asynccontextmanager
-    async def _open(self, segment: Segment) -> AsyncIterator[Opened]:
-        path = self.path(segment)
-        opened = self._cache.take(path)
-        if opened is None:
-            file = await self._disk.open(path)
+        async def read_again(opened: Opened) -> list[Batch]:
             try:
-                opened = Opened(file, await self._index_of(segment, file))
-            except PolonaiseError:
-                await file.close()
-                raise
-            raced = self._cache.take(path)
-            if raced is None:
-                self._cache.put(path, opened)
-            else:
-                await file.close()
-                opened = raced
+                return await read(opened)
+            except BatchDamaged as error:
+                place = max(opened.index.place(first), 0)
+                raise DamageFound(error.text, opened.index.firsts[place] - 1) from error
+
         try:
-            yield opened
+            return await self._use(segment, read)
+        except BatchDamaged:
+            await self._use(segment, lambda opened: self._examine(segment, opened))
+            return await self._use(segment, read_again)
+
+    async def index(self, segment: Segment) -> Index:
+        """Where the batches of the segment lie, and when they were committed."""
+
+        async def index(opened: Opened) -> Index:
+            return opened.index
+
+        return await self._use(segment, index)
+
+    async def _use(self, segment: Segment, use: Callable[[Opened], Awaitable[T]]) -> T:
+        """What `use` makes of the open segment."""
+        opened = self._cache.take(self.path(segment)) or await self._open(segment)
+        try:
+            return await use(opened)
         finally:
             await self._cache.release(opened)
+
+    async def _open(self, segment: Segment) -> Opened:
+        path = self.path(segment)
+        file = await self._disk.open(path)
+        try:
+            opened = Opened(file, await self._index_of(segment, file))
+        except PolonaiseError:
+            await file.close()
+            raise
+        raced = self._cache.take(path)
+        if raced is None:
+            self._cache.put(path, opened)
+            return opened
+        await file.close()
+        return raced
 
     async def _index_of(self, segment: Segment, file: File) -> Index:
         """The index of a sealed segment: read, or made from the segment when it is not whole."""
@@ -159,16 +165,15 @@ class Reader:
             finally:
                 await file.close()
 
-    async def _examine(self, segment: Segment) -> None:
+    async def _examine(self, segment: Segment, opened: Opened) -> None:
         """What the index points to is not there: read the whole segment to learn which of the two is wrong.
 
         Raises `DamageFound` when it is the segment; corrects the index otherwise.
         """
-        async with self._open(segment) as opened:
-            found = await _scanned(segment, opened.file)
-            if not opened.growing:
-                opened.index = found.index
-                await self._keep(segment, found)
+        found = await _scanned(segment, opened.file)
+        if not opened.growing:
+            opened.index = found.index
+            await self._keep(segment, found)
 
 
 async def _scanned(segment: Segment, file: File) -> Scan:

@@ -232,11 +232,20 @@ class Nemesis:
         self._network.heal(*machines)
 
     async def cut_off_coordinator(self) -> None:
-        """A server does not reach the coordinator, but clients and storage: after a while there are two owners."""
+        """A server does not reach the coordinator, but clients and storage: after a while there are two owners.
+
+        Some of the clients do not reach it either, and stay with the old owner.
+        """
         node = self.some(self._cluster.servers)
-        if node.name not in self._cluster.cut_off:
-            self._cluster.rush(self._cluster.knobs.lease_s + 0.5)
-            await self._cut_off_for(node, self.seconds(0.2, 1.5, 3.0))
+        if node.name in self._cluster.cut_off:
+            return
+        clients = {client.name for client in self._cluster.clients if self._random.random() < 0.4}
+        self._cluster.cut_off |= clients
+        loop = asyncio.get_running_loop()
+        for after_s in (0.0, self._cluster.knobs.lease_s):
+            loop.call_later(after_s, self._cluster.rush, 0.5)
+        await self._cut_off_for(node, self.seconds(0.2, 1.5, 3.0))
+        self._cluster.cut_off -= clients
 
     async def _cut_off_for(self, node: Node, seconds: float) -> None:
         self._cluster.cut_off.add(node.name)

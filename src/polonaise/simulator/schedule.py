@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import gc
 import random
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -22,7 +23,7 @@ from polonaise.simulator.configuration import Configuration, DiskConfiguration, 
 from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.ground import FinalLog, Replica, durable_last, read_replica
 from polonaise.simulator.history import History, Violation
-from polonaise.simulator.loop import START_S, ScheduleFailed
+from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.workload import STEPS, Session
 from polonaise.simulator.world import World
@@ -58,14 +59,11 @@ def run(seed: int, *, record: bool = False) -> Result:
     """Run the schedule of one seed. What it finds broken is told in the result."""
     schedule = Schedule(seed, record=record)
     result = Result(seed)
-    try:
-        with warnings.catch_warnings():
-            # A process that dies between making a coroutine and running it leaves it unrun.
-            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    with _death_unheard():
+        try:
             schedule.world.run(schedule.play())
-    except ScheduleFailed as error:
-        result.failure = str(error) or type(error).__name__
-    finally:
+        except ScheduleFailed as error:
+            result.failure = str(error) or type(error).__name__
         gc.collect()  # A dead world is one large cycle, and every one that is left makes the next ones slower.
     world = schedule.world
     result.fingerprint = world.trace.fingerprint
@@ -75,6 +73,24 @@ def run(seed: int, *, record: bool = False) -> Result:
     result.virtual_s, result.steps = world.loop.now - START_S, world.loop.steps
     result.trace = world.trace.lines or []
     return result
+
+
+@contextlib.contextmanager
+def _death_unheard() -> Iterator[None]:
+    """What Python says of coroutines whose process was killed half-way, unrun or in a `finally`, is no news."""
+    before = sys.unraisablehook
+
+    def hear(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, Killed):
+            before(unraisable)
+
+    sys.unraisablehook = hear
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            yield
+    finally:
+        sys.unraisablehook = before
 
 
 class Schedule:

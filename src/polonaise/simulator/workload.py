@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Any, Final, cast
 
 from polonaise.client.log import Log
-from polonaise.client.protocol.draft import Change, Draft, Expectation, Lock, lock_hashes
+from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, Lock, lock_hashes
 from polonaise.client.receipt import Receipt
 from polonaise.errors import (
     Abandoned,
@@ -212,7 +212,7 @@ async def append(session: Session, partition: PartitionId) -> None:
                 mode = LockMode(session.random.randrange(3))
                 locks.append(Lock("thing", session.random.randrange(6), mode))
         attempt = session.invoke(partition, kind, [b""])
-        attempt.mark, attempt.locks = mark, lock_hashes(locks, session.log._settings.limits)
+        attempt.mark, attempt.locks = mark, lock_hashes(locks, Limits())
         header = session.random.randrange(UNWANTED_HEADER + 1)
         try:
             receipt = session.log.append(attempt.bodies[0], partition, header=header, high_water_mark=mark, locks=locks)

@@ -210,6 +210,7 @@ class PartitionReplica:
         except InvariantViolated:
             raise
         except PolonaiseError as error:
+            self._not_stored(first)
             self._refuse(first, Refuse(error))
             return
         for action in actions:
@@ -221,6 +222,7 @@ class PartitionReplica:
                 if isinstance(error, DamageFound):
                     await self._record(log, error)
                 self._keep_true(log, replica)
+                self._not_stored(first)
                 # A failed `Store` is answered under its own number: whoever sent it counts by these.
                 self._refuse(first, Refuse(error, number=run[-1].request))
                 return
@@ -276,6 +278,11 @@ class PartitionReplica:
 
     def _keep_true(self, log: PartitionLog, replica: Replica) -> None:
         replica.promises, replica.last, replica.last_crc = log.slot.promises, log.last, log.last_crc
+
+    def _not_stored(self, entry: _Entry) -> None:
+        """After a `Store` that failed nothing of its connection may be acknowledged in the session."""
+        if isinstance(entry.message, Store) and self._replica is not None:
+            self._replica.store_failed(entry.connection)
 
     def _answer(self, entry: _Entry, message: Message) -> None:
         entry.connection.send(message, request=entry.request, partition=self._partition)

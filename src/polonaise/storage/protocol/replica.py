@@ -159,7 +159,8 @@ class Replica:
     def store(self, requests: Sequence[StoreRequest]) -> list[Action]:
         """Messages of one connection that arrived while the last sync ran: one write, one sync, one acknowledgement.
 
-        At the first that must be refused the rest are refused too: they follow on it.
+        At the first that must be refused the rest are refused too: they follow on it. It was the last of its
+        connection in this session.
         """
         batches: list[Batch] = []
         last, crc = self.last, self.last_crc
@@ -173,6 +174,8 @@ class Replica:
                 last, crc = batch.last, batch.crc
             if refused is not None:
                 refused = replace(refused, number=request.number)
+                if request.session == self.promises.fence:
+                    self.store_failed(request.connection)
                 break
             batches += request.batches
             taken = request
@@ -196,6 +199,14 @@ class Replica:
     def read(self, session: SessionId) -> Refuse | None:
         """Whether the owner in this session may read; None lets it."""
         return self._fenced() if self._is_other(session) else None
+
+    def store_failed(self, connection: Hashable) -> None:
+        """A `Store` of this connection was not carried out: it has no part in the session any more.
+
+        An acknowledgement speaks for all numbers before it, so none may follow on one that was refused, not even of a
+        barrier or of a batch that would fit.
+        """
+        self.disconnected(connection)
 
     def disconnected(self, connection: Hashable) -> None:
         """A broken connection ends this replica's part in the session that it joined there."""

@@ -1,0 +1,78 @@
+"""A cut whose sync failed: the bytes are gone from the cache and still on the disk, and must not come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from logrig import Maker
+from storagerig import Node, Owner, connected, simulate
+
+from polonaise.errors import PolonaiseError
+from polonaise.host import Host
+from polonaise.terms import UNRESOLVED
+
+
+async def _cut_with_a_failing_sync(host: Host, node: Node, number: int) -> None:
+    """Session 1 writes ids 0..9; session 2 cuts at 4, and the `number`-th sync of that fails. Then the node restarts.
+
+    A failed sync of promises stops the node; then the cut has not begun, or is over.
+    """
+    owner = await connected(host)
+    await owner.open(1)
+    for each, batch in enumerate(Maker().batches(10, size=200), 1):
+        await owner.store(each, batch)
+    await owner.fence(2)
+    node.fail_at("sync", number)
+    with contextlib.suppress(PolonaiseError):
+        await owner.truncate(4)
+    node.mend()
+    if node.process.alive:
+        node.process.crash()
+    node.start()
+
+
+async def _joined_at_4(host: Host, session: int) -> Owner:
+    """The next session's owner: it cuts at 4 again if that has to be, and the copy joins there."""
+    owner = await connected(host)
+    info = await owner.fence(session)
+    if info.max_synced > 4:
+        await owner.truncate(4)
+        info = await owner.fence(session)
+    assert info.max_synced == 4
+    await owner.join(info.max_synced, info.last_crc)
+    return owner
+
+
+@pytest.mark.parametrize("seed", range(8, 20))
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_what_was_cut_stays_cut_when_the_power_goes_after_the_copy_has_joined(number: int, seed: int) -> None:
+    async def script(host: Host, node: Node) -> None:
+        await _cut_with_a_failing_sync(host, node, number)
+        await _joined_at_4(host, 3)
+        await node.restart(power_loss=True)
+        info = await (await connected(host)).fence(4)
+        assert (info.joined, info.prepared, info.max_synced, info.lost_above) == (3, 4, 4, UNRESOLVED)
+
+    simulate(script, seed=seed, may_fail=(PolonaiseError,))
+
+
+@pytest.mark.parametrize("seed", range(8, 20))
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_what_is_acknowledged_after_such_a_cut_lasts(number: int, seed: int) -> None:
+    async def script(host: Host, node: Node) -> None:
+        await _cut_with_a_failing_sync(host, node, number)
+        owner = await _joined_at_4(host, 3)
+        kept = await owner.read_all()
+        more = Maker(kept[-1].last, kept[-1].crc).batches(2, session=3, size=200, salt=1)
+        for each, batch in enumerate(more, 1):
+            await owner.store(each, batch)
+        await asyncio.sleep(0.1)
+        await node.restart(power_loss=True)
+        after = await connected(host)
+        info = await after.fence(4)
+        assert (info.max_synced, info.lost_above) == (6, UNRESOLVED)
+        assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*kept, *more]]
+
+    simulate(script, seed=seed, may_fail=(PolonaiseError,))
