@@ -18,6 +18,8 @@ from polonaise.wire.codec import Message
 from polonaise.wire.messages import Fetch, Flush, Health, HighWaterMark, Ping, Read
 
 pytestmark = pytest.mark.slow
+TOLD_APART_MS = 10.0
+"""Latencies below are not compared: with a few processes per processor a turn of the scheduler is as long."""
 
 
 async def test_who_asks_and_never_listens_is_not_served_without_end(server: Target) -> None:
@@ -199,7 +201,7 @@ async def test_good_clients_hardly_notice_the_hostile_ones(server: Target, port:
     """The 99th percentile of a good client's appends stays within twice what it is without the others.
 
     Windows of a second with and without them take turns, and the best of each are compared: on a shared machine most
-    of what disturbs a window is neither. What is below 5 ms is not told apart.
+    of what disturbs a window is neither.
     """
     target = server if port == "server" else await target_of(server.cluster, "storage")
     calm: list[float] = []
@@ -212,7 +214,7 @@ async def test_good_clients_hardly_notice_the_hostile_ones(server: Target, port:
                 await client.windows(1)
                 disturbed += await client.windows(2)
     print(f"p99 of appends in ms, calm: {rounded(calm)}; with hostile peers on the {port}: {rounded(disturbed)}")  # noqa: T201
-    assert min(disturbed) <= 2 * max(min(calm), 5.0)
+    assert min(disturbed) <= 2 * max(min(calm), TOLD_APART_MS)
 
 
 @contextlib.asynccontextmanager

@@ -76,3 +76,41 @@ def test_what_is_acknowledged_after_such_a_cut_lasts(number: int, seed: int) -> 
         assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*kept, *more]]
 
     simulate(script, seed=seed, may_fail=(PolonaiseError,))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("number", range(2, 12))
+@pytest.mark.parametrize("appended", [0, 6])
+def test_a_segment_that_was_removed_in_vain_never_hides_what_was_acknowledged_since(
+    number: int, seed: int, appended: int
+) -> None:
+    """The sync of its removal failed, the log went on without it, and a loss of power brings it back."""
+
+    async def script(host: Host, node: Node) -> None:
+        owner = await connected(host)
+        await owner.open(1)
+        made = Maker().batches(24, size=200)
+        for each, batch in enumerate(made, 1):
+            await owner.store(each, batch)
+        await owner.fence(2)
+        node.fail_at("sync", number)
+        with contextlib.suppress(PolonaiseError):
+            await owner.truncate(4)
+        node.mend()
+        if node.process.alive:
+            node.process.crash()
+        node.start()  # with segments that are never full: what comes goes on where the log ends now
+        owner = await connected(host)
+        info = await owner.open(3)
+        held = made[: info.max_synced + 1]
+        more = Maker(held[-1].last, held[-1].crc).batches(appended, session=3, size=200, salt=1)
+        for each, batch in enumerate(more, 1):
+            await owner.store(each, batch)
+        await asyncio.sleep(0.1)
+        await node.restart(power_loss=True)
+        after = await connected(host)
+        info = await after.fence(4)
+        assert (info.prepared, info.max_synced, info.lost_above) == (held[-1].last, [*held, *more][-1].last, UNRESOLVED)
+        assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*held, *more]]
+
+    simulate(script, seed=seed, may_fail=(PolonaiseError,), segment_bytes_max=1_200)

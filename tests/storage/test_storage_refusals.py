@@ -46,18 +46,19 @@ async def _damaged_on_the_way(owner: Owner, _: Node, batch: Batch, __: Batch) ->
     await asyncio.sleep(_LONG_S)
 
 
-WAYS: dict[str, tuple[Way, str]] = {
-    "disk full": (_disk_full, "disk_full"),
-    "failed sync": (_failed_sync, "disk_failed"),
-    "a gap": (_a_gap, "out_of_order"),
-    "damaged on the way": (_damaged_on_the_way, "batch_damaged"),
+WAYS: dict[str, tuple[Way, str, str]] = {
+    "disk full": (_disk_full, "disk_full", "not_joined"),
+    "failed sync": (_failed_sync, "disk_failed", "partition_unavailable"),
+    "a gap": (_a_gap, "out_of_order", "not_joined"),
+    "damaged on the way": (_damaged_on_the_way, "batch_damaged", "not_joined"),
 }
+"""What goes wrong with the second `Store`, how it is refused, and how what follows is."""
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("then", ["a barrier", "a batch that fits"])
 def test_no_acknowledgement_covers_a_store_that_was_refused(way: str, then: str) -> None:
-    refuse, code = WAYS[way]
+    refuse, code, code_after = WAYS[way]
 
     async def script(host: Host, node: Node) -> tuple[int, list[tuple[int, str]]]:
         owner = await connected(host)
@@ -73,7 +74,7 @@ def test_no_acknowledgement_covers_a_store_that_was_refused(way: str, then: str)
 
     acknowledged, refusals = simulate(script)
     assert acknowledged == 1
-    assert refusals == [(2, code), (3, "not_joined")]
+    assert refusals == [(2, code), (3, code_after)]
 
 
 def test_after_a_full_disk_the_next_session_goes_on_where_the_log_ends() -> None:

@@ -16,7 +16,7 @@ from polonaise.host import Disk
 from polonaise.log import segment
 from polonaise.log.control import ControlSlot
 from polonaise.log.promises import Evidence
-from polonaise.log.segment import Segment, SegmentHeader
+from polonaise.log.segment import Segment, SegmentHeader, SegmentRemoved
 from polonaise.log.tail import Tail
 from polonaise.terms import NO_TRANSACTION, TransactionId
 
@@ -56,7 +56,7 @@ async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
             continue
         if limit is None and not damage:
             damage = _damage_of(tail, evidence)
-        await _settle(slot, tail, cut_torn=limit is None and not damage)
+        await _settle(slot, tail, cut_above=limit is None and not damage)
         return Recovered(_sealed(chain), tail, damage)
     if not damage and (evidence.offset or evidence.last != NO_TRANSACTION):
         damage = "no segment is left"
@@ -70,7 +70,16 @@ async def segments_in(disk: Disk, directory: str) -> list[TransactionId]:
 
 
 async def remove_segment(disk: Disk, directory: str, first: TransactionId) -> None:
-    """Durably: its index first, so that none ever speaks of a segment that was written later."""
+    """Durably: its contents first, so that a name that comes back, because its sync failed, names nothing.
+
+    Then its index, so that none ever speaks of a segment that was written later.
+    """
+    with contextlib.suppress(NotFound):
+        file = await disk.open(_path(directory, first))
+        try:
+            await file.write(0, [segment.REMOVED], sync=True)
+        finally:
+            await file.close()
     for suffix in ("idx", "seq"):
         with contextlib.suppress(NotFound):
             await disk.remove(f"{directory}/{segment.name(first, suffix)}")
@@ -91,24 +100,36 @@ async def _sweep(disk: Disk, directory: str) -> None:
 async def _chain(
     disk: Disk, directory: str, slot: ControlSlot, firsts: list[TransactionId], limit: TransactionId | None
 ) -> tuple[list[SegmentHeader], str]:
-    """The headers of the segments that follow each other from 0 on, and what broke the chain, if anything did."""
+    """The headers of the segments that follow each other from 0 on, and what broke the chain, if anything did.
+
+    Each begins exactly where the file before it ends: one that does not is of another life of the log.
+    """
     chain: list[SegmentHeader] = []
     size = 0
     for first in firsts:
         if limit is not None and first > limit + 1:
             break
-        file = await disk.open(_path(directory, first))
         try:
-            header = await segment.read_header(file, slot.partition, slot.cluster_key, first)
-            if header.previous_first != (chain[-1].first if chain else NO_TRANSACTION) or header.previous_end > size:
-                raise SegmentDamaged(f"the bytes before segment {segment.name(first)} are not all there")
-            size = await file.size()
+            header, length = await _header_of(disk, directory, slot, first)
+        except SegmentRemoved:
+            await remove_segment(disk, directory, first)
+            continue
         except SegmentDamaged as error:
             return chain, error.text
-        finally:
-            await file.close()
+        if header.previous_first != (chain[-1].first if chain else NO_TRANSACTION) or header.previous_end != size:
+            return chain, f"the file before segment {segment.name(first)} does not end where that begins"
         chain.append(header)
+        size = length
     return chain, ""
+
+
+async def _header_of(disk: Disk, directory: str, slot: ControlSlot, first: TransactionId) -> tuple[SegmentHeader, int]:
+    """The header of a segment, and the length of its file."""
+    file = await disk.open(_path(directory, first))
+    try:
+        return await segment.read_header(file, slot.partition, slot.cluster_key, first), await file.size()
+    finally:
+        await file.close()
 
 
 def _damage_of(tail: Tail, evidence: Evidence) -> str:
@@ -124,18 +145,19 @@ def _damage_of(tail: Tail, evidence: Evidence) -> str:
     return ""
 
 
-async def _settle(slot: ControlSlot, tail: Tail, *, cut_torn: bool) -> None:
+async def _settle(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
     """Make sure that what was read is on the disk, and not only in the memory that a dead process left behind.
 
     Its sync may have failed before it could say so. Then a sync of ours would prove nothing: what nobody has proved
-    to be synced is written once more.
+    to be synced is written once more, and a cut is made once more, also when nothing is left to be seen above it:
+    otherwise bytes that were cut could come back after the copy was told to be clean.
     """
     evidence = slot.evidence
     proved = max(tail.found.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
     try:
+        if cut_above:
+            await tail.file.truncate(tail.end)
         await tail.write_again(proved)
-        if cut_torn and tail.found.bad:
-            await tail.take_back()
     except PolonaiseError as error:
         with contextlib.suppress(PolonaiseError):
             await tail.file.close()

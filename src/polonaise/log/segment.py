@@ -40,9 +40,15 @@ SCAN_BYTES: Final = 1024 * 1024
 _HEADER: Final = struct.Struct("<4sHHq16sIIqqQII")
 _HEADER_MAGIC: Final = b"PLNS"
 _HEADER_CRC: Final = HEADER_BYTES - 4
+REMOVED: Final = b"PLNR removed".ljust(HEADER_BYTES, b"\0")
+"""In place of the header of a segment that is no part of the log any more. Rot does not make it."""
 _FRAME_MAGIC: Final = b"PLNF"
 _FRAME_TAIL: Final = struct.Struct("<IIQQ")
 _IDENTITY: Final = struct.Struct("<16sIq")
+
+
+class SegmentRemoved(SegmentDamaged):
+    """The file was removed from the log, and its name came back: the sync of the removal had failed."""
 
 
 class DamageFound(SegmentDamaged):
@@ -78,7 +84,9 @@ class SegmentHeader(NamedTuple):
 
     @classmethod
     def decode(cls, raw: bytes) -> SegmentHeader:
-        """Raises `SegmentDamaged` or `UnsupportedFormat`."""
+        """Raises `SegmentDamaged`, `SegmentRemoved` or `UnsupportedFormat`."""
+        if raw[:HEADER_BYTES] == REMOVED:
+            raise SegmentRemoved("a segment that was removed")
         if len(raw) < HEADER_BYTES or raw[:4] != _HEADER_MAGIC:
             raise SegmentDamaged("no segment header")
         if crc32(raw[:_HEADER_CRC]) != int.from_bytes(raw[_HEADER_CRC:HEADER_BYTES], "little"):

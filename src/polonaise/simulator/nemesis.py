@@ -39,8 +39,9 @@ class Nemesis:
         self._spoilable = self._random.sample(cluster.storage, count)
         self.spoilt: set[str] = set()
         """Storage nodes whose disk was really damaged, restored, wiped or made to fail."""
-        self._actions = [action for action in ACTIONS if self._random.random() < 0.35] or [Nemesis.crash]
-        self._weights = [self._random.random() + 0.05 for _ in self._actions]
+        self._actions = [action for action, chance, _ in ACTIONS if self._random.random() < chance] or [Nemesis.crash]
+        weights = {action: weight for action, _, weight in ACTIONS}
+        self._weights = [weights[action] * (self._random.random() + 0.05) for action in self._actions]
         self._pause_s = self._random.choice((0.1, 0.3, 0.8))
 
     async def run(self, duration_s: float) -> None:
@@ -167,13 +168,13 @@ class Nemesis:
                 self._stop(node)
             self._cluster.rush(0.6)
             await asyncio.sleep(self.seconds(0.3, 0.8))
-            spoil = self._random.choice((self._put_back, self._wipe_now, self._rot_now))
+            spoil = self._random.choice((self._put_back, self._wipe_now, self._rot_now, self._rot_now))
             for node, snapshot in snapshots:
                 self._stop(node)
                 spoil(node, snapshot)
             for node in late + spoilt:
                 node.let_up()
-            await asyncio.sleep(self.seconds(0.0, 0.05, 0.3))  # time to be repaired a little
+            await asyncio.sleep(self.seconds(0.0, 0.05, 0.1, 0.2, 0.3))  # time to be repaired a little
             for node in away:
                 self._stop(node)
             await asyncio.sleep(self.seconds(0.5, 2.0))
@@ -202,7 +203,7 @@ class Nemesis:
         self._network.heal(owner.machine, others)
         self._network.reset(owner.machine, others)
         await asyncio.sleep(self.seconds(0.02, 0.1, 0.3))
-        stop = self._random.choice((None, self._stop_for, self._cut_off_for))
+        stop = self._random.choice((None, self._stop_for, self._cut_off_for, self._cut_off_for))
         if stop is not None:
             await stop(owner, self._cluster.knobs.lease_s + self.seconds(0.05, 0.3, 1.0))
         self._network.heal(owner.machine, alone)
@@ -436,26 +437,27 @@ def _joined(snapshot: DirectoryImage) -> Callable[[PartitionId], SessionId]:
 
 Action = Callable[[Nemesis], Coroutine[Any, Any, None]]
 
-ACTIONS: Final[tuple[Action, ...]] = (
-    Nemesis.crash,
-    Nemesis.crash_at_call,
-    Nemesis.power_loss,
-    Nemesis.power_loss_of_all,
-    Nemesis.pause,
-    Nemesis.pause_owner,
-    Nemesis.corner,
-    Nemesis.minority_write,
-    Nemesis.clock_jump,
-    Nemesis.partition,
-    Nemesis.cut_off_coordinator,
-    Nemesis.trouble_coordinator,
-    Nemesis.delay,
-    Nemesis.reset,
-    Nemesis.flip_byte,
-    Nemesis.full_disk,
-    Nemesis.fail_calls,
-    Nemesis.rot,
-    Nemesis.rot_promises,
-    Nemesis.wipe,
-    Nemesis.restore,
+ACTIONS: Final[tuple[tuple[Action, float, float], ...]] = (
+    (Nemesis.crash, 0.35, 1.0),
+    (Nemesis.crash_at_call, 0.35, 1.0),
+    (Nemesis.power_loss, 0.35, 1.0),
+    (Nemesis.power_loss_of_all, 0.35, 1.0),
+    (Nemesis.pause, 0.35, 1.0),
+    (Nemesis.pause_owner, 0.35, 1.0),
+    (Nemesis.corner, 0.5, 3.0),
+    (Nemesis.minority_write, 0.5, 3.0),
+    (Nemesis.clock_jump, 0.35, 1.0),
+    (Nemesis.partition, 0.35, 1.0),
+    (Nemesis.cut_off_coordinator, 0.35, 1.0),
+    (Nemesis.trouble_coordinator, 0.35, 1.0),
+    (Nemesis.delay, 0.35, 1.0),
+    (Nemesis.reset, 0.35, 1.0),
+    (Nemesis.flip_byte, 0.35, 1.0),
+    (Nemesis.full_disk, 0.35, 1.0),
+    (Nemesis.fail_calls, 0.35, 1.0),
+    (Nemesis.rot, 0.35, 1.0),
+    (Nemesis.rot_promises, 0.35, 1.0),
+    (Nemesis.wipe, 0.35, 1.0),
+    (Nemesis.restore, 0.35, 1.0),
 )
+"""Each with the chance that a seed has it, and how much of the seed's faults it then tends to be."""

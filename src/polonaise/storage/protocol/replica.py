@@ -190,10 +190,10 @@ class Replica:
         """A copy that has lost something since it joined has no part in the session: not even barriers are its."""
         if request.session != self.promises.fence:
             return self._fenced()
-        if self.promises.joined != request.session or self._joined_on is not request.connection:
-            return Refuse(NotJoined(f"this copy has not joined session {request.session} on this connection"))
         if self.promises.may_have_lost:
             return Refuse(PartitionUnavailable(f"this copy may have lost ids above {self.promises.lost_above}"))
+        if self.promises.joined != request.session or self._joined_on is not request.connection:
+            return Refuse(NotJoined(f"this copy has no part in session {request.session} on this connection"))
         return None
 
     def read(self, session: SessionId) -> Refuse | None:
