@@ -80,7 +80,10 @@ class Storage:
         return self._of(held).read(session) is None
 
     def _of(self, held: Replica) -> Any:
-        return self._module.Replica(_promises(held), len(held.log) - 1, crc(held.log))
+        """The replica as one that was asked for its last session in this life: the freest to act."""
+        replica = self._module.Replica(_promises(held), len(held.log) - 1, crc(held.log))
+        replica.last_session_info(held.fence)
+        return replica
 
 
 def _promises(held: Replica) -> Promises:

@@ -187,7 +187,7 @@ _PLANTS = (
     Plant(
         "older sessions are let in",
         replica,
-        "return [self._fenced()] if self._is_other(session) else []",
+        "return [refused] if refused else []",
         "return []",
         _FIRST,
     ),

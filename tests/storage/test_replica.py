@@ -34,7 +34,14 @@ FORKED = Maker().batches(12, salt=1)
 
 
 def replica(held: int = 0, **promises: Any) -> Replica:
-    """A replica that holds the first `held` batches of the log, of one transaction each."""
+    """A replica that holds the first `held` batches of the log, of one transaction each, and was asked for its word."""
+    made = opened(held, **promises)
+    made.last_session_info(made.promises.fence)
+    return made
+
+
+def opened(held: int = 0, **promises: Any) -> Replica:
+    """The same as it is when its node has just been started."""
     return Replica(Promises(**promises), held - 1, LOG[held - 1].crc if held else 0)
 
 
@@ -66,6 +73,17 @@ def refusal(actions: Sequence[Action]) -> PolonaiseError:
     assert len(actions) == 1
     assert isinstance(actions[0], Refuse)
     return actions[0].error
+
+
+def test_a_restarted_node_says_nothing_before_it_was_asked_what_it_can_prove() -> None:
+    made = opened(3, fence=5, joined=5)
+    refused = made.read(5)
+    assert refused is not None
+    assert isinstance(refused.error, NotJoined)
+    for actions in (made.copy(5, []), made.truncate(5, 2), made.confirm(5, 2), made.join(LINE, 5, 2, LOG[2].crc)):
+        assert isinstance(refusal(actions), NotJoined)
+    made.last_session_info(5)
+    assert made.read(5) is None
 
 
 def request(number: int, *batches: Batch, session: int = 5, line: str = LINE) -> StoreRequest:

@@ -81,13 +81,14 @@ class StoreRequest(NamedTuple):
 class Replica:
     """The decisions. `promises`, `last` and `last_crc` are kept true by the shell, before each call."""
 
-    __slots__ = ("_joined_on", "last", "last_crc", "promises")
+    __slots__ = ("_asked", "_joined_on", "last", "last_crc", "promises")
 
     def __init__(self, promises: Promises, last: TransactionId, last_crc: int) -> None:
         self.promises = promises
         self.last = last
         self.last_crc = last_crc
         self._joined_on: Hashable = None
+        self._asked: SessionId = NO_SESSION
 
     # ------------------------------------------------------------------ sessions
 
@@ -95,6 +96,7 @@ class Replica:
         """Raise the fence, durably, before anything is told. Nothing else raises it."""
         if session < self.promises.fence or session <= NO_SESSION:
             return [self._fenced()]
+        self._asked = session
         if session == self.promises.fence:
             return [TellSession()]
         return [Save(replace(self.promises, fence=session)), TellSession()]
@@ -198,7 +200,7 @@ class Replica:
 
     def read(self, session: SessionId) -> Refuse | None:
         """Whether the owner in this session may read; None lets it."""
-        return self._fenced() if self._is_other(session) else None
+        return self._fenced() if self._is_other(session) else self._unasked()
 
     def store_failed(self, connection: Hashable) -> None:
         """A `Store` of this connection was not carried out: it has no part in the session any more.
@@ -214,7 +216,17 @@ class Replica:
             self._joined_on = None
 
     def _refused(self, session: SessionId) -> list[Action]:
-        return [self._fenced()] if self._is_other(session) else []
+        refused = self._fenced() if self._is_other(session) else self._unasked()
+        return [refused] if refused else []
+
+    def _unasked(self) -> Refuse | None:
+        """A node that was restarted says nothing before it was asked what it can prove.
+
+        Its disk may have been put back to an earlier day, with the fence of this very session on it.
+        """
+        if self._asked == self.promises.fence:
+            return None
+        return Refuse(NotJoined("this copy was not asked for its last session since it was opened: ask it first"))
 
     def _is_other(self, session: SessionId) -> bool:
         """Whether this is not the session that the fence stands for; before the first there is none."""
