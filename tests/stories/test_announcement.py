@@ -81,9 +81,10 @@ def withdraw_twice(seed: int, *, locks: bool) -> tuple[list[int], list[str]]:
                 tx.write_lock("account", 1)
             enough = balance.value >= 70
             await both_have_looked.meet()
-            if not enough:
-                return tx.abandon("insufficient funds")
-            tx.append(b"-70")
+            if enough:
+                tx.append(b"-70")
+            else:
+                tx.abandon("insufficient funds")
 
         async def teller(name: str) -> None:
             balance = Fold(summed)

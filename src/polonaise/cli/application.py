@@ -100,6 +100,7 @@ def demo_bank(
 
     book = read_payments(payments) if payments else make_payments(generate, seed)
     if not book.payments:
-        raise BadOption(f"{payments} holds no payment that can be used")
+        reason = f": {book.bad_rows[0]}" if book.bad_rows else ""
+        raise BadOption(f"{payments} holds no payment that can be used{reason}")
     if not asyncio.run(run_bank(book, tellers, Console())):
         raise typer.Exit(1)

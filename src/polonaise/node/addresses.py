@@ -8,6 +8,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.file import FileCoordinator
 from polonaise.errors import BadOption
 from polonaise.host import Host
+from polonaise.host.address import HostPort, parse_address
 
 
 def coordinator_at(host: Host, address: str) -> Coordinator:
@@ -18,3 +19,10 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
     if scheme != "file":
         raise BadOption(f"no coordinator of kind {scheme!r}: this version knows file:PATH")
     return FileCoordinator(host, os.path.abspath(place))
+
+
+def check_storage_address(address: str) -> None:
+    """Raises `BadOption` unless a storage node can be reached under this, also after it was started again."""
+    parsed = parse_address(address)
+    if isinstance(parsed, HostPort) and not parsed.port:
+        raise BadOption(f"{address!r} is no storage node's address: port 0 is another one at every start")

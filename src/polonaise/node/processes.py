@@ -9,7 +9,7 @@ from collections.abc import Callable
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AlreadyInitialized, BadOption, NotInitialized
 from polonaise.host import Host
-from polonaise.node.addresses import coordinator_at
+from polonaise.node.addresses import check_storage_address, coordinator_at
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
@@ -41,6 +41,8 @@ async def run_server(
     ready: Ready,
 ) -> None:  # fmt: skip
     """Run a server until cancelled. Makes the cluster if there is none and `storage` says of what."""
+    for address in storage:
+        check_storage_address(address)  # before it is in the description of a cluster for good
     coordinator = coordinator_at(host, coordinator_address)
     try:
         description = await coordinator.describe()

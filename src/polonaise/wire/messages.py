@@ -34,7 +34,10 @@ ROLE_STORAGE: Final = 3
 
 @message(1)
 class Hello(Message):
-    """The first frame of each side; who was connected to says it only after hearing one that belongs here. `node` is a client's or server's id, 0 for others or unknown."""
+    """The first frame of each side; who was connected to says it only after hearing one that belongs here.
+
+    `node` is a client's or server's id, 0 for others or unknown.
+    """
 
     version_min: U16
     version_max: U16

@@ -1,0 +1,260 @@
+"""What the command line is given by mistake: one line with a code and advice, exit status not 0, and nothing changed.
+
+Run in this process, through the command's own entry: none of these gets as far as serving.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from polonaise.cli import main
+
+CONTROL = "polonaise-storage.ctl"
+
+
+@pytest.fixture(autouse=True)
+def _ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command that serves after all is a failure, not a test that hangs."""
+
+    def serves(number: int, frame: FrameType | None) -> None:
+        raise AssertionError("the command did not refuse")
+
+    before = signal.signal(signal.SIGALRM, serves)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+class Command:
+    """`polonaise …`, and what it said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def refuses(self, *arguments: object, code: str, naming: str) -> None:
+        status, output, errors = self.run(*arguments)
+        assert status == 1
+        assert errors.startswith(f"polonaise: [{code}] "), errors
+        assert naming in errors
+        assert len(errors.splitlines()) == 1
+        assert "Traceback" not in errors
+        assert "listening" not in output
+
+    def run(self, *arguments: object) -> tuple[object, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["polonaise", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = self._capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+STORAGE = "127.0.0.1:7100,127.0.0.1:7101,127.0.0.1:7102"
+
+# ---------------------------------------------------------------------- server run
+
+
+@pytest.mark.parametrize(
+    "address", ["zookeeper:127.0.0.1:2181", "zookeeper://127.0.0.1:2181/bank", "/a/path", "file:", ""]
+)
+def test_a_coordinator_of_an_unknown_kind(command: Command, address: str) -> None:
+    command.refuses(
+        "server", "run", "--coordinator", address, "--storage", STORAGE, code="bad_option", naming="file:PATH"
+    )
+
+
+def test_a_storage_node_that_is_listed_twice(command: Command, tmp_path: Path) -> None:
+    twice = "127.0.0.1:7100,127.0.0.1:7101, 127.0.0.1:7100"
+    command.refuses(
+        "server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", twice, code="bad_option", naming="twice"
+    )
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:0", "::1:7100", "unix:"])
+def test_a_storage_address_that_cannot_be_meant_makes_no_cluster(
+    command: Command, tmp_path: Path, address: str
+) -> None:
+    """A description is written once: a cluster that names a node which can't exist is one that never works."""
+    command.refuses(
+        "server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", f"127.0.0.1:7100,{address}",
+        code="bad_option", naming=address,
+    )  # fmt: skip
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_server_without_a_cluster_and_without_storage_nodes(command: Command, tmp_path: Path) -> None:
+    command.refuses("server", "run", "--coordinator", f"file:{tmp_path}/c", code="bad_option", naming="--storage")
+
+
+def test_storage_nodes_that_are_not_the_clusters(command: Command, tmp_path: Path) -> None:
+    arguments = ["server", "run", "--coordinator", f"file:{tmp_path}/c", "--listen", "8.8.8.8:1", "--storage"]
+    command.refuses(*arguments, STORAGE, code="bad_option", naming="8.8.8.8")  # it has made the cluster
+    other = STORAGE.replace("7100", "7999")
+    command.refuses(*arguments, other, code="bad_option", naming="127.0.0.1:7100")
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "4097", "many"])
+def test_partitions_out_of_range(command: Command, tmp_path: Path, count: str) -> None:
+    arguments = ["server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", STORAGE, "--partitions", count]
+    status, _, errors = command.run(*arguments)
+    assert status == 2, "a usage error, told by the command line itself"
+    assert "--partitions" in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_coordinator_that_is_no_directory(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("a file")
+    command.refuses(
+        "server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", STORAGE,
+        code="coordinator_unavailable", naming=f"{tmp_path}/c",
+    )  # fmt: skip
+
+
+def test_a_damaged_coordinator(command: Command, tmp_path: Path) -> None:
+    arguments = ["server", "run", "--coordinator", f"file:{tmp_path}/c", "--listen", "8.8.8.8:1", "--storage", STORAGE]
+    command.refuses(*arguments, code="bad_option", naming="8.8.8.8")
+    description = tmp_path / "c" / "description"
+    description.write_bytes(description.read_bytes().replace(b"7100", b"7200"))
+    command.refuses(*arguments, code="coordinator_damaged", naming="description")
+
+
+# ---------------------------------------------------------------------- storage run
+
+
+@pytest.mark.parametrize("kind", ["storage", "server"])
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "::1:1", "unix:"])
+def test_an_address_to_listen_on_that_cannot_be_meant(
+    command: Command, tmp_path: Path, kind: str, address: str
+) -> None:
+    command.refuses(*started(kind, tmp_path), "--listen", address, code="bad_option", naming=address)
+
+
+@pytest.mark.parametrize("kind", ["storage", "server"])
+def test_a_port_in_use(command: Command, tmp_path: Path, kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        command.refuses(*started(kind, tmp_path), "--listen", address, code="address_in_use", naming=address)
+
+
+def started(kind: str, directory: Path) -> list[str]:
+    if kind == "storage":
+        return ["storage", "run", "--directory", str(directory / "s")]
+    return ["server", "run", "--coordinator", f"file:{directory}/c", "--storage", STORAGE]
+
+
+@pytest.mark.parametrize("below", ["", "/deeper"])
+def test_a_directory_that_cannot_be_written(command: Command, tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    directory = f"{tmp_path}/file{below}"
+    command.refuses("storage", "run", "--directory", directory, code="disk_failed", naming=directory)
+    assert (tmp_path / "file").read_text() == "not a directory"
+
+
+def test_partitions_without_their_control_file(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    command.refuses("storage", "run", "--directory", tmp_path, code="control_file_missing", naming=CONTROL)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "disk.lock"] == ["0"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"noise" * 200, bytes(512)], ids=["empty", "noise", "zeros"])
+def test_a_damaged_control_file(command: Command, tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / CONTROL).write_bytes(raw)
+    command.refuses("storage", "run", "--directory", tmp_path, code="control_file_damaged", naming="control file")
+    assert (tmp_path / CONTROL).read_bytes() == raw, "what is refused is left as it is"
+
+
+def test_a_directory_of_another_format(command: Command, tmp_path: Path) -> None:
+    from zlib import crc32
+
+    from polonaise.log.control import encode_header
+
+    raw = bytearray(encode_header(bytes(16), 0))
+    raw[4] = 9
+    raw[124:128] = crc32(raw[:124]).to_bytes(4, "little")
+    (tmp_path / CONTROL).write_bytes(bytes(raw))
+    command.refuses("storage", "run", "--directory", tmp_path, code="unsupported_format", naming="format 9")
+    assert (tmp_path / CONTROL).read_bytes() == bytes(raw)
+
+
+def test_a_directory_that_another_process_has(command: Command, tmp_path: Path) -> None:
+    first = subprocess.Popen(
+        [sys.executable, "-m", "polonaise.cli", "storage", "run", "--directory", str(tmp_path)], stdout=subprocess.PIPE
+    )
+    try:
+        assert first.stdout is not None
+        first.stdout.readline()
+        # A new directory is taken when its first server comes: what is there by then is somebody's.
+        from polonaise.log.control import encode_header
+
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / CONTROL).write_bytes(encode_header(bytes(range(16)), 0))
+    finally:
+        first.terminate()
+        first.wait()
+        assert first.stdout is not None
+        first.stdout.close()
+    second = subprocess.Popen(
+        [sys.executable, "-m", "polonaise.cli", "storage", "run", "--directory", str(tmp_path / "other")],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert second.stdout is not None
+        assert second.stdout.readline().startswith(b"listening ")
+        command.refuses("storage", "run", "--directory", tmp_path / "other", code="directory_in_use", naming="other")
+    finally:
+        second.terminate()
+        assert second.wait() == 0
+        assert second.stdout is not None
+        second.stdout.close()
+
+
+# ---------------------------------------------------------------------- demo
+
+
+HEADER = "trans_id,account_id,date,direction,operation,amount,balance,purpose\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "naming"),
+    [
+        pytest.param("a,b\n1,2\n", "trans_id", id="no columns"),
+        pytest.param("", "trans_id", id="empty"),
+        pytest.param(HEADER, "no payment", id="no rows"),
+        pytest.param(HEADER + "x,1,d,credit,o,1,1,\n", "line 2", id="malformed rows only"),
+        pytest.param("\xff\xfe\x00", "can't be read", id="not text"),
+    ],
+)
+def test_a_file_that_holds_no_payments(command: Command, tmp_path: Path, content: str, naming: str) -> None:
+    path = tmp_path / "payments.csv"
+    path.write_bytes(content.encode("latin-1"))
+    command.refuses("demo", "bank", "--payments", path, code="bad_option", naming=naming)
+
+
+def test_a_file_of_payments_that_is_not_there(command: Command, tmp_path: Path) -> None:
+    command.refuses("demo", "bank", "--payments", tmp_path / "nowhere.csv", code="bad_option", naming="nowhere.csv")
+
+
+def test_as_a_process_a_refusal_is_exit_status_1_and_one_line() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "polonaise.cli", "server", "run", "--coordinator", "zookeeper:x"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("polonaise: [bad_option] ")
+    assert len(ended.stderr.splitlines()) == 1
