@@ -12,10 +12,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from zlib import crc32
 
 import pytest
 
 from polonaise.cli import main
+from polonaise.log.control import encode_header
 
 CONTROL = "polonaise-storage.ctl"
 
@@ -180,10 +182,6 @@ def test_a_damaged_control_file(command: Command, tmp_path: Path, raw: bytes) ->
 
 
 def test_a_directory_of_another_format(command: Command, tmp_path: Path) -> None:
-    from zlib import crc32
-
-    from polonaise.log.control import encode_header
-
     raw = bytearray(encode_header(bytes(16), 0))
     raw[4] = 9
     raw[124:128] = crc32(raw[:124]).to_bytes(4, "little")
@@ -193,35 +191,16 @@ def test_a_directory_of_another_format(command: Command, tmp_path: Path) -> None
 
 
 def test_a_directory_that_another_process_has(command: Command, tmp_path: Path) -> None:
-    first = subprocess.Popen(
-        [sys.executable, "-m", "polonaise.cli", "storage", "run", "--directory", str(tmp_path)], stdout=subprocess.PIPE
-    )
-    try:
-        assert first.stdout is not None
-        first.stdout.readline()
-        # A new directory is taken when its first server comes: what is there by then is somebody's.
-        from polonaise.log.control import encode_header
-
-        (tmp_path / "other").mkdir()
-        (tmp_path / "other" / CONTROL).write_bytes(encode_header(bytes(range(16)), 0))
-    finally:
-        first.terminate()
-        first.wait()
-        assert first.stdout is not None
-        first.stdout.close()
-    second = subprocess.Popen(
-        [sys.executable, "-m", "polonaise.cli", "storage", "run", "--directory", str(tmp_path / "other")],
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert second.stdout is not None
-        assert second.stdout.readline().startswith(b"listening ")
-        command.refuses("storage", "run", "--directory", tmp_path / "other", code="directory_in_use", naming="other")
-    finally:
-        second.terminate()
-        assert second.wait() == 0
-        assert second.stdout is not None
-        second.stdout.close()
+    (tmp_path / CONTROL).write_bytes(encode_header(bytes(range(16)), 0))
+    arguments = ["storage", "run", "--directory", str(tmp_path)]
+    with subprocess.Popen([sys.executable, "-m", "polonaise.cli", *arguments], stdout=subprocess.PIPE) as first:
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline().startswith(b"listening ")
+            command.refuses(*arguments, code="directory_in_use", naming=str(tmp_path))
+        finally:
+            first.terminate()
+    assert first.returncode == 0
 
 
 # ---------------------------------------------------------------------- demo

@@ -93,5 +93,5 @@ class World:
 async def until(holds: Callable[[], Any], within_s: float = 2.0) -> None:
     """Wait until something has come about."""
     async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - what is waited for has no event
+        while not holds():
             await asyncio.sleep(0.001)

@@ -78,7 +78,7 @@ class Scene:
 
     async def until(self, happens: Callable[[], bool]) -> None:
         """Look again and again, so often that little can have happened since it became so."""
-        while not happens():  # noqa: ASYNC110 - virtual time, and a disk tells nobody
+        while not happens():
             await asyncio.sleep(0.00001)
 
     def put(self, name: str, contents: bytes) -> None:

@@ -149,7 +149,7 @@ GREETING = hello(ROLE_CLIENT, "raw", cluster_key=KEY, node=9)
 async def until(holds: Callable[[], bool], deadline_s: float = 60.0) -> None:
     """In virtual time."""
     async with asyncio.timeout(deadline_s):
-        while not holds():  # noqa: ASYNC110 - what is waited for are states of peers, which tell nobody
+        while not holds():
             await asyncio.sleep(0.005)
 
 

@@ -78,6 +78,8 @@ class Town:
         node.start()
         assert node.process is not None
         await node.process.ended()
+        if node.process.failure is not None:
+            raise node.process.failure
         return results[0]
 
     async def log(self) -> list[bytes]:

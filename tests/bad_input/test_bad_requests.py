@@ -1,0 +1,356 @@
+"""What applications and disks do to a whole cluster: each mistake has its own error, and nothing is lost by it.
+
+Through the public client, against the production server and storage nodes in the simulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from storyrig import Fold, Town
+
+from polonaise.client.log import Log
+from polonaise.client.protocol.draft import Change, Expectation, Limits, Lock
+from polonaise.client.settings import ClientSettings
+from polonaise.coordination.values import ClusterDescription
+from polonaise.errors import (
+    AppendFailed,
+    AppendUnknown,
+    BadOption,
+    BeyondLog,
+    BodyTooLarge,
+    ClientAhead,
+    DeadlineExceeded,
+    ExpectationFailed,
+    LockConflict,
+    PolonaiseError,
+    ProducerFenced,
+    ProducerSequence,
+    Retry,
+    TooManyLocks,
+    UnknownPartition,
+    WrongClusterKey,
+)
+from polonaise.host import Host
+from polonaise.simulator.cluster import Node
+from polonaise.terms import Transaction
+
+BEFORE = b"was there before"
+
+
+def after(mistake: Callable[[Log], Awaitable[None]], seed: int = 1) -> None:
+    """Make a mistake in a cluster that holds something; then it holds that still, and takes more."""
+
+    async def story(town: Town) -> None:
+        async def good(log: Log) -> None:
+            await log.append(BEFORE, partition=0)
+
+        await town.application("good", good)
+        await town.application("bad", mistake)
+        await town.application("good", good)
+        assert (await town.log()).count(BEFORE) == 2
+
+    Town(seed).run(story)
+
+
+def checked(raised: pytest.ExceptionInfo[PolonaiseError], code: str, retry: Retry, *naming: str) -> None:
+    error = raised.value
+    assert (error.code, error.retry) == (code, retry)
+    assert all(each in error.text for each in naming), error.text
+
+
+# ---------------------------------------------------------------------- appends
+
+
+def test_a_body_over_the_inline_limit() -> None:
+    async def mistake(log: Log) -> None:
+        with pytest.raises(BodyTooLarge) as raised:
+            log.append(bytes(2**20 + 1), partition=0)
+        checked(raised, "body_too_large", Retry.NEVER, "1048577", "1048576")
+        await log.append(bytes(2**20), partition=0)
+
+    after(mistake)
+
+
+def test_a_body_over_the_servers_limit_by_a_client_that_knows_of_none() -> None:
+    """The whole connection's frame is refused by name; what was sent before and after it is decided."""
+
+    async def story(town: Town) -> None:
+        receipts: list[Any] = []
+
+        async def careless(node: Node, host: Host) -> None:
+            settings = ClientSettings(limits=Limits(body_bytes_max=2**24))
+            async with Log(host, town.cluster.coordinator(node, host), settings=settings) as log:
+                await log.ready(0)
+                receipts.append(await asyncio.gather(log.append(bytes(2**20 + 1), 0), return_exceptions=True))
+                await log.append(BEFORE, 0)
+
+        node = Node(town.cluster, "careless", careless)
+        node.start()
+        assert node.process is not None
+        await node.process.ended()
+        ((outcome,),) = receipts
+        assert isinstance(outcome, PolonaiseError)
+        assert await town.log() == [BEFORE]
+
+    Town(1).run(story)
+
+
+def test_too_many_locks() -> None:
+    async def mistake(log: Log) -> None:
+        with pytest.raises(TooManyLocks) as raised:
+            log.append(b"", partition=0, locks=[Lock("row", n) for n in range(1_001)])
+        checked(raised, "too_many_locks", Retry.NEVER, "1001", "1000")
+        await log.append(b"", partition=0, locks=[Lock("row", n) for n in range(1_000)])
+
+    after(mistake)
+
+
+@pytest.mark.parametrize("partition", [-1, 1, 2**31])
+def test_an_unknown_partition(partition: int) -> None:
+    async def mistake(log: Log) -> None:
+        for ask in (
+            lambda: log.append(b"", partition),
+            lambda: log.read(partition),
+        ):
+            with pytest.raises(UnknownPartition) as raised:
+                ask()
+            checked(raised, "unknown_partition", Retry.NEVER, str(partition), "0 to 0")
+        with pytest.raises(UnknownPartition):
+            await log.high_water_mark(partition)
+
+    after(mistake)
+
+
+def test_an_append_on_stale_state() -> None:
+    async def mistake(log: Log) -> None:
+        lock = [Lock("account", 7)]
+        newer = await log.append(b"", 0, locks=lock)
+        with pytest.raises(LockConflict) as raised:
+            await log.append(b"", 0, high_water_mark=newer.id - 1, locks=lock)
+        checked(raised, "lock_conflict", Retry.REBUILT, str(newer.id))
+        assert isinstance(raised.value, LockConflict)
+        assert raised.value.conflict == newer.id
+
+    after(mistake)
+
+
+def test_an_expectation_that_does_not_hold() -> None:
+    async def mistake(log: Log) -> None:
+        await log.append(b"", 0, changes=[Change.set(b"k", b"v")])
+        for wrong in (Expectation.absent(b"k"), Expectation.equals(b"k", b"w"), Expectation.position(0)):
+            with pytest.raises(ExpectationFailed) as raised:
+                await log.append(b"", 0, expectations=[wrong])
+            checked(raised, "expectation_failed", Retry.REBUILT)
+
+    after(mistake)
+
+
+def test_a_producer_that_skips_a_number_or_was_opened_again() -> None:
+    async def mistake(log: Log) -> None:
+        first = await log.producer("billing", partition=0)
+        with pytest.raises(ProducerSequence) as raised:
+            await first.append(5, b"")
+        checked(raised, "producer_sequence", Retry.NEVER)
+        await log.producer("billing", partition=0)
+        with pytest.raises(ProducerFenced) as raised_too:
+            await first.append(0, b"")
+        checked(raised_too, "producer_fenced", Retry.NEVER)
+
+    after(mistake)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"data": "text"}, id="a body that is no bytes"),
+        pytest.param({"data": b"", "header": 2**31}, id="a header of 33 bits"),
+        pytest.param({"data": b"", "changes": [Change.set(b"k" * 1_025, b"")]}, id="a key too long"),
+        pytest.param({"data": b"", "changes": [Change.set(b"k", bytes(65_537))]}, id="a value too long"),
+    ],
+)
+def test_an_append_that_cannot_be_meant(options: dict[str, Any]) -> None:
+    async def mistake(log: Log) -> None:
+        with pytest.raises(BadOption) as raised:
+            log.append(partition=0, **options)
+        checked(raised, "bad_option", Retry.NEVER)
+
+    after(mistake)
+
+
+# ---------------------------------------------------------------------- who is who
+
+
+def test_a_client_ahead_of_the_log() -> None:
+    async def story(town: Town) -> None:
+        ahead = Fold(lambda value, tx: value)
+        ahead.apply(Transaction(0, 41, 0, b"", 0, 1, 1, 1))
+
+        async def main(log: Log) -> None:
+            with pytest.raises(ClientAhead) as raised:
+                await log.ready(0, timeout=60)
+            checked(raised, "client_ahead", Retry.NEVER, "41", "0")
+            with pytest.raises(ClientAhead):
+                await log.run(lambda tx: tx.append(b"never"), partition=0, timeout=60)
+
+        async def good(log: Log) -> None:
+            await log.append(BEFORE, 0)
+
+        await town.application("good", good)
+        await town.application("ahead", main, ahead)
+        assert await town.log() == [BEFORE]
+
+    Town(1).run(story)
+
+
+class OtherCluster:
+    """A coordinator that is asked for one cluster and tells another one's key: a mixed-up configuration."""
+
+    def __init__(self, coordinator: Any) -> None:
+        self._coordinator = coordinator
+
+    async def describe(self) -> ClusterDescription:
+        return replace(await self._coordinator.describe(), key=b"k" * 16)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coordinator, name)
+
+
+def test_a_client_of_another_cluster() -> None:
+    async def story(town: Town) -> None:
+        async def stray(node: Node, host: Host) -> None:
+            async with Log(host, OtherCluster(town.cluster.coordinator(node, host))) as log:  # type: ignore[arg-type]
+                with pytest.raises(WrongClusterKey) as raised:
+                    await log.ready(0, timeout=60)
+                checked(raised, "wrong_cluster_key", Retry.NEVER, "another cluster")
+
+        node = Node(town.cluster, "stray", stray)
+        node.start()
+        assert node.process is not None
+        await node.process.ended()
+        assert await town.log() == []
+
+    Town(1).run(story)
+
+
+def test_reading_what_is_not_there() -> None:
+    async def mistake(log: Log) -> None:
+        for id in (-1, 1, 2**62):
+            with pytest.raises(BeyondLog) as raised:
+                await log.transaction(id, 0)
+            checked(raised, "beyond_log", Retry.AGAIN, str(id))
+
+    after(mistake)
+
+
+# ---------------------------------------------------------------------- disks
+
+
+def test_a_full_disk_on_a_minority_is_left_out_and_comes_back() -> None:
+    async def story(town: Town) -> None:
+        async def main(log: Log) -> None:
+            for number in range(10):
+                await log.append(b"%d" % number, 0)
+            disk = town.cluster.storage[0].machine.disk
+            disk.fill(10)
+            for number in range(10, 60):
+                receipt = await log.run(lambda tx, n=number: tx.append(b"%d" % n), partition=0, timeout=60)
+                assert receipt.committed
+            disk.free()
+
+        await town.application("writer", main)
+        assert await town.log() == [b"%d" % number for number in range(60)]
+        assert town.world.faults["full_disk"]
+        await engaged(town, 3)
+
+    Town(1).run(story)
+
+
+def test_full_disks_everywhere_refuse_appends_by_name_and_lose_nothing() -> None:
+    async def story(town: Town) -> None:
+        disks = [node.machine.disk for node in town.cluster.storage]
+
+        async def main(log: Log) -> None:
+            for number in range(10):
+                await log.append(b"%d" % number, 0)
+            for disk in disks:
+                disk.fill(10)
+            waits = log.submit(lambda tx: tx.append(b"waits"), partition=0)
+            with pytest.raises(AppendFailed):
+                await log.append(bytes(1_000), 0)
+            assert not waits.done
+            # What is there is served all the same.
+            assert [tx.data async for tx in log.read(0, timeout=60)] == [b"%d" % number for number in range(10)]
+            for disk in disks:
+                disk.free()
+            assert (await waits).id == 10
+
+        await town.application("writer", main)
+        assert await town.log() == [*(b"%d" % number for number in range(10)), b"waits"]
+        await engaged(town, 3)
+
+    Town(1).run(story)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_failed_syncs_of_a_minority_lose_nothing_and_the_replica_comes_back(seed: int) -> None:
+    async def story(town: Town) -> None:
+        async def main(log: Log) -> None:
+            for number in range(60):
+                if number % 20 == 10:
+                    town.cluster.storage[number // 20].machine.disk.fail_syncs(1)
+                await log.run(lambda tx, n=number: tx.append(b"%d" % n), partition=0, timeout=60)
+                if number % 20 == 19:
+                    await until_engaged(log, 3)
+
+        await town.application("writer", main)
+        assert town.world.faults["failed_sync"] == 3
+        assert await town.log() == [b"%d" % number for number in range(60)]
+
+    Town(seed).run(story)
+
+
+def test_syncs_that_fail_on_a_majority_at_once_stop_the_partition_and_it_says_why() -> None:
+    """Fail-safe: who may have lost something is not believed, and without a majority to believe nothing is decided."""
+
+    async def story(town: Town) -> None:
+        async def main(log: Log) -> None:
+            await log.append(BEFORE, 0)
+            for node in town.cluster.storage:
+                node.machine.disk.fail_syncs(1)
+            with pytest.raises(AppendUnknown):
+                await log.run(lambda tx: tx.append(b"undecided"), partition=0, timeout=30)
+            health = await log.health(0, timeout=30)
+            assert not health["partitions"]["0"]["ready"]
+            assert "they may hold committed transactions" in health["partitions"]["0"]["waits_for"]
+
+        await town.application("writer", main)
+        for node in town.cluster.storage:
+            path = next(path for path in node.machine.disk.paths() if path.endswith(".seq"))
+            assert BEFORE in node.machine.disk.contents(path), "what was acknowledged is there, for an operator"
+
+    Town(1).run(story)
+
+
+async def engaged(town: Town, count: int) -> None:
+    async def look(log: Log) -> None:
+        await until_engaged(log, count)
+
+    await town.application("operator", look)
+
+
+async def until_engaged(log: Log, count: int) -> None:
+    """Until so many replicas take part in the session; in virtual time."""
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                health = await log.health(0, timeout=30)
+                if len(health["partitions"]["0"]["engaged"]) == count:
+                    return
+            except DeadlineExceeded:
+                pass
+            await asyncio.sleep(0.1)
