@@ -1,5 +1,8 @@
 # Every target makes its own virtual environment first, so a bare machine with Python 3.11+ needs nothing else.
-PYTHON ?= $(shell command -v python3.14 || command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+# The first Python that runs, is new enough and can make environments: a name on the PATH alone proves nothing.
+PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
+	$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && \
+	echo $$python && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
@@ -12,6 +15,7 @@ MODEL_ARGUMENTS ?=
 .PHONY: check test demo simulate model bench format clean
 
 $(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,all]'
 	touch $(STAMP)

@@ -93,6 +93,7 @@ def test_a_body_over_the_servers_limit_by_a_client_that_knows_of_none() -> None:
         node.start()
         assert node.process is not None
         await node.process.ended()
+        assert node.process.failure is None
         ((outcome,),) = receipts
         assert isinstance(outcome, PolonaiseError)
         assert await town.log() == [BEFORE]
@@ -232,6 +233,7 @@ def test_a_client_of_another_cluster() -> None:
         node.start()
         assert node.process is not None
         await node.process.ended()
+        assert node.process.failure is None
         assert await town.log() == []
 
     Town(1).run(story)

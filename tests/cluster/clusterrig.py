@@ -30,7 +30,7 @@ def running(directory: Path, **options: Any) -> Iterator[LocalCluster]:
         pids = [node.pid for node in running]
         cluster.stop()
         assert [node.exit_status for node in running] == [0] * len(running), "a clean stop is no error"
-        assert not any(pid is not None and os.path.exists(f"/proc/{pid}") for pid in pids)
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
     for node in nodes(cluster):
         assert "Traceback" not in node.log, f"{node.name} wrote a traceback:\n{node.log[-3000:]}"
 

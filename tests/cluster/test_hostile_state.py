@@ -6,6 +6,7 @@ Each gets its own answer, nothing of it reaches the log, and the others are not 
 from __future__ import annotations
 
 import struct
+import time
 
 import pytest
 from hostilerig import Peer, Target, dial, greet, mount, one_append
@@ -184,6 +185,20 @@ async def test_an_append_of_another_count_than_it_carries_is_refused(server: Tar
         assert isinstance(refused, Refused)
         assert refused.code in ("protocol_error", "body_too_large")
     assert await committed(server) == before
+
+
+async def test_a_frame_of_more_appends_than_one_turn_bears_is_refused_before_it_is_looked_at(server: Target) -> None:
+    """Two million rows, so that reading them alone would stop the server for everybody."""
+    count = 2_000_000
+    async with greet(server) as peer:
+        await mounted(peer)
+        began_s = time.monotonic()
+        peer.say(Append(1, count, 0, columns=bytes(28 * count), payload=[]), partition=0)
+        refused = await heard(peer, Refused)
+        assert isinstance(refused, Refused)
+        assert refused.code == "body_too_large"
+        assert time.monotonic() - began_s < 5
+        assert isinstance(await peer.answer(HighWaterMark()), HighWaterMarkIs), "the connection goes on"
 
 
 async def test_a_thousand_locks_are_allowed(server: Target) -> None:

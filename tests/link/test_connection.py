@@ -80,6 +80,20 @@ def test_the_cluster_key_is_told_only_to_those_who_have_it(key: bytes) -> None:
     run(scenario)
 
 
+def test_a_refusal_is_fit_for_a_log_whatever_the_peer_calls_it() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.server.on_message = lambda connection, message, request, partition: connection.send(
+            Refused(0, "evil\nCRITICAL all is lost\x1b[2J" + "x" * 5_000, "and\x00so on"), request=request
+        )
+        connection = await rig.connect()
+        with pytest.raises(PolonaiseError) as refused:
+            await connection.request(HighWaterMark(), deadline_s=5)
+        assert str(refused.value).isprintable()
+        assert len(str(refused.value)) < 500
+
+    run(scenario)
+
+
 def test_what_arrived_with_it_waits_while_reading_is_paused() -> None:
     """One packet may hold thousands of questions: a pause that came after them all would bound nothing."""
     heard: list[int] = []

@@ -1,0 +1,115 @@
+"""Payments: what a bank's file means, what is wrong with its rows, and payments made up from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from polonaise.demo.payments import COLUMNS, Payment, make_payments, read_payments
+from polonaise.errors import BadOption
+
+BANK_1993 = Path(__file__).parents[3] / "shared" / "data" / "bank-1993.csv"
+
+
+def csv_of(directory: Path, rows: Sequence[str], columns: Sequence[str] = COLUMNS) -> Path:
+    path = directory / "payments.csv"
+    path.write_text("\n".join([",".join(columns), *rows]) + "\n")
+    return path
+
+
+def row(number: int, account: object, direction: str, amount: object, balance: object) -> str:
+    return f"{number},{account},1993-01-05,{direction},cash,{amount},{balance},"
+
+
+def test_a_row_is_a_payment_to_or_from_its_account(tmp_path: Path) -> None:
+    book = read_payments(csv_of(tmp_path, [row(1, 7, "credit", "100.50", "300.50"), row(2, 7, "debit", 50, "250.5")]))
+    assert book.payments == [
+        Payment(1, 0, 7, 10_050, "cash", "1993-01-05"),
+        Payment(2, 7, 0, 5_000, "cash", "1993-01-05"),
+    ]
+    assert [payment.change(7) for payment in book.payments] == [10_050, -5_000]
+    assert not book.refuses_overdrafts, "the bank allowed them"
+
+
+def test_an_account_opens_with_its_first_balance_before_that_row(tmp_path: Path) -> None:
+    rows = [row(1, 7, "credit", 100, 300), row(2, 8, "debit", 30, 20), row(3, 7, "debit", 1, 299)]
+    book = read_payments(csv_of(tmp_path, rows))
+    assert book.opening == {7: 20_000, 8: 5_000}
+    assert book.bank_balances == {7: 29_900, 8: 2_000}
+    assert book.payments_of == {7: 2, 8: 1}
+
+
+def test_bad_rows_are_counted_and_named_by_their_lines_and_the_others_are_used(tmp_path: Path) -> None:
+    bad = {
+        "an account that is no number": row(1, "seven", "credit", 1, 1),
+        "an account that can't be": row(1, 0, "credit", 1, 1),
+        "no direction": row(1, 7, "sideways", 1, 1),
+        "no amount": row(1, 7, "credit", "", 1),
+        "not a number": row(1, 7, "credit", "NaN", 1),
+        "endless": row(1, 7, "credit", "Infinity", 1),
+        "negative": row(1, 7, "credit", -1, 1),
+        "no balance": row(1, 7, "credit", 1, "much"),
+        "cut short": "1,7",
+        "no id": ",7,1993-01-05,credit,cash,1,1,",
+    }
+    rows = [row(1, 7, "credit", 1, 1), *bad.values(), row(2, 7, "credit", 1, 2)]
+    book = read_payments(csv_of(tmp_path, rows))
+    assert [payment.id for payment in book.payments] == [1, 2]
+    assert [line.split(":")[0] for line in book.bad_rows] == [f"line {3 + place}" for place in range(len(bad))]
+    assert all(line.split(":", 1)[1].strip() for line in book.bad_rows), "each says what is wrong"
+
+
+def test_accounts_whose_rows_do_not_chain_are_named_and_not_compared(tmp_path: Path) -> None:
+    rows = [
+        row(1, 7, "credit", 1, 10),
+        row(2, 8, "credit", 1, 10),
+        row(3, 7, "credit", 1, "11.09"),  # rounded by the bank
+        row(4, 8, "credit", 1, "11.50"),  # something else happened to it
+    ]
+    book = read_payments(csv_of(tmp_path, rows))
+    assert book.unchained == [8]
+    assert set(book.bank_balances) == {7}
+    assert len(book.payments) == 4
+
+
+def test_columns_may_be_in_any_order_and_more_than_needed(tmp_path: Path) -> None:
+    columns = ["more", *reversed(COLUMNS)]
+    values = ["x", *reversed(row(1, 7, "credit", 1, 2).split(","))]
+    assert len(read_payments(csv_of(tmp_path, [",".join(values)], columns)).payments) == 1
+
+
+@pytest.mark.parametrize("missing", COLUMNS)
+def test_a_file_without_a_column_is_refused_and_the_column_named(tmp_path: Path, missing: str) -> None:
+    with pytest.raises(BadOption, match=missing):
+        read_payments(csv_of(tmp_path, [], [column for column in COLUMNS if column != missing]))
+
+
+def test_made_up_payments_are_those_of_their_seed() -> None:
+    assert make_payments(500, seed=3).payments == make_payments(500, seed=3).payments
+    assert make_payments(500, seed=3).payments != make_payments(500, seed=4).payments
+
+
+def test_made_up_payments_can_be_made() -> None:
+    book = make_payments(5_000, seed=1)
+    assert [payment.id for payment in book.payments] == list(range(5_000))
+    assert all(payment.amount >= 0 and payment.accounts for payment in book.payments)
+    assert all(account in book.opening for payment in book.payments for account in payment.accounts)
+    assert all(payment.source != payment.target for payment in book.payments)
+    assert sum(book.payments_of.values()) == sum(len(payment.accounts) for payment in book.payments)
+
+
+def test_a_payment_is_read_as_it_was_written() -> None:
+    for payment in make_payments(100, seed=2).payments:
+        assert Payment.decode(payment.encode()) == payment
+
+
+@pytest.mark.skipif(not BANK_1993.exists(), reason="the bank's file is not part of the repository")
+def test_the_banks_year() -> None:
+    book = read_payments(BANK_1993)
+    assert len(book.payments) == 27_215
+    assert len(book.payments_of) == len(book.opening) == 1_111
+    assert book.bad_rows == []
+    assert set(book.unchained).isdisjoint(book.bank_balances)
+    assert len(book.unchained) + len(book.bank_balances) == 1_111
