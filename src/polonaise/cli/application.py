@@ -12,7 +12,7 @@ from polonaise.errors import BadOption
 
 application = typer.Typer(
     name="polonaise",
-    help="A distributed write-ahead log: optimistic locks, quorum commits, exactly-once feeds.",
+    help="A distributed write-ahead log: optimistic locks, quorum commits, feeds in order without gaps.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -61,7 +61,9 @@ def storage_run(
 def server_run(
     coordinator: Annotated[str, typer.Option(help="file:PATH, a directory of this machine.")],
     storage: Annotated[str, typer.Option(help="Addresses of the storage nodes, for a new cluster: A,B,C.")] = "",
-    partitions: Annotated[int, typer.Option(min=1, max=4096, help="Partitions of a new cluster.")] = 1,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Partitions of a new cluster: 1 unless said.")
+    ] = None,
     listen: Annotated[
         str, typer.Option(help="host:port or unix:/path; port 0 lets the system choose.")
     ] = "127.0.0.1:0",

@@ -37,9 +37,13 @@ async def run_storage(host: Host, settings: StorageSettings, ready: Ready) -> No
 
 
 async def run_server(
-    host: Host, coordinator_address: str, storage: tuple[StorageId, ...], partitions: int, settings: ServerSettings,
+    host: Host,
+    coordinator_address: str,
+    storage: tuple[StorageId, ...],
+    partitions: int | None,
+    settings: ServerSettings,
     ready: Ready,
-) -> None:  # fmt: skip
+) -> None:
     """Run a server until cancelled. Makes the cluster if there is none and `storage` says of what."""
     for address in storage:
         check_storage_address(address)  # before it is in the description of a cluster for good
@@ -49,11 +53,15 @@ async def run_server(
     except NotInitialized:
         if not storage:
             raise BadOption("no cluster here yet: name its storage nodes with --storage A,B,C") from None
-        description = ClusterDescription(secrets.token_bytes(16), partitions, storage)
+        description = ClusterDescription(secrets.token_bytes(16), partitions or 1, storage)
         try:
             await coordinator.initialize(description)
         except AlreadyInitialized:
             description = await coordinator.describe()
+    if partitions is not None and partitions != description.partitions:
+        raise BadOption(
+            f"this cluster has {description.partitions} partitions for good; --partitions names {partitions}"
+        )
     if storage and set(storage) != set(description.storage):
         raise BadOption(
             f"this cluster's storage nodes are {', '.join(description.storage)}; --storage names {', '.join(storage)}"

@@ -51,7 +51,7 @@ def _read_segment(raw: bytes, replica: Replica) -> None:
 
 
 def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) -> TransactionId:
-    """The last id that would still be there if the power went now; a quick look that checks frames, not batches."""
+    """The last id that would still be there if the power went now; a quick look without the node's own code."""
     last = -1
     prefix = f"{directory}/{partition}/"
     for path in disk.paths():
@@ -68,7 +68,10 @@ def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) ->
             offset = start + frame.length
             if offset > len(raw):
                 break
-            last = Batch(memoryview(raw)[start:]).last
+            try:
+                last = Batch.parse(memoryview(raw)[start:offset]).last
+            except BatchDamaged:
+                break  # Torn: its frame was written, the batch was not.
     return last
 
 

@@ -225,5 +225,9 @@ class Draft:
         self.operations += operations([], [Change.delete(key)])
 
     def abandon(self, reason: str = "the context abandoned the transaction") -> None:
-        """Append nothing after all. `return tx.abandon("why")` ends the context; `run` then raises `Abandoned`."""
+        """Append nothing after all. `return tx.abandon("why")` ends the context; `run` then raises `Abandoned`.
+
+        It is final, and it is said of the state that the view had applied when the context ran. Where that must be
+        the newest, wait for it first (`Log.high_water_mark`, then `Log.wait_applied`).
+        """
         self.abandoned = reason
