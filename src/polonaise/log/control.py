@@ -174,8 +174,9 @@ class ControlFile:
     async def load(self, partition: PartitionId) -> ControlSlot | None:
         """What this node promised for the partition; None when it was never created here.
 
-        It is written once more before anybody is told: what reads back may only be in the memory of the machine,
-        left there by a process whose sync failed, and then no later sync would make up for it.
+        It is written once more, where it is, before anybody is told: what reads back may only be in the memory of the
+        machine, left there by a process that died or whose sync failed. Where it is, because until it is durable the
+        other sector may be the only one that a power loss leaves whole.
 
         Raises `ControlFileDamaged` when there are files whose promises can't be read, or when a newer promise than
         the one that can be read is known to have existed.
@@ -199,15 +200,18 @@ class ControlFile:
         if slot is not None and slot.cuts == copy.cuts:
             evidence = max(evidence, slot.evidence, key=lambda e: (e.last, e.segment_first, e.offset))
         loaded = ControlSlot(self, copy, evidence, newest)
+        await self.write_copy(partition, newest, copy.encode(), sync=True)
         await loaded.save(copy.promises)
         return loaded
 
     async def create(self, partition: PartitionId) -> ControlSlot:
-        """Make a partition: its promises first, then its directory, so that a directory always has promises."""
+        """Make a partition: its promises first, then its directory, so that a directory always has promises.
+
+        The file grows by the write alone: another partition may be made at the same time, and a length that was asked
+        for before it wrote would cut its promises off.
+        """
         disk = self._host.disk
         start = _offset(partition)
-        if await self._file.size() < start + PARTITION_BYTES:
-            await self._file.truncate(start + PARTITION_BYTES)
         copy = Copy(partition, 1, 0, Promises(), NO_EVIDENCE)
         await self._file.write(start, [copy.encode(), copy.encode(), bytes(SECTOR_BYTES)], sync=True)
         await disk.make_directory(self.partition_directory(partition))
