@@ -138,7 +138,8 @@ class Feeding:
     ) -> memoryview:
         """Committed batches from `first` on, from an engaged replica; `last` must be committed.
 
-        A replica that cannot read them is passed over, and ends the session: it has to be repaired.
+        A replica that cannot read them is passed over, and ends the session: it has to be repaired. When none of
+        them can, that is `PartitionNotReady`, whatever they say: what ails a replica passes, for those who ask here.
         """
         owner = self._owner
         writing = owner.writing
@@ -149,14 +150,14 @@ class Feeding:
         request = ReadBatches(writing.session, first, last, bytes_max, int(with_data), after_time_us)
         names = list(writing.engaged)
         self._next_source += 1
-        error: PolonaiseError = PartitionNotReady("no engaged replica")
+        troubles: list[str] = []
         for turn in range(len(names)):
             name = names[(self._next_source + turn) % len(names)]
             try:
                 answer = expect(await owner.link(name).ask_bulk(request, owner.partition), Batches)
                 return memoryview(answer.payload[0] if answer.payload else b"")
             except PolonaiseError as failed:
-                error = failed
+                troubles.append(f"{name}: {failed}")
                 if failed.code in ("segment_damaged", "partition_unavailable"):
-                    writing.end(f"{name}: {failed}")
-        raise error
+                    writing.end(troubles[-1])
+        raise PartitionNotReady(f"no engaged replica could read {first} just now: {'; '.join(troubles) or 'none'}")

@@ -1,0 +1,112 @@
+"""Reading history from replicas: what ails one of them is never told to a client as if it were the client's fault."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from polonaise.errors import (
+    BeyondLog,
+    ConnectionLost,
+    DataDamaged,
+    PartitionNotReady,
+    PartitionUnavailable,
+    PolonaiseError,
+    Retry,
+    SegmentDamaged,
+)
+from polonaise.host import Host
+from polonaise.server.feeding import Feeding
+from polonaise.server.settings import ServerSettings
+from polonaise.wire.messages import Batches
+
+
+class Writing:
+    session = 7
+
+    def __init__(self, engaged: dict[str, Any]) -> None:
+        self.engaged = engaged
+        self.ended: list[str] = []
+
+    def end(self, reason: str) -> None:
+        self.ended.append(reason)
+
+
+class Link:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def ask_bulk(self, request: Any, partition: int) -> Any:
+        if isinstance(self.answer, PolonaiseError):
+            raise self.answer
+        return self.answer
+
+
+class Owner:
+    partition = 0
+    committed = 10
+    waits_for = "a quorum"
+
+    def __init__(self, answers: dict[str, Any] | None) -> None:
+        self.links = {name: Link(answer) for name, answer in (answers or {}).items()}
+        self.writing = None if answers is None else Writing(self.links)
+
+    def link(self, name: str) -> Link:
+        return self.links[name]
+
+
+def feeding(owner: Owner) -> Feeding:
+    return Feeding(cast(Host, None), ServerSettings(), cast(Any, owner))
+
+
+def read(owner: Owner, first: int = 0, last: int = 10) -> bytes:
+    return bytes(asyncio.run(feeding(owner).read(first, last, 100)))
+
+
+@pytest.mark.parametrize(
+    "fault", [PartitionUnavailable("is being opened"), SegmentDamaged("x"), DataDamaged("x"), ConnectionLost("x")]
+)
+def test_a_fault_of_the_only_replica_is_told_as_something_that_passes(fault: PolonaiseError) -> None:
+    with pytest.raises(PartitionNotReady, match=fault.code) as told:
+        read(Owner({"storage-0": fault}))
+    assert told.value.retry is Retry.AGAIN
+
+
+@pytest.mark.parametrize("fault", [PartitionUnavailable("is being opened"), SegmentDamaged("x")])
+def test_a_replica_that_cannot_read_is_passed_over_and_ends_the_session(fault: PolonaiseError) -> None:
+    owner = Owner({"storage-0": fault, "storage-1": Batches(10, payload=[b"found"]), "storage-2": fault})
+
+    async def thrice() -> list[bytes]:
+        reads = feeding(owner)
+        return [bytes(await reads.read(0, 10, 100)) for _ in range(3)]
+
+    assert asyncio.run(thrice()) == [b"found"] * 3
+    assert owner.writing is not None
+    assert {reason.partition(":")[0] for reason in owner.writing.ended} == {"storage-0", "storage-2"}
+
+
+def test_a_lost_connection_is_no_reason_to_end_the_session() -> None:
+    owner = Owner({"storage-0": ConnectionLost("gone"), "storage-1": ConnectionLost("gone")})
+    with pytest.raises(PartitionNotReady, match=r"storage-0.*storage-1|storage-1.*storage-0"):
+        read(owner)
+    assert owner.writing is not None
+    assert owner.writing.ended == []
+
+
+def test_the_sources_take_turns() -> None:
+    owner = Owner({name: Batches(10, payload=[name.encode()]) for name in ("a", "b", "c")})
+
+    async def thrice() -> set[bytes]:
+        reads = feeding(owner)
+        return {bytes(await reads.read(0, 10, 100)) for _ in range(3)}
+
+    assert asyncio.run(thrice()) == {b"a", b"b", b"c"}
+
+
+def test_without_a_session_it_waits_and_above_the_mark_it_refuses() -> None:
+    with pytest.raises(PartitionNotReady, match="a quorum"):
+        read(Owner(None))
+    with pytest.raises(BeyondLog):
+        read(Owner({"a": Batches(10)}), last=11)
