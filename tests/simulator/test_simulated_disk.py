@@ -306,6 +306,37 @@ def test_a_lock_is_free_again_when_its_holder_is_dead() -> None:
     assert answers == ["locked", "in use", "locked"]
 
 
+def test_nothing_under_way_happens_after_a_power_loss() -> None:
+    answers: list[str] = []
+
+    async def doomed(host: Host) -> None:
+        file = await durable_file(host, "a", b"old")
+        late.append(asyncio.create_task(file.write(0, [b"new"])))
+        late.append(asyncio.create_task(host.disk.lock("lock")))
+        await asyncio.sleep(0)
+        begun.set()
+        await asyncio.sleep(1e6)
+
+    async def heir(host: Host) -> None:
+        await asyncio.sleep(1)
+        await host.disk.lock("lock")
+        answers.append("locked")
+
+    async def scenario() -> None:
+        machine = world.machine("a")
+        machine.start(doomed)
+        await begun.wait()
+        machine.power_loss()
+        await machine.start(heir).ended()
+
+    for seed in range(20):
+        world, begun = World(seed), asyncio.Event()
+        late: list[asyncio.Task[object]] = []
+        world.run(scenario())
+        assert contents(world)["a"] == b"old"
+    assert answers == ["locked"] * 20
+
+
 def stored(world: World, data: bytes) -> SimulatedDisk:
     """The disk of machine a with a file of this data, and nobody running."""
 

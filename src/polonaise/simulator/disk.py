@@ -253,8 +253,7 @@ class SimulatedDisk:
         """Free its locks; what it had under way happens in part, unless there is no power to do it."""
         for port in [port for port in self.ports if port.process is process]:
             self.ports.remove(port)
-            if not powerless:
-                port.break_off()
+            port.break_off(powerless=powerless)
         for file, holder in list(self.locks.items()):
             if holder is process:
                 del self.locks[file]

@@ -76,9 +76,11 @@ class DiskPort:
         else:
             future.set_result(None)
 
-    def break_off(self) -> None:
-        """The process was killed: each call under way has happened, or not, or in part."""
+    def break_off(self, *, powerless: bool) -> None:
+        """The process was killed: each call under way has happened, or not, or in part; without power, none has."""
         calls, self._under_way = self._under_way, {}
+        if powerless:
+            return
         for act, partly, _ in calls.values():
             fate = self.disk.random.random()
             try:
