@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,9 +20,11 @@ from polonaise.errors import (
     SegmentDamaged,
 )
 from polonaise.host import Host
+from polonaise.log.batch import Columns, seal
 from polonaise.server.feeding import Feeding
+from polonaise.server.questions import fetch
 from polonaise.server.settings import ServerSettings
-from polonaise.wire.messages import Batches
+from polonaise.wire.messages import Batches, Fetch
 
 
 class Writing:
@@ -110,3 +114,20 @@ def test_without_a_session_it_waits_and_above_the_mark_it_refuses() -> None:
         read(Owner(None))
     with pytest.raises(BeyondLog):
         read(Owner({"a": Batches(10)}), last=11)
+
+
+def test_a_batch_that_came_damaged_from_a_replica_is_asked_for_again() -> None:
+    async def fetch_from(raw: bytes) -> Any:
+        owner = Owner({"a": Batches(10, payload=[raw])})
+        reads = feeding(owner)
+        asking = SimpleNamespace(partition=0, committed=10, counts={"sessions": 1}, waits_for="", feeding=reads)
+        return await fetch(cast(Any, asking), ServerSettings(), Fetch(struct.pack("<q", 0)))
+
+    columns = Columns()
+    columns.add(7, 1, 0, 5, b"body")
+    sound = seal(columns, partition=0, first=0, session=1, generation=1, commit_time_us=1, previous_crc=0)
+    assert asyncio.run(fetch_from(sound)).count == 1
+    damaged = bytearray(sound)
+    damaged[-3] ^= 1
+    with pytest.raises(PartitionNotReady, match="damaged"):
+        asyncio.run(fetch_from(bytes(damaged)))

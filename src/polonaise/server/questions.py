@@ -6,7 +6,7 @@ import asyncio
 import struct
 from typing import TYPE_CHECKING
 
-from polonaise.errors import BeyondLog, PartitionNotReady, ProtocolError
+from polonaise.errors import BatchDamaged, BeyondLog, PartitionNotReady, ProtocolError
 from polonaise.log.batch import HEADER_BYTES, Batch
 from polonaise.server.protocol.feed import Committed
 from polonaise.terms import TransactionId
@@ -108,7 +108,10 @@ async def _batch_holding(owner: Owner, transaction: TransactionId) -> Batch:
     raw = await owner.feeding.read(transaction, owner.committed, HEADER_BYTES)
     if not raw:
         raise PartitionNotReady(f"no replica told transaction {transaction}")
-    batch = Batch.parse(raw)
+    try:
+        batch = Batch.parse(raw)
+    except BatchDamaged as error:  # on its way here: the replica had checked what it read
+        raise PartitionNotReady(f"transaction {transaction} came damaged from a replica: {error}") from None
     if not batch.first <= transaction <= batch.last:
         raise PartitionNotReady(f"a replica told {batch.first} to {batch.last} for transaction {transaction}")
     return batch
