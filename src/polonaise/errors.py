@@ -112,6 +112,12 @@ class DiskFailed(PolonaiseError):
     code = "disk_failed"
 
 
+class NotADirectory(DiskFailed):
+    """A file where a directory has to be."""
+
+    code = "not_a_directory"
+
+
 class NotFound(PolonaiseError):
     """No such file or directory."""
 

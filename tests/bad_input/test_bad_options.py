@@ -5,11 +5,14 @@ Run in this process, through the command's own entry: none of these gets as far 
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from zlib import crc32
@@ -122,9 +125,17 @@ def test_partitions_out_of_range(command: Command, tmp_path: Path, count: str) -
 
 def test_a_coordinator_that_is_no_directory(command: Command, tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file")
+    for path in (f"{tmp_path}/c", f"{tmp_path}/c/below"):
+        command.refuses(
+            "server", "run", "--coordinator", f"file:{path}", "--storage", STORAGE,
+            code="bad_option", naming=f"{path} is not a directory",
+        )  # fmt: skip
+
+
+def test_a_coordinator_where_no_directory_can_be_made(command: Command) -> None:
     command.refuses(
-        "server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", STORAGE,
-        code="coordinator_unavailable", naming=f"{tmp_path}/c",
+        "server", "run", "--coordinator", "file:/proc/nope", "--storage", STORAGE,
+        code="coordinator_unavailable", naming="can't be made",
     )  # fmt: skip
 
 
@@ -145,6 +156,12 @@ def test_an_address_to_listen_on_that_cannot_be_meant(
     command: Command, tmp_path: Path, kind: str, address: str
 ) -> None:
     command.refuses(*started(kind, tmp_path), "--listen", address, code="bad_option", naming=address)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_of_another_machine_leaves_no_directory(command: Command, tmp_path: Path) -> None:
+    command.refuses(*started("storage", tmp_path), "--listen", "8.8.8.8:1", code="bad_option", naming="8.8.8.8:1")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["storage", "server"])
@@ -152,6 +169,7 @@ def test_a_port_in_use(command: Command, tmp_path: Path, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         command.refuses(*started(kind, tmp_path), "--listen", address, code="address_in_use", naming=address)
+    assert not (tmp_path / "s").exists()
 
 
 def started(kind: str, directory: Path) -> list[str]:
@@ -164,8 +182,29 @@ def started(kind: str, directory: Path) -> list[str]:
 def test_a_directory_that_cannot_be_written(command: Command, tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("not a directory")
     directory = f"{tmp_path}/file{below}"
-    command.refuses("storage", "run", "--directory", directory, code="disk_failed", naming=directory)
+    command.refuses("storage", "run", "--directory", directory, code="not_a_directory", naming=directory)
     assert (tmp_path / "file").read_text() == "not a directory"
+
+
+def test_a_directory_that_cannot_be_made(command: Command) -> None:
+    command.refuses("storage", "run", "--directory", "/proc/nope", code="disk_failed", naming="can't be made")
+
+
+def test_a_directory_that_may_not_be_made(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:  # the tests may run as root, who may do everything
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "makedirs", refuse)
+    directory = tmp_path / "s"
+    command.refuses("storage", "run", "--directory", directory, code="disk_failed", naming="let the user")
+
+
+def test_an_empty_name_is_not_the_working_directory(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command.refuses("storage", "run", "--directory", "", code="bad_option", naming="--directory")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_partitions_without_their_control_file(command: Command, tmp_path: Path) -> None:
@@ -227,6 +266,10 @@ def test_a_file_that_holds_no_payments(command: Command, tmp_path: Path, content
 
 def test_a_file_of_payments_that_is_not_there(command: Command, tmp_path: Path) -> None:
     command.refuses("demo", "bank", "--payments", tmp_path / "nowhere.csv", code="bad_option", naming="nowhere.csv")
+
+
+def test_the_version_is_told(command: Command) -> None:
+    assert command.run("--version") == (0, f"polonaise {version('polonaise')}\n", "")
 
 
 def test_as_a_process_a_refusal_is_exit_status_1_and_one_line() -> None:

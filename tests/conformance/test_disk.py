@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotFound
+from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotADirectory, NotFound
 from polonaise.host import Disk, Host
 from polonaise.host.real import RealHost
 from polonaise.simulator import World
@@ -102,6 +102,18 @@ def test_a_directory_is_no_file(run: Run) -> None:
     async def given(disk: Disk, root: str) -> None:
         with pytest.raises(DiskFailed):
             await disk.open(root)
+
+    run(given)
+
+
+def test_no_directory_is_made_at_or_below_a_file(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        await (await disk.open(f"{root}/file", create=True)).close()
+        for path in (f"{root}/file", f"{root}/file/deeper"):
+            with pytest.raises(NotADirectory):
+                await disk.make_directory(path)
+        with pytest.raises(NotADirectory):
+            await disk.list(f"{root}/file")
 
     run(given)
 

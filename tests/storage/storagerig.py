@@ -171,8 +171,8 @@ class Node:
         self, *, may_fail: tuple[type[BaseException], ...] = (), crash_on_call: int = 0, **settings: Any
     ) -> Process:
         async def main(host: Host) -> None:
-            listen = f"{self.machine.name}:1"
-            self.node = StorageNode(host, StorageSettings(DIRECTORY, listen, **settings))
+            given = {"directory": DIRECTORY, "listen": f"{self.machine.name}:1", **settings}
+            self.node = StorageNode(host, StorageSettings(**given))
             await self.node.start()
             await asyncio.get_running_loop().create_future()
 

@@ -13,6 +13,7 @@ from logrig import KEY, PARTITION, Maker, crcs
 from storagerig import DIRECTORY, Node, Owner, connected, simulate
 
 from polonaise.errors import (
+    AddressInUse,
     ControlFileDamaged,
     ControlFileMissing,
     DirectoryInUse,
@@ -427,9 +428,20 @@ def test_a_directory_is_taken_by_one_process() -> None:
     async def script(host: Host, node: Node) -> None:
         await (await connected(host)).open(1)
         first = node.process
-        await node.start(may_fail=(DirectoryInUse,)).ended()
+        await node.start(may_fail=(DirectoryInUse,), listen="storage:2").ended()
         assert isinstance(node.process.failure, DirectoryInUse)
         assert first.alive
+
+    simulate(script)
+
+
+def test_an_address_that_is_taken_leaves_the_directory_as_it_was() -> None:
+    async def script(host: Host, node: Node) -> None:
+        await (await connected(host)).open(1)
+        names = node.disk.paths()
+        await node.start(may_fail=(AddressInUse,), directory="another").ended()
+        assert isinstance(node.process.failure, AddressInUse)
+        assert node.disk.paths() == names
 
     simulate(script)
 

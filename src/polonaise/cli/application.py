@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,6 @@ from polonaise.errors import BadOption
 
 application = typer.Typer(
     name="polonaise",
-    help="A distributed write-ahead log: optimistic locks, quorum commits, feeds in order without gaps.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -23,6 +23,24 @@ demo = typer.Typer(help="Applications to watch.", no_args_is_help=True)
 application.add_typer(storage, name="storage")
 application.add_typer(server, name="server")
 application.add_typer(demo, name="demo")
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"polonaise {version('polonaise')}")  # noqa: T201
+        raise typer.Exit
+
+
+@application.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version, and exit.")
+    ] = False,
+) -> None:
+    """A distributed write-ahead log: optimistic locks, quorum commits, feeds in order without gaps."""
+
 
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the node does.")]
 
@@ -40,7 +58,7 @@ def _say_ready(address: str) -> None:
 
 @storage.command("run")
 def storage_run(
-    directory: Annotated[Path, typer.Option(help="Where the log's files are kept; made if missing.")],
+    directory: Annotated[str, typer.Option(help="Where the log's files are kept; made if missing.")],
     listen: Annotated[
         str, typer.Option(help="host:port or unix:/path; port 0 lets the system choose.")
     ] = "127.0.0.1:0",
@@ -53,7 +71,9 @@ def storage_run(
     from polonaise.storage.settings import StorageSettings
 
     _log_to_stderr(verbose)
-    settings = StorageSettings(directory=str(directory.absolute()), listen=listen, segment_bytes_max=segment_bytes)
+    if not directory:  # which would be the working directory
+        raise BadOption("--directory is empty: name the directory that keeps the log's files")
+    settings = StorageSettings(directory=os.path.abspath(directory), listen=listen, segment_bytes_max=segment_bytes)
     run(lambda host: run_storage(host, settings, _say_ready))
 
 

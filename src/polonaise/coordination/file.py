@@ -44,12 +44,14 @@ from polonaise.coordination.values import (
 )
 from polonaise.errors import (
     AlreadyInitialized,
+    BadOption,
     Closed,
     CoordinatorDamaged,
     CoordinatorUnavailable,
     DirectoryInUse,
     DiskFailed,
     DiskFull,
+    NotADirectory,
     NotFound,
     NotInitialized,
     PolonaiseError,
@@ -73,14 +75,13 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def _door(what: str) -> Iterator[None]:
+def _door(what: str, *, changes: bool = True) -> Iterator[None]:
     """What the disk says, in the coordinator's words."""
     try:
         yield
     except (DiskFull, DiskFailed) as error:
-        raise CoordinatorUnavailable(
-            f"{what}: {error.text}. If this was a change, it may have been made: read again"
-        ) from error
+        doubt = ". The change may have been made: read again" if changes else ""
+        raise CoordinatorUnavailable(f"{what}: {error.text}{doubt}") from error
     except NotFound as error:
         raise CoordinatorDamaged(
             f"{what}: {error.text}. The coordinator's directory was removed while in use: stop the cluster's "
@@ -136,14 +137,23 @@ class FileCoordinator:
     async def initialize(self, description: ClusterDescription) -> None:
         """Make the cluster. Cut short at any point, it leaves no cluster, and can be done again."""
         self._check_open()
-        with _door(f"making a cluster in {self._directory}"):
+        with _door(f"making {self._directory}", changes=False):
             await self._values.make()
+        with _door(f"making a cluster in {self._directory}"):
             await self._values.alone(CHANGE_LOCK, lambda: self._initialize(description))
 
     async def describe(self) -> ClusterDescription:
         self._check_open()
-        with _door(f"reading the cluster in {self._directory}"):
-            return await self._describe()
+        with _door(f"reading the cluster in {self._directory}", changes=False):
+            try:
+                return await self._describe()
+            except NotADirectory as error:
+                if self._description is not None:  # it was one: what happened to it may be put right
+                    raise
+                raise BadOption(
+                    f"{self._directory} is not a directory: file:PATH names the directory that holds a cluster's "
+                    "description, or that is made for a new cluster"
+                ) from error
 
     async def partition(self, partition: PartitionId) -> Versioned[PartitionValue]:
         return await self._get(await self._partition_name(partition), PartitionValue.decode)
@@ -188,7 +198,7 @@ class FileCoordinator:
 
     async def members(self) -> list[Registration]:
         self._check_open()
-        with _door(f"reading the members in {self._directory}"):
+        with _door(f"reading the members in {self._directory}", changes=False):
             cluster = await self._cluster()
             return await self._values.alone(MEMBERS_LOCK, lambda: self._living(cluster.key))
 
@@ -213,7 +223,7 @@ class FileCoordinator:
 
     async def _get(self, name: str, decode: Callable[[bytes], T]) -> Versioned[T]:
         self._check_open()
-        with _door(f"reading {self._values.path(name)}"):
+        with _door(f"reading {self._values.path(name)}", changes=False):
             await self._cluster()
             await self._values.settle_abandoned()
             found = await self._read(name)
@@ -247,7 +257,7 @@ class FileCoordinator:
 
     async def _partition_name(self, partition: PartitionId) -> str:
         self._check_open()
-        with _door(f"reading the cluster in {self._directory}"):
+        with _door(f"reading the cluster in {self._directory}", changes=False):
             cluster = await self._cluster()
         if not 0 <= partition < cluster.partitions:
             raise UnknownPartition(f"partition {partition} of a cluster with {cluster.partitions} partitions")

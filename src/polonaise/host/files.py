@@ -15,13 +15,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Final, TypeVar
 
-from polonaise.errors import Closed, DirectoryInUse, DiskFailed, DiskFull, NotFound, PolonaiseError
+from polonaise.errors import (
+    Closed,
+    DirectoryInUse,
+    DiskFailed,
+    DiskFull,
+    NotADirectory,
+    NotFound,
+    PolonaiseError,
+)
 from polonaise.host import Buffer, DirectoryLock, File
 
 T = TypeVar("T")
 
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FILE_MODE: Final = 0o644
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
@@ -32,6 +41,12 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
         return DiskFull(f"no space left for {path!r}: free some, then try again")
     if error.errno == errno.ENOENT:
         return NotFound(f"no file or directory {path!r}")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):  # EEXIST: a directory was to be made where a file is
+        return NotADirectory(f"{path!r} is not a directory, or lies below a file: name another path")
+    if error.errno in _NOT_ALLOWED:
+        return DiskFailed(
+            f"{path!r}: {error.strerror}: let the user of this process read and write there, or name another path"
+        )
     return DiskFailed(f"{path!r}: {error.strerror or error}")
 
 
@@ -63,7 +78,7 @@ class RealDisk:
         return await self._hop(directory, lambda: sorted(os.listdir(directory)))
 
     async def make_directory(self, path: str) -> None:
-        await self._hop(path, lambda: os.makedirs(path, exist_ok=True))
+        await self._hop(path, lambda: _make_directories(path))
 
     async def rename(self, source: str, target: str) -> None:
         await self._hop(source, lambda: os.replace(source, target))
@@ -76,6 +91,13 @@ class RealDisk:
 
     async def lock(self, path: str) -> DirectoryLock:
         return await self._hop(path, lambda: _RealLock(path))
+
+
+def _make_directories(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileNotFoundError as error:  # /proc and its like: all parents are there, and nothing can be made in them
+        raise DiskFailed(f"{path!r} can't be made: its file system takes no directories there") from error
 
 
 def _sync_directory(path: str) -> None:

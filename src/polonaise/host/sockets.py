@@ -35,7 +35,10 @@ class RealNetwork:
                 raise AddressInUse(
                     f"{address!r} is in use: stop the process that listens there or choose another port"
                 ) from error
-            raise BadOption(f"cannot listen on {address!r}: {error}") from error
+            raise BadOption(
+                f"cannot listen on {address!r}: {error.strerror or error}: name an address of this machine that this "
+                "process may take"
+            ) from error
         port = server.sockets[0].getsockname()[1]
         return _RealListener(server, HostPort(parsed.host, port))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AlreadyInitialized, BadOption, NotInitialized
 from polonaise.host import Host
+from polonaise.host.address import parse_address
 from polonaise.node.addresses import check_storage_address, coordinator_at
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
@@ -47,6 +48,7 @@ async def run_server(
     """Run a server until cancelled. Makes the cluster if there is none and `storage` says of what."""
     for address in storage:
         check_storage_address(address)  # before it is in the description of a cluster for good
+    parse_address(settings.listen)  # before a cluster is made by a server that can't serve it
     coordinator = coordinator_at(host, coordinator_address)
     try:
         description = await coordinator.describe()

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from polonaise.errors import DiskFailed, DiskFull, NotFound
+from polonaise.errors import DiskFailed, DiskFull, NotADirectory, NotFound
 from polonaise.simulator import trace
 from polonaise.simulator.images import SECTOR_BYTES, DirectoryImage, FileImage, NameChange, Node
 
@@ -168,7 +168,7 @@ class SimulatedDisk:
         if node is None:
             raise NotFound(f"no directory {path!r}")
         if not isinstance(node, DirectoryImage):
-            raise DiskFailed(f"{path!r} is a file")
+            raise NotADirectory(f"{path!r} is a file")
         return node
 
     def parent(self, path: str) -> tuple[DirectoryImage, str]:

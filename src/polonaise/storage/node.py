@@ -54,7 +54,7 @@ class StorageNode:
         self._known: set[PartitionId] = set()
         self._connections: dict[Connection, _Asking] = {}
         self._budget = Budget(settings.connections_bytes_max)
-        self._closed = False
+        self._serving = False
 
     @property
     def address(self) -> str:
@@ -64,22 +64,24 @@ class StorageNode:
         return self._listener.address
 
     async def start(self) -> None:
-        """Take the directory, then listen. Raises what is wrong with the directory, or `AddressInUse`."""
+        """Listen, then take the directory. Raises what is wrong with the directory, or `AddressInUse`.
+
+        In this order, so that an address that can't be had leaves nothing on the disk.
+        """
+        self._listener = await self._host.network.listen(self._settings.listen, self._accept)
         try:
             await self._open(self._cluster_key)
         except NotInitialized:
             _log.info("%s is new: it becomes the directory of the first server's cluster", self._settings.directory)
-        try:
-            self._listener = await self._host.network.listen(self._settings.listen, self._accept)
-        except PolonaiseError:
-            if self._control is not None:
-                await self._control.close()
+        except BaseException:
+            await self._listener.close()
             raise
+        self._serving = True
         _log.info("storage node listens on %s", self.address)
 
     async def close(self) -> None:
         """Stop. Everything acknowledged is durable already."""
-        self._closed = True
+        self._serving = False
         if self._listener is not None:
             await self._listener.close()
         for connection in list(self._connections):
@@ -113,7 +115,7 @@ class StorageNode:
             budget=self._budget,
         )
         self._connections[connection] = _Asking(self._settings.reads_max)
-        if self._closed:
+        if not self._serving:  # the directory is not open yet, or not any more: whoever came tries again
             connection.close()
         return connection
 
