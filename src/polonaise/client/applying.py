@@ -31,6 +31,7 @@ class MarkOnly:
     """Takes a feed of which only the ids matter: for a client without a view, which still learns its fates."""
 
     form = Form(BodyForm.LAZY)
+    begins_by = ""
 
     def __init__(self, appends: PartitionAppends, questions: Questions) -> None:
         self._appends = appends
@@ -54,6 +55,8 @@ class MarkOnly:
 
 class Applier:
     """Applies one partition's feed to the view, one transaction at a time."""
+
+    begins_by = "the view to tell its high-water mark"
 
     def __init__(
         self,

@@ -58,9 +58,10 @@ class Questions:
             async with asyncio.timeout(timeout):
                 return await self._ask_until_answered(partition, question, answer, wait_s, note)
         except TimeoutError:
-            because = f"; the last trouble: {troubles[-1]}" if troubles else ""
+            because = f" (the last trouble: {troubles[-1]})" if troubles else ""
             raise DeadlineExceeded(
-                f"partition {partition} did not answer {type(question).__name__} within {timeout:g} s{because}"
+                f"partition {partition} did not answer {type(question).__name__} within {timeout:g} s: "
+                f"it waited for {self._routes.waits_for(partition)}{because}"
             ) from (troubles[-1] if troubles else None)
 
     async def _ask_until_answered(

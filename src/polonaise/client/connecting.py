@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 from polonaise.client.log import Log, Partitioner, Serializer
+from polonaise.client.protocol.arguments import wrong
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
 from polonaise.coordination import Coordinator
@@ -63,7 +65,9 @@ def coordinator_at(address: str, host: Host) -> Coordinator:
     """The coordinator that an address names. Raises `BadOption` for one that cannot be meant."""
     from polonaise.coordination.file import FileCoordinator
 
+    if not isinstance(address, str):
+        raise wrong("address", address, "an address is text: file:PATH, a coordinator's directory")
     path = address.removeprefix(_FILE)
-    if not address.startswith(_FILE) or not path:
+    if not address.startswith(_FILE) or not path or "\0" in path:
         raise BadOption(f"{address!r} is no address of a log: this version takes file:PATH, a coordinator's directory")
-    return FileCoordinator(host, path)
+    return FileCoordinator(host, os.path.abspath(path))

@@ -14,8 +14,10 @@ from polonaise.client.asking import Questions
 from polonaise.client.bodies import Bodies
 from polonaise.client.links import Links
 from polonaise.client.mounting import Form, Mounting
+from polonaise.client.options import check_options
 from polonaise.client.partition import PartitionAppends
 from polonaise.client.producer import Producer, open_producer
+from polonaise.client.protocol.arguments import INT64_MAX, checked_id, checked_key, checked_seconds, wrong
 from polonaise.client.protocol.draft import (
     Change,
     Expectation,
@@ -55,9 +57,11 @@ Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 class Serializer(Protocol):
     """Turns the application's values into bodies and back."""
 
-    def encode(self, value: Any) -> bytes: ...
+    def encode(self, value: Any) -> bytes:
+        """The body of a transaction that carries this value."""
 
-    def decode(self, data: bytes) -> Any: ...
+    def decode(self, data: bytes) -> Any:
+        """The value that `encode` made this body of."""
 
 
 class _Partition(NamedTuple):
@@ -94,10 +98,10 @@ class Log:
         wants: Callable[[int], bool] | None = None,
         header_filter: tuple[int, int] | None = None,
     ) -> None:
-        if (bodies is BodyForm.FILTERED) != (header_filter is not None):
-            raise BadOption("bodies=FILTERED goes together with header_filter=(mask, value)")
-        if wants is not None and bodies is BodyForm.INLINE:
-            raise BadOption("wants= chooses among bodies that are fetched: it goes with bodies=LAZY or FILTERED")
+        check_options(
+            view=view, settings=settings, serializer=serializer, partitioner=partitioner, partitions=partitions,
+            bodies=bodies, wants=wants, header_filter=header_filter,
+        )  # fmt: skip
         mask, value = header_filter or (0, 0)
         self._host = host
         self._coordinator = coordinator
@@ -125,6 +129,7 @@ class Log:
         self.client_id: ClientId = 0
         """Unique in the cluster, from the coordinator; 0 before `start`."""
         self.partition_count = 0
+        """How many partitions the cluster has; 0 before `start`."""
 
     # ------------------------------------------------------------------ life
 
@@ -133,6 +138,10 @@ class Log:
 
         Raises `NotInitialized`, `CoordinatorUnavailable`, or `UnknownPartition` for partitions the cluster lacks.
         """
+        if self._closed:
+            raise Closed("this client was closed: make a new one")
+        if self.client_id:
+            raise BadOption("this client was started before: `async with` does it, and once is enough")
         description = await self._coordinator.describe()
         self.partition_count = description.partitions
         self.client_id = await self._coordinator.unique_id()
@@ -188,9 +197,10 @@ class Log:
         """The partition's appends; begins to mount it if it is not."""
         if partition is None:
             partition = self._choose(given)
-        held = self._partitions.get(partition)
-        if held is not None:
-            return held.appends
+        try:
+            return self._partitions[partition].appends
+        except (KeyError, TypeError):
+            pass  # not used yet, or nothing that a partition is named by
         self._check_partition(partition)
         appends = PartitionAppends(partition, self.client_id, self._settings)
         taker: Applier | MarkOnly
@@ -222,6 +232,8 @@ class Log:
 
     def _check_partition(self, partition: PartitionId) -> None:
         self._check_open()
+        if not isinstance(partition, int):
+            raise wrong("partition", partition, f"a partition is an integer, 0 to {self.partition_count - 1}")
         if not 0 <= partition < self.partition_count:
             raise UnknownPartition(
                 f"partition {partition}; this cluster has partitions 0 to {self.partition_count - 1}"
@@ -243,6 +255,7 @@ class Log:
         await the error's `receipt`). Further `ExpectationFailed`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull`,
         `ClientAhead`, `Closed`. Without a timeout it goes on for as long as the client.
         """
+        self._check_run(context, timeout)
         return await self._running.run(self._appends_of(partition, args), context, args, timeout)
 
     def submit(
@@ -252,6 +265,7 @@ class Log:
 
         Raises `Overloaded` when as many submissions as the settings allow are unfinished.
         """
+        self._check_run(context, timeout)
         if len(self._submitted) >= self._settings.submissions_max:
             raise Overloaded(f"{len(self._submitted)} submissions are unfinished: await some of them first")
         appends = self._appends_of(partition, args)
@@ -263,6 +277,12 @@ class Log:
         self._submitted[number] = task
         task.add_done_callback(lambda _: self._submitted.pop(number, None))
         return Submission(task)
+
+    def _check_run(self, context: Context, timeout: float | None) -> None:
+        if not callable(context):
+            raise wrong("context", context, "a function or coroutine function, not called: run(context, *args)")
+        if timeout is not None:
+            checked_seconds("timeout", timeout)
 
     # ------------------------------------------------------------------ single appends
 
@@ -289,8 +309,10 @@ class Log:
             data = self.serializer.encode(data)
         limits = self._settings.limits
         body = checked_body(data, limits)
-        if header:
+        if header or type(header) is not int:
             checked_header(header)
+        if high_water_mark is not None:
+            checked_id("high_water_mark", high_water_mark)
         hashes = lock_hashes(locks, limits) if locks else ()
         asked = operations(expectations, changes) if expectations or changes else ()
         return appends.append(body, header, high_water_mark, hashes, asked)
@@ -301,11 +323,12 @@ class Log:
         Raises `DeadlineExceeded` after `timeout` seconds, `ClientAhead`, or what else stopped the partition.
         """
         appends = self._appends_of(partition)
+        deadline_s = self._deadline_s(timeout)
         try:
-            await appends.admission.take(self._deadline_s(timeout))
+            await appends.admission.take(deadline_s)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"partition {appends.partition} was not ready within {timeout:g} s: {appends.trouble or 'it is full'}"
+                f"partition {appends.partition} was not ready within {timeout:g} s: {appends.obstacle()}"
             ) from appends.trouble
         appends.admission.give_back()
 
@@ -315,12 +338,12 @@ class Log:
         Returns the committed high-water mark then. Raises `DeadlineExceeded` after `timeout` seconds.
         """
         appends = self._appends_of(partition)
+        deadline_s = self._deadline_s(timeout)
         try:
-            return await appends.flush(self._deadline_s(timeout))
+            return await appends.flush(deadline_s)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"partition {appends.partition} was not flushed within {timeout:g} s: "
-                f"{appends.trouble or 'its appends are undecided'}"
+                f"partition {appends.partition} was not flushed within {timeout:g} s: {appends.obstacle()}"
             ) from appends.trouble
 
     async def producer(
@@ -343,8 +366,9 @@ class Log:
             self._questions,
             self._host,
             check,
+            settings.limits,
             (settings.retry_s_min, settings.retry_s_max),
-            settings.question_s_max if timeout is None else timeout,
+            self._question_s(timeout),
         )
 
     # ------------------------------------------------------------------ marks
@@ -358,11 +382,14 @@ class Log:
     ) -> None:
         """Wait until this client's view has applied `id`. Raises `DeadlineExceeded` after `timeout` seconds."""
         appends = self._appends_of(partition)
+        checked_id("id", id)
+        deadline_s = self._deadline_s(timeout)
         try:
-            await appends.mark.wait(id, self._deadline_s(timeout))
+            await appends.mark.wait(id, deadline_s)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"partition {appends.partition} is applied up to {appends.mark.value}, not {id}, after {timeout:g} s"
+                f"transaction {id} of partition {appends.partition} was not applied within {timeout:g} s: "
+                f"{appends.lag()}"
             ) from appends.trouble
 
     async def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
@@ -373,7 +400,7 @@ class Log:
         self, key: bytes, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> bytes | None:
         """The value of a register, proved by the owner after it was asked; None if it is absent."""
-        return await self._questions.register(self._readable(partition), key, self._question_s(timeout))
+        return await self._questions.register(self._readable(partition), checked_key(key), self._question_s(timeout))
 
     async def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
         """How the server that owns the partition is, as it says itself: a JSON document, read."""
@@ -415,6 +442,9 @@ class Log:
         The first and the last batch may reach beyond `after` and `until`. With `with_data=False` bodies stay behind,
         and the batches' CRCs can't be checked.
         """
+        checked_id("after", after)
+        if until is not None:
+            checked_id("until", until)
         return BatchReader(
             self._questions,
             self._settings,
@@ -423,7 +453,7 @@ class Log:
             until=until,
             follow=follow,
             with_data=with_data,
-            timeout=timeout,
+            timeout=self._question_s(timeout),
         )
 
     def read_time(
@@ -445,7 +475,7 @@ class Log:
             self._readable(partition),
             follow=follow,
             since_us=since_us,
-            timeout=timeout,
+            timeout=self._question_s(timeout),
         )
         return transactions(reader, -1, None, since_us)
 
@@ -454,12 +484,16 @@ class Log:
     ) -> Transaction:
         """One transaction. Raises `BeyondLog` when it is not committed (yet)."""
         partition = self._readable(partition)
+        if not isinstance(id, int):
+            raise wrong("id", id, "a transaction's id is an integer")
+        timeout_s = self._question_s(timeout)
+        if not 0 <= id <= INT64_MAX:
+            raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
         question = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
-        if id >= 0:
-            answer = await self._questions.ask(partition, question, Batches, self._question_s(timeout))
-            batch = first_batch(answer)
-            if batch is not None and batch.partition == partition and batch.first <= id <= batch.last:
-                return next(batch.transactions(id - 1))
+        answer = await self._questions.ask(partition, question, Batches, timeout_s)
+        batch = first_batch(answer)
+        if batch is not None and batch.partition == partition and batch.first <= id <= batch.last:
+            return next(batch.transactions(id - 1))
         raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
 
     def decode(self, tx: Transaction) -> Any:
@@ -475,10 +509,12 @@ class Log:
         return partition
 
     def _question_s(self, timeout: float | None) -> float:
-        return self._settings.question_s_max if timeout is None else timeout
+        given = checked_seconds("timeout", timeout)
+        return self._settings.question_s_max if given is None else given
 
     def _deadline_s(self, timeout: float | None) -> float | None:
-        return None if timeout is None else asyncio.get_running_loop().time() + timeout
+        given = checked_seconds("timeout", timeout)
+        return None if given is None else asyncio.get_running_loop().time() + given
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
         """Why a mounted partition is not ready at the moment; None if it is, or was never used."""
@@ -487,8 +523,10 @@ class Log:
 
 
 def _microseconds(since: int | datetime) -> int:
-    if isinstance(since, int):
+    if isinstance(since, int) and since <= INT64_MAX:
         return max(1, since)
+    if not isinstance(since, datetime):
+        raise wrong("since", since, "microseconds UTC as an integer, or a datetime with a time zone")
     if since.tzinfo is None:
         raise BadOption(f"since={since} has no time zone: say which, for example datetime.now(UTC)")
     return max(1, int(since.timestamp() * 1_000_000))

@@ -60,6 +60,8 @@ class FeedTaker(Protocol):
     """Where a feed goes: to the application's view, or nowhere but the client high-water mark."""
 
     form: Form
+    begins_by: str
+    """What `begin` waits for, if that is not the partition's owner."""
 
     async def begin(self) -> TransactionId:
         """The mark from which the feed has to start."""
@@ -126,12 +128,15 @@ class Mounting:
         """Feed that was offered and not given back."""
         self._owed_bytes = 0
         """Credit to give back to the server, in steps."""
+        self._begun = False
+        appends.waits_for = self._waits_for
 
     async def keep_mounted(self) -> None:
         """Until the partition stops; a task of its own."""
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         try:
             self._subscription = Subscription(await self._taker.begin())
+            self._begun = True
         except PolonaiseError as error:
             self.stop(error)
             return
@@ -146,6 +151,14 @@ class Mounting:
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))
             if ended.error.retry is Retry.ELSEWHERE:
                 await self._routes.reread()
+
+    def _waits_for(self) -> str:
+        owner = self._routes.known(self._partition)
+        if not self._begun and self._taker.begins_by:
+            return self._taker.begins_by
+        if owner is None or self._attempt is None:
+            return self._routes.waits_for(self._partition)
+        return f"an answer of {self._attempt.stream.address} to its mount"
 
     def _note(self, error: PolonaiseError) -> None:
         before = self._appends.trouble

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from polonaise.client.links import Stream
 from polonaise.client.protocol.draft import Draft
@@ -51,6 +51,20 @@ class PartitionAppends:
         """Why nothing goes on here any more."""
         self.trouble: PolonaiseError | None = None
         """Why the partition is not mounted; None while it is."""
+        self.waits_for: Callable[[], str] = lambda: "its first mount"
+        """What the mount under way waits for, in words; the mounting tells."""
+
+    def obstacle(self) -> str:
+        """What keeps an append waiting, for the message of who has given up waiting."""
+        if self._stream is None:
+            trouble = f" (the last trouble: {self.trouble})" if self.trouble else ""
+            return f"it is not mounted and waits for {self.waits_for()}{trouble}"
+        return f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) are undecided"
+
+    def lag(self) -> str:
+        """How far this client's view is, and what keeps it, for the message of who has given up waiting."""
+        applied = f"applied up to {self.mark.value}"
+        return applied if self._stream is not None else f"{applied}; {self.obstacle()}"
 
     @property
     def mounted(self) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from polonaise.client.asking import Questions
 from polonaise.client.partition import PartitionAppends
+from polonaise.client.protocol.arguments import checked_id, checked_seconds, wrong
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.draft import Expectation, operations
+from polonaise.client.protocol.draft import Expectation, Limits, Lock, checked_header, lock_hashes, operations
 from polonaise.client.protocol.packing import LockHashes
 from polonaise.client.receipt import Receipt
 from polonaise.errors import (
@@ -46,9 +47,11 @@ class Producer:
         appends: PartitionAppends,
         host: Host,
         check: Callable[[Any], bytes],
+        limits: Limits,
         retry_s: tuple[float, float],
     ) -> None:
         self.name = name
+        self._limits = limits
         self.epoch = produced.epoch
         """How often it was opened; the latest opener holds it."""
         self.last_sequence = produced.last_sequence
@@ -67,7 +70,7 @@ class Producer:
         data: Any,
         *,
         header: int = 0,
-        locks: LockHashes = (),
+        locks: Iterable[Lock] = (),
         timeout: float | None = None,
     ) -> TransactionId:
         """Append under this number; the id of the transaction, which for a repetition is the id of the first time.
@@ -76,12 +79,14 @@ class Producer:
         `ProducerSequence` for a number that is neither the next nor one of the last 16, and `AppendUnknown` after
         `timeout` seconds: call it again with the same number to learn what became of it.
         """
-        if sequence < 0:
-            raise BadOption(f"a producer's numbers start at 0, not at {sequence}")
+        checked_id("sequence", sequence, 0, "a producer's numbers are integers from 0 on")
+        checked_seconds("timeout", timeout)
+        checked_header(header)
         body = self._check(data)
+        hashes = lock_hashes(locks, self._limits) if locks else ()
         try:
             async with asyncio.timeout(timeout):
-                return await self._append(sequence, body, header, locks)
+                return await self._append(sequence, body, header, hashes)
         except TimeoutError:
             raise AppendUnknown(
                 f"append {sequence} of producer {self.name!r} is not decided after {timeout:g} s: "
@@ -130,10 +135,13 @@ async def open_producer(
     questions: Questions,
     host: Host,
     check: Callable[[Any], bytes],
+    limits: Limits,
     retry_s: tuple[float, float],
     timeout: float,
 ) -> Producer:
     """Open the producer under the next epoch. As `Log.producer`."""
+    if not isinstance(name, str):
+        raise wrong("name", name, "a producer's name is text")
     key = KEY_PREFIX + name.encode()
     if not name or len(key) > registers.KEY_BYTES_MAX:
         raise BadOption(f"a producer's name has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes")
@@ -152,10 +160,12 @@ async def open_producer(
                         raise
                 else:
                     opened = produced.opened(produced.epoch + 1)
-                    return Producer(name, key, opened, appends, host, check, retry_s)
+                    return Producer(name, key, opened, appends, host, check, limits, retry_s)
                 await asyncio.sleep(backoff.pause_s(host.random.random()))
     except TimeoutError:
-        raise DeadlineExceeded(f"producer {name!r} could not be opened within {timeout:g} s") from None
+        raise DeadlineExceeded(
+            f"producer {name!r} could not be opened within {timeout:g} s: {appends.obstacle()}"
+        ) from appends.trouble
 
 
 async def _open(key: bytes, held: bytes | None, produced: Produced, appends: PartitionAppends) -> Receipt:

@@ -39,7 +39,7 @@ class BatchReader:
         follow: bool = False,
         with_data: bool = True,
         since_us: int = 0,
-        timeout: float | None = None,
+        timeout: float,
     ) -> None:
         self._questions = questions
         self._settings = settings
@@ -48,7 +48,7 @@ class BatchReader:
         self._follow = follow
         self._with_data = with_data
         self._since_us = since_us
-        self._timeout = settings.question_s_max if timeout is None else timeout
+        self._timeout = timeout
         self._first = after + 1
         self._continuity: Continuity | None = None if since_us else Continuity(after + 1)
         self._end: TransactionId | None = until

@@ -7,9 +7,10 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from polonaise.client.protocol import outcomes
+from polonaise.client.protocol.arguments import checked_seconds
 from polonaise.client.protocol.outstanding import Pending, Unordered
 from polonaise.client.waiting import until
-from polonaise.errors import PolonaiseError
+from polonaise.errors import DeadlineExceeded, PolonaiseError
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Receipt(Pending):
 
     @property
     def partition(self) -> PartitionId:
+        """Where it was appended."""
         return self._appends.partition
 
     @property
@@ -57,6 +59,7 @@ class Receipt(Pending):
 
     @property
     def committed(self) -> bool:
+        """Whether it is in the log for good; False while that is not known, too."""
         return self.id >= 0
 
     @property
@@ -87,13 +90,28 @@ class Receipt(Pending):
     async def applied(self, timeout: float | None = None) -> None:
         """Wait until it is committed and this client's own view has applied it.
 
-        Raises what the append failed with, and `TimeoutError` after `timeout` seconds.
+        Raises what the append failed with, and `DeadlineExceeded` after `timeout` seconds: that changes nothing about
+        the append, and both can be waited for again.
         """
-        loop = asyncio.get_running_loop()
-        deadline_s = None if timeout is None else loop.time() + timeout
-        await self.wait(deadline_s)
+        given = checked_seconds("timeout", timeout)
+        deadline_s = None if given is None else asyncio.get_running_loop().time() + given
+        appends = self._appends
+        which = f"append {self.sequence} to partition {self.partition}"
+        try:
+            await self.wait(deadline_s)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{which} is not decided after {timeout:g} s: {appends.obstacle()}; "
+                "it may still commit, so await the receipt again"
+            ) from appends.trouble
         await self
-        await self._appends.mark.wait(self.last_id, deadline_s)
+        try:
+            await appends.mark.wait(self.last_id, deadline_s)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{which} is committed as {self.last_id}, and this client's view has not applied it after "
+                f"{timeout:g} s: {appends.lag()}; wait again, or see what keeps the view"
+            ) from appends.trouble
 
     def _future(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

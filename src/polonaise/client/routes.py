@@ -34,13 +34,24 @@ class Routes:
         self._learn(await self._coordinator.assignment())
         return self._host.spawn(self._watch(), "client: watch the assignment")
 
+    def known(self, partition: PartitionId) -> Owner | None:
+        """The owner, as far as this client knows; None while the partition has none."""
+        return self._known.value.owners.get(partition)
+
     async def owner(self, partition: PartitionId) -> Owner:
         """The owner of the partition; waits, without a deadline of its own, while it has none."""
         while True:
-            owner = self._known.value.owners.get(partition)
+            owner = self.known(partition)
             if owner is not None:
                 return owner
             await asyncio.shield(self._changed)
+
+    def waits_for(self, partition: PartitionId) -> str:
+        """Who is waited for when the partition does not answer, in words."""
+        owner = self.known(partition)
+        if owner is None:
+            return "a server that owns it: none does, so start one (`polonaise server run`) or see why it does not"
+        return f"its owner, {owner.address}"
 
     async def reread(self) -> None:
         """A server says that the assignment has moved on: read it, if the coordinator can be reached."""

@@ -26,15 +26,18 @@ _NOTHING_APPENDED = "the context appended nothing"
 
 
 class OutcomeKind(enum.Enum):
+    """How a submission can end."""
+
     COMMITTED = "committed"
+    """The transaction is in the log: `receipt` says where."""
     ABANDONED = "abandoned"
-    """The context decided to append nothing."""
+    """The context decided to append nothing, or did not append anything (`Abandoned`)."""
     EXPIRED = "expired"
-    """The deadline passed; nothing was appended, and nothing will be."""
+    """The deadline passed; nothing was appended, and nothing will be (`AppendExpired`): submit it again."""
     RAISED = "raised"
     """The context, or what it asked for, failed in a way that trying again does not mend; nothing was appended."""
     UNKNOWN = "unknown"
-    """The append was sent and its fate is not known (yet): `receipt` can be awaited."""
+    """The append was sent and its fate is not known (yet), it may commit (`AppendUnknown`): await `receipt`."""
 
 
 class Outcome(NamedTuple):
@@ -62,6 +65,11 @@ class Running:
         self, appends: PartitionAppends, context: Context, args: tuple[Any, ...], timeout: float | None
     ) -> Receipt:
         """As `Log.run`."""
+        if timeout == 0:
+            raise AppendExpired(
+                f"nothing was appended to partition {appends.partition}, and nothing will be: "
+                "timeout=0 leaves no time to; give it seconds, or None for as long as it takes"
+            )
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout is None else loop.time() + timeout
         backoff: Backoff | None = None
@@ -69,9 +77,9 @@ class Running:
             try:
                 await appends.admission.take(deadline_s)
             except TimeoutError:
-                raise self._expired(appends, timeout, "the partition was not ready, or full") from None
+                raise self._expired(appends, timeout, appends.obstacle()) from None
+            draft = Draft(appends.partition, appends.mark.value, self._limits, self._encode)
             try:
-                draft = Draft(appends.partition, appends.mark.value, self._limits, self._encode)
                 built = context(draft, *args)
                 if built is not None and hasattr(built, "__await__"):
                     await self._awaited(built, appends, deadline_s, timeout)
@@ -80,6 +88,7 @@ class Running:
                     raise self._expired(appends, timeout, "the context took too long")
                 receipt = appends.append_draft(draft)
             finally:
+                draft.end()
                 appends.admission.give_back()
             failure = await self._fate(appends, receipt, deadline_s, timeout)
             if failure is None:
@@ -123,8 +132,9 @@ class Running:
         try:
             await receipt.wait(deadline_s)
         except TimeoutError:
+            obstacle = appends.obstacle()
             if appends.withdraw(receipt):
-                raise self._expired(appends, timeout, "the append was never sent") from None
+                raise self._expired(appends, timeout, f"the append was never sent: {obstacle}") from None
             if not receipt.settled:
                 raise AppendUnknown(
                     f"append {receipt.sequence} to partition {appends.partition} was sent and is not decided after "
@@ -150,7 +160,7 @@ class Running:
         try:
             await appends.mark.wait(again.after, deadline_s)
         except TimeoutError:
-            raise self._expired(appends, timeout, f"waited for {again.after} to be applied") from None
+            raise self._expired(appends, timeout, f"waited for {again.after} to be applied: {appends.lag()}") from None
         if not again.pause or backoff is None:
             return
         pause_s = backoff.pause_s(self._host.random.random())
@@ -161,10 +171,9 @@ class Running:
         await asyncio.sleep(pause_s)
 
     def _expired(self, appends: PartitionAppends, timeout: float | None, why: str) -> AppendExpired:
-        trouble = f"; the partition's trouble: {appends.trouble}" if appends.trouble else ""
         return AppendExpired(
             f"nothing was appended to partition {appends.partition} within {timeout or 0:g} s, "
-            f"and nothing will be: {why}{trouble}"
+            f"and nothing will be: {why}"
         )
 
 
@@ -182,6 +191,7 @@ class Submission:
 
     @property
     def done(self) -> bool:
+        """Whether it has ended, one way or the other."""
         return self._task.done()
 
     def cancel(self) -> None:

@@ -1,0 +1,70 @@
+"""What an application gives by mistake: refused by name, with what was given and what is wanted.
+
+Hot paths call these only for what was given beside the defaults, or once something has failed already.
+"""
+
+from __future__ import annotations
+
+import math
+from reprlib import Repr
+from typing import Any, Final
+
+from polonaise.errors import BadOption
+from polonaise.log import registers
+
+INT64_MAX: Final = 2**63 - 1
+
+_repr = Repr()
+_repr.maxstring = _repr.maxother = 60
+
+
+def wrong(name: str, given: object, wanted: str) -> BadOption:
+    """The refusal of one argument."""
+    return BadOption(f"{name}={_repr.repr(given)} ({type(given).__name__}): {wanted}")
+
+
+def checked_seconds(name: str, given: Any) -> float | None:
+    """Seconds from 0, or None for no bound."""
+    if given is None:
+        return None
+    if not isinstance(given, int | float):
+        raise wrong(name, given, "seconds as a number, or None for no bound")
+    if not 0 <= given < math.inf:  # a NaN is neither
+        raise wrong(name, given, "seconds from 0 on, or None for no bound")
+    return given
+
+
+def checked_id(name: str, given: Any, lowest: int = -1, wanted: str = "") -> int:
+    """A transaction id, -1 for the place before the first, or another number of 64 bits."""
+    if not isinstance(given, int) or not lowest <= given <= INT64_MAX:
+        raise wrong(name, given, wanted or f"a transaction's id is an integer from {lowest} on")
+    return given
+
+
+def checked_key(key: Any) -> bytes:
+    """A register's key."""
+    if not isinstance(key, bytes):
+        raise wrong("key", key, "a register's key is bytes: encode it")
+    if len(key) > registers.KEY_BYTES_MAX:
+        raise BadOption(f"a register's key of {len(key)} bytes; the limit is {registers.KEY_BYTES_MAX}")
+    return key
+
+
+def checked_value(value: Any) -> bytes:
+    """A register's value."""
+    if not isinstance(value, bytes):
+        raise wrong("value", value, "a register's value is bytes: encode it")
+    if len(value) > registers.VALUE_BYTES_MAX:
+        raise BadOption(f"a register's value of {len(value)} bytes; the limit is {registers.VALUE_BYTES_MAX}")
+    return value
+
+
+def wrong_lock(name: Any, id: Any) -> BadOption:
+    """Why this is no lock, once hashing it has failed."""
+    if not isinstance(name, str):
+        return wrong("name", name, "a lock's name is text")
+    if not isinstance(id, int):
+        return wrong("id", id, "a lock's id is an integer of 64 bits, signed: number or hash what it stands for")
+    if not -INT64_MAX - 1 <= id <= INT64_MAX:
+        return wrong("id", id, "a lock's id has 64 bits, signed: hash what it stands for")
+    return wrong("name", name, "a lock's name is text that UTF-8 can encode")

@@ -1,0 +1,280 @@
+"""What an application gives the client by mistake: refused at the call, by name, with what was given and is wanted.
+
+Nothing of it gets as far as the partition's sending, where it would take other appends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from storyrig import Town
+
+import polonaise
+from polonaise import Change, Draft, Expectation, Lock, Log
+from polonaise.errors import AppendExpired, BadOption, BeyondLog, Closed
+from polonaise.terms import ChangeKind, ExpectationKind
+
+
+def in_a_town(main: Callable[[Log], Awaitable[None]], *, engaged: bool = True) -> None:
+    async def story(town: Town) -> None:
+        async def application(log: Log) -> None:
+            if engaged:
+                await log.ready(0, timeout=60)
+            await main(log)
+
+        await town.application("newcomer", application)
+
+    Town(1).run(story)
+
+
+async def called(call: Callable[[], Any]) -> Any:
+    """What a plain or a coroutine method comes to."""
+    result = call()
+    return await result if hasattr(result, "__await__") else result
+
+
+def at(draft: Callable[[Draft], Any]) -> Callable[[Log], Any]:
+    """A mistake within a transaction context."""
+    return lambda log: log.run(draft, partition=0, timeout=5)
+
+
+MISTAKES: list[tuple[str, Callable[[Log], Any], list[str]]] = [
+    # partition
+    ("partition of text", lambda log: log.append(b"", partition="0"), ["partition='0'", "(str)", "integer, 0 to 0"]),  # type: ignore[arg-type]
+    ("partition of a list", lambda log: log.append(b"", partition=[0]), ["partition=[0]", "(list)"]),  # type: ignore[arg-type]
+    ("partition of a fraction", lambda log: log.applied(0.5), ["partition=0.5", "(float)"]),  # type: ignore[arg-type]
+    ("partition to be read", lambda log: log.read("0"), ["partition='0'", "(str)"]),  # type: ignore[arg-type]
+    ("partition of a question", lambda log: log.high_water_mark("0"), ["partition='0'", "(str)"]),  # type: ignore[arg-type]
+    # bodies and headers
+    ("body of text", lambda log: log.append("paid", 0), ["bytes, not str", "encode it"]),
+    ("no body", lambda log: log.append(None, 0), ["bytes, not NoneType"]),
+    ("header of text", lambda log: log.append(b"", 0, header="1"), ["header='1'", "(str)"]),  # type: ignore[arg-type]
+    ("no header", lambda log: log.append(b"", 0, header=None), ["header=None"]),  # type: ignore[arg-type]
+    ("header of a fraction", lambda log: log.append(b"", 0, header=0.0), ["header=0.0", "(float)"]),  # type: ignore[arg-type]
+    ("header in a context", at(lambda tx: tx.append(b"", header="1")), ["header='1'"]),  # type: ignore[arg-type]
+    ("mark of text", lambda log: log.append(b"", 0, high_water_mark="7"), ["high_water_mark='7'", "integer"]),  # type: ignore[arg-type]
+    ("mark too large", lambda log: log.append(b"", 0, high_water_mark=2**70), ["high_water_mark="]),
+    # locks
+    ("lock id of text", at(lambda tx: tx.write_lock("a", "b")), ["id='b'", "(str)", "integer"]),  # type: ignore[arg-type]
+    ("lock id of a fraction", at(lambda tx: tx.read_lock("a", 0.5)), ["id=0.5", "(float)"]),  # type: ignore[arg-type]
+    ("lock id of nothing", at(lambda tx: tx.append_lock("a", None)), ["id=None"]),  # type: ignore[arg-type]
+    ("lock id of a list", at(lambda tx: tx.write_lock("a", [])), ["id=[]", "(list)"]),  # type: ignore[arg-type]
+    ("lock id of 65 bits", at(lambda tx: tx.write_lock("a", 2**64)), ["id=18446744073709551616", "hash"]),
+    ("lock name of a number", at(lambda tx: tx.write_lock(1, 2)), ["name=1", "(int)", "text"]),  # type: ignore[arg-type]
+    ("lock name that is no text", at(lambda tx: tx.write_lock("\ud800", 2)), ["name=", "UTF-8"]),
+    ("one lock", lambda log: log.append(b"", 0, locks=Lock("a", 1)), ["locks=", "[Lock(name, id)]"]),  # type: ignore[arg-type]
+    ("a pair as a lock", lambda log: log.append(b"", 0, locks=[("a", 1)]), ["('a', 1)", "Lock(name, id, mode)"]),  # type: ignore[list-item]
+    ("locks as a number", lambda log: log.append(b"", 0, locks=5), ["locks=5"]),  # type: ignore[arg-type]
+    ("a lock of text", lambda log: log.append(b"", 0, locks=[Lock("a", "b")]), ["id='b'"]),  # type: ignore[arg-type]
+    ("a lock of no mode", lambda log: log.append(b"", 0, locks=[Lock("a", 1, 7)]), ["mode=7", "LockMode"]),  # type: ignore[arg-type]
+    # registers
+    ("key of text", at(lambda tx: tx.set("k", b"")), ["key='k'", "(str)", "encode"]),  # type: ignore[arg-type]
+    ("value of a number", at(lambda tx: tx.set(b"k", 5)), ["value=5", "(int)"]),  # type: ignore[arg-type]
+    ("key asked for", lambda log: log.register("k", 0), ["key='k'", "(str)"]),  # type: ignore[arg-type]
+    ("key asked for too long", lambda log: log.register(b"k" * 2_000, 0), ["2000 bytes", "1024"]),
+    ("position of text", at(lambda tx: tx.expect_position("5")), ["transaction='5'"]),  # type: ignore[arg-type]
+    ("one change", lambda log: log.append(b"", 0, changes=Change.set(b"k", b"v")), ["changes=", "list of Change"]),  # type: ignore[arg-type]
+    ("expectations of text", lambda log: log.append(b"", 0, expectations=["k"]), ["expectations='k'"]),  # type: ignore[list-item]
+    (
+        "an expectation made by hand",
+        lambda log: log.append(b"", 0, expectations=[Expectation(ExpectationKind.POSITION, b"", b"1")]),
+        ["expectations=", "Expectation.equals"],
+    ),
+    (
+        "a change that is a producer's",
+        lambda log: log.append(b"", 0, changes=[Change(ChangeKind.PRODUCE, b"k", b"v")]),
+        ["changes=", "Change.set"],
+    ),
+    # times
+    *(
+        (f"{name} of {timeout!r} s", call, ["timeout=", "seconds"])
+        for timeout in ("5", -1, -0.001, math.nan, math.inf, [1])
+        for name, call in {
+            "run": lambda log, t=timeout: log.run(lambda tx: tx.append(b""), partition=0, timeout=t),
+            "submit": lambda log, t=timeout: log.submit(lambda tx: tx.append(b""), partition=0, timeout=t),
+            "ready": lambda log, t=timeout: log.ready(0, timeout=t),
+            "flush": lambda log, t=timeout: log.flush(0, timeout=t),
+            "producer": lambda log, t=timeout: log.producer("p", partition=0, timeout=t),
+            "wait_applied": lambda log, t=timeout: log.wait_applied(0, 0, timeout=t),
+            "high_water_mark": lambda log, t=timeout: log.high_water_mark(0, timeout=t),
+            "register": lambda log, t=timeout: log.register(b"k", 0, timeout=t),
+            "health": lambda log, t=timeout: log.health(0, timeout=t),
+            "transaction": lambda log, t=timeout: log.transaction(0, 0, timeout=t),
+            "read": lambda log, t=timeout: log.read(0, timeout=t),
+            "read_time": lambda log, t=timeout: log.read_time(0, since=1, timeout=t),
+            "applied": lambda log, t=timeout: log.append(b"", 0).applied(t),
+        }.items()
+    ),
+    ("since of text", lambda log: log.read_time(0, since="today"), ["since='today'", "microseconds UTC"]),  # type: ignore[arg-type]
+    # ids
+    ("id of text", lambda log: log.wait_applied("5", 0), ["id='5'", "(str)"]),  # type: ignore[arg-type]
+    ("transaction of text", lambda log: log.transaction("5", 0), ["id='5'", "(str)"]),  # type: ignore[arg-type]
+    ("after of text", lambda log: log.read(0, after="5"), ["after='5'"]),  # type: ignore[arg-type]
+    ("after before the first", lambda log: log.read(0, after=-2), ["after=-2", "from -1 on"]),
+    ("until of a fraction", lambda log: log.read_batches(0, until=1.5), ["until=1.5"]),  # type: ignore[arg-type]
+    # contexts and producers
+    ("no context", lambda log: log.run(None, partition=0), ["context=None", "function"]),  # type: ignore[arg-type]
+    ("what a context returned", lambda log: log.submit(5, partition=0), ["context=5", "run(context, *args)"]),  # type: ignore[arg-type]
+    ("producer of a number", lambda log: log.producer(5, partition=0), ["name=5", "text"]),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("mistake", "naming"), [pytest.param(m, n, id=i) for i, m, n in MISTAKES])
+def test_an_argument_that_cannot_be_meant(mistake: Callable[[Log], Any], naming: list[str]) -> None:
+    async def main(log: Log) -> None:
+        before = log.append(b"before", 0)
+        with pytest.raises(BadOption) as raised:
+            await called(lambda: mistake(log))
+        assert all(each in raised.value.text for each in naming), raised.value.text
+        after = log.append(b"after", 0)
+        assert [(await before).id >= 0, (await after).id >= 0] == [True, True], "neighbours are not harmed"
+
+    in_a_town(main)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "naming"),
+    [
+        (("0", b""), "sequence='0'"),
+        ((-1, b""), "sequence=-1"),
+        ((0, "text"), "bytes, not str"),
+        ((0, b"", {"timeout": "5"}), "timeout='5'"),
+        ((0, b"", {"header": "5"}), "header='5'"),
+        ((0, b"", {"locks": [("a", 1)]}), "Lock(name, id, mode)"),
+    ],
+)
+def test_a_producers_argument_that_cannot_be_meant(arguments: tuple[Any, ...], naming: str) -> None:
+    async def main(log: Log) -> None:
+        producer = await log.producer("p", partition=0)
+        *plain, options = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
+        with pytest.raises(BadOption) as raised:
+            await producer.append(*plain, **options)
+        assert naming in raised.value.text
+        await producer.append(0, b"", locks=[Lock("a", 1)])
+
+    in_a_town(main)
+
+
+@pytest.mark.parametrize(
+    ("options", "naming"),
+    [
+        ({"view": object()}, ["view=", "high_water_mark", "apply"]),
+        ({"view": Draft}, ["view=", "an instance, not the class"]),
+        ({"serializer": "json"}, ["serializer='json'", "encode"]),
+        ({"settings": {"name": "x"}}, ["settings=", "ClientSettings"]),
+        ({"partitioner": 0}, ["partitioner=0", "function"]),
+        ({"partitions": 0}, ["partitions=0", "list"]),
+        ({"partitions": "0"}, ["partitions='0'", "list"]),
+        ({"bodies": "lazy"}, ["bodies='lazy'", "BodyForm"]),
+        ({"header_filter": 3}, ["header_filter=3", "(mask, value)"]),
+    ],
+)
+async def test_an_option_of_connect_that_cannot_be_meant(
+    options: dict[str, Any], naming: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(BadOption) as raised:
+        async with polonaise.connect(f"file:{tmp_path}", **options):
+            pass
+    assert all(each in raised.value.text for each in naming), raised.value.text
+
+
+@pytest.mark.parametrize("address", [None, 5, Path("bank"), b"file:bank", "file:\0"])
+async def test_an_address_that_cannot_be_meant(address: Any) -> None:
+    with pytest.raises(BadOption, match="file:PATH"):
+        async with polonaise.connect(address):
+            pass
+
+
+def test_no_time_at_all_is_too_little() -> None:
+    async def main(log: Log) -> None:
+        with pytest.raises(AppendExpired, match="timeout=0 leaves no time"):
+            await log.run(lambda tx: tx.append(b""), partition=0, timeout=0)
+
+    in_a_town(main)
+
+
+def test_an_id_that_no_transaction_can_have() -> None:
+    async def main(log: Log) -> None:
+        with pytest.raises(BeyondLog):
+            await log.transaction(2**64, 0)
+
+    in_a_town(main)
+
+
+# ---------------------------------------------------------------------- wrong order
+
+
+def test_a_transaction_that_is_built_after_its_context_has_returned() -> None:
+    async def main(log: Log) -> None:
+        kept: list[Draft] = []
+
+        def context(tx: Draft) -> None:
+            kept.append(tx)
+            tx.append(b"in time")
+
+        receipt = await log.run(context, partition=0, timeout=60)
+        (tx,) = kept
+        for late in (lambda: tx.append(b"late"), lambda: tx.set(b"k", b"v"), tx.abandon, lambda: tx.expect_position(5)):
+            with pytest.raises(Closed, match="the context has returned"):
+                late()
+        tx.write_lock("account", 1)  # of no account: nothing can carry it
+        assert (receipt.id, [tx.data async for tx in log.read(0)]) == (0, [b"in time"])
+
+    in_a_town(main)
+
+
+def test_what_is_called_after_the_close_says_so() -> None:
+    async def story(town: Town) -> None:
+        logs: list[Log] = []
+
+        async def application(log: Log) -> None:
+            logs.append(log)
+            await log.append(b"", 0)
+
+        await town.application("newcomer", application)
+        (log,) = logs
+
+        async def late(_: Log) -> None:
+            for call in (
+                lambda: log.append(b"", 0),
+                lambda: log.run(lambda tx: tx.append(b""), partition=0),
+                lambda: log.submit(lambda tx: tx.append(b""), partition=0),
+                lambda: log.ready(0),
+                lambda: log.flush(0),
+                lambda: log.read(0),
+                lambda: log.high_water_mark(0),
+                lambda: log.producer("p", partition=0),
+                lambda: log.wait_applied(10, 0),
+                log.start,
+            ):
+                with pytest.raises(Closed, match="closed"):
+                    await called(call)
+            await log.close()
+
+        await town.application("late", late)
+
+    Town(1).run(story)
+
+
+def test_a_client_is_started_once() -> None:
+    async def main(log: Log) -> None:
+        with pytest.raises(BadOption, match="started before"):
+            await log.start()
+        await log.append(b"", 0)
+
+    in_a_town(main)
+
+
+def test_an_append_from_a_callback_of_the_loop_is_an_append() -> None:
+    async def main(log: Log) -> None:
+        receipts: list[polonaise.Receipt] = []
+        asyncio.get_running_loop().call_soon(lambda: receipts.append(log.append(b"from a callback", 0)))
+        await asyncio.sleep(0)
+        assert (await receipts[0]).id == 0
+
+    in_a_town(main)

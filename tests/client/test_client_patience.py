@@ -1,0 +1,109 @@
+"""Who has given up waiting is told what was waited for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from clientrig import Memo, World, until
+
+from polonaise.client.log import Log
+from polonaise.coordination.values import Assignment, Versioned
+from polonaise.errors import AppendExpired, DeadlineExceeded, PolonaiseError
+
+SHORT_S = 0.03
+
+
+async def told(client: Log) -> list[str]:
+    """What each kind of waiting ends with."""
+    waits = (
+        client.ready(timeout=SHORT_S),
+        client.flush(timeout=SHORT_S),
+        client.run(lambda tx: tx.append(b""), timeout=SHORT_S),
+        client.wait_applied(0, timeout=SHORT_S),
+        client.append(b"").applied(SHORT_S),
+        client.producer("p", timeout=SHORT_S),
+    )
+    texts = []
+    for wait in waits:
+        with pytest.raises((DeadlineExceeded, AppendExpired)) as raised:
+            await wait
+        texts.append(raised.value.text)
+    return texts
+
+
+async def test_while_nobody_owns_the_partition(world: World) -> None:
+    world.coordinator._held = Versioned(2, Assignment())
+    client = await world.client()
+    for text in await told(client):
+        assert "a server that owns it: none does" in text
+        assert "polonaise server run" in text
+    with pytest.raises(DeadlineExceeded, match="none does"):
+        await client.high_water_mark(timeout=SHORT_S)
+
+
+async def test_while_the_owner_cannot_be_reached(world: World) -> None:
+    world.server.crash()
+    client = await world.client(view=Memo())
+    for text in (await told(client))[:-1]:
+        assert f"its owner, {world.server.address}" in text
+        assert "nobody listens on" in text
+
+
+async def test_while_the_owner_does_not_answer_a_mount(world: World) -> None:
+    world.server.silent_mounts = True
+    client = await world.client(view=Memo(), settings={"mount_s_max": 5.0})
+    await until(lambda: world.server.heard.mounts)
+    for text in (await told(client))[:-1]:
+        assert f"an answer of {world.server.address} to its mount" in text
+
+
+async def test_while_the_owner_is_not_ready(world: World) -> None:
+    world.server.not_ready = 10**6
+    client = await world.client(view=Memo(), settings={"retry_s_max": 0.002})
+    await until(lambda: client.trouble(0))
+    for text in (await told(client))[:-1]:
+        assert "told so" in text
+
+
+async def test_while_the_view_does_not_tell_its_mark(world: World) -> None:
+    class Silent(Memo):
+        async def high_water_mark(self, partition: int) -> int:  # type: ignore[override]
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    client = await world.client(view=Silent())
+    for text in (await told(client))[:-1]:
+        assert "the view to tell its high-water mark" in text
+
+
+async def test_while_the_appends_before_are_undecided(world: World) -> None:
+    world.server.hold = True
+    client = await world.client(settings={"outstanding_count_max": 2})
+    await client.ready()
+    client.append(b"one"), client.append(b"two")
+    with pytest.raises(DeadlineExceeded, match=r"2 appends \(6 bytes\) are undecided"):
+        await client.ready(timeout=SHORT_S)
+
+
+async def test_a_receipt_whose_append_is_not_decided(world: World) -> None:
+    world.server.hold = True
+    client = await world.client()
+    await client.ready()
+    receipt = client.append(b"held")
+    with pytest.raises(DeadlineExceeded, match=r"not decided after 0.03 s.*await the receipt again"):
+        await receipt.applied(SHORT_S)
+    world.server.release()
+    await receipt.applied(5)
+
+
+async def test_a_receipt_whose_transaction_the_view_has_not_applied(world: World) -> None:
+    view = Memo()
+    view.gate = asyncio.Event()
+    client = await world.client(view=view)
+    receipt = await client.append(b"paid")
+    with pytest.raises(DeadlineExceeded, match=r"committed as 0, .* applied up to -1") as raised:
+        await receipt.applied(SHORT_S)
+    assert isinstance(raised.value, PolonaiseError)
+    view.gate.set()
+    await receipt.applied(5)
