@@ -68,6 +68,7 @@ class Transaction(NamedTuple):
 
     @property
     def request_id(self) -> RequestId:
+        """The append that this transaction came from: unique for ever, whoever asks."""
         return RequestId(self.client_id, self.generation, self.partition, self.sequence)
 
 

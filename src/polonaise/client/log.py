@@ -250,10 +250,11 @@ class Log:
         what the context's locks cover, it runs again as soon as this client has applied that. Waits while the
         partition is not ready or has too many appends outstanding.
 
-        Raises `Abandoned` if the context gives up, what the context raises, and after `timeout` seconds either
-        `AppendExpired` (nothing was appended, nothing will be) or `AppendUnknown` (it was sent and may still commit:
-        await the error's `receipt`). Further `ExpectationFailed`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull`,
-        `ClientAhead`, `Closed`. Without a timeout it goes on for as long as the client.
+        `timeout` is in seconds, over all runs. Raises `Abandoned` if the context gives up, what the context raises, and
+        after `timeout` seconds either `AppendExpired` (nothing was appended, nothing will be) or `AppendUnknown` (it
+        was sent and may still commit: await the error's `receipt`). Further `ExpectationFailed`, `BodyTooLarge`,
+        `TooManyLocks`, `RegistersFull`, `ClientAhead`, `Closed`, and `BadOption` for an argument that cannot be meant.
+        Without a timeout it goes on for as long as the client.
         """
         self._check_run(context, timeout)
         return await self._running.run(self._appends_of(partition, args), context, args, timeout)
@@ -263,7 +264,8 @@ class Log:
     ) -> Submission:
         """As `run`, but returns at once and goes on behind the caller's back; see `Submission`.
 
-        Raises `Overloaded` when as many submissions as the settings allow are unfinished.
+        Raises `Overloaded` when as many submissions as the settings allow are unfinished, `BadOption` for an argument
+        that cannot be meant; everything else is the submission's to raise.
         """
         self._check_run(context, timeout)
         if len(self._submitted) >= self._settings.submissions_max:
@@ -300,9 +302,11 @@ class Log:
         """Append one transaction; for those who bring their own loop. Returns at once: `await` the receipt, or not.
 
         Nothing is tried again: the receipt raises `LockConflict`, `ExpectationFailed`, `AppendFailed` (not in the log
-        and never will be; append again) and so on. `high_water_mark` is what the transaction was built on; without it,
-        what this client has applied. Never waits: raises `Overloaded` when too much is outstanding, and then
-        `await log.ready(partition)` waits for room. All appends of one turn of the loop go out together.
+        and never will be; append again) and so on. What cannot be meant or is too large is refused at once:
+        `BadOption`, `BodyTooLarge`, `TooManyLocks`, `UnknownPartition`, `Closed`. `high_water_mark` is what the
+        transaction was built on; without it, what this client has applied. Never waits: raises `Overloaded` when too
+        much is outstanding, and then `await log.ready(partition)` waits for room. All appends of one turn of the loop
+        go out together.
         """
         appends = self._appends_of(partition, (data,))
         if self.serializer is not None:
@@ -393,17 +397,26 @@ class Log:
             ) from appends.trouble
 
     async def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
-        """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition."""
+        """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition.
+
+        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        """
         return await self._questions.high_water_mark(self._readable(partition), self._question_s(timeout))
 
     async def register(
         self, key: bytes, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> bytes | None:
-        """The value of a register, proved by the owner after it was asked; None if it is absent."""
+        """The value of a register, proved by the owner after it was asked; None if it is absent.
+
+        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        """
         return await self._questions.register(self._readable(partition), checked_key(key), self._question_s(timeout))
 
     async def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
-        """How the server that owns the partition is, as it says itself: a JSON document, read."""
+        """How the server that owns the partition is, as it says itself: a JSON document, read.
+
+        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        """
         document = await self._questions.health(self._readable(partition), self._question_s(timeout))
         return json.loads(document)
 
@@ -482,7 +495,10 @@ class Log:
     async def transaction(
         self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> Transaction:
-        """One transaction. Raises `BeyondLog` when it is not committed (yet)."""
+        """One transaction, checked. Raises `BeyondLog` when it is not committed (yet).
+
+        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        """
         partition = self._readable(partition)
         if not isinstance(id, int):
             raise wrong("id", id, "a transaction's id is an integer")

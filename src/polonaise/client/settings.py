@@ -15,7 +15,9 @@ class ClientSettings:
     name: str = "client"
     """Shown in the servers' messages and consoles."""
     link: LinkSettings = field(default_factory=LinkSettings)
+    """Of each connection: heartbeats, deadlines, bounds."""
     limits: Limits = field(default_factory=Limits)
+    """Of one append; larger ones than the servers' own are refused there."""
     outstanding_count_max: int = 16_384
     """Appends of one partition whose fate is not known yet; beyond, `run` waits and `append` refuses."""
     outstanding_bytes_max: int = 32 * 1024 * 1024
@@ -23,6 +25,7 @@ class ClientSettings:
     submissions_max: int = 16_384
     """Contexts that `submit` has taken and not finished, over all partitions."""
     frame_count_max: int = 4_096
+    """Transactions in one append frame."""
     frame_bytes_max: int = 1024 * 1024
     """Bodies in one append frame: large enough to be cheap, small enough not to hold up what comes behind."""
     credit_bytes: int = 4 * 1024 * 1024
@@ -30,6 +33,7 @@ class ClientSettings:
     idle_flush_s: float = 1.0
     """Appends that hear nothing for this long are asked after with a flush."""
     connect_s_max: float = 5.0
+    """Deadline of one try to connect to a server; it is tried again for as long as the caller waits."""
     request_s_max: float = 10.0
     """Deadline of one try of a request; the caller's own deadline covers all tries."""
     question_s_max: float = 30.0
@@ -37,7 +41,9 @@ class ClientSettings:
     mount_s_max: float = 15.0
     """A mount that brings neither feed nor answer for this long is tried again."""
     retry_s_min: float = 0.02
+    """The first pause before something is tried again; each further one is longer, with jitter."""
     retry_s_max: float = 2.0
+    """The longest such pause."""
     coordinator_s_max: float = 30.0
     """Deadline of one wait for a newer assignment."""
     read_bytes: int = 2 * 1024 * 1024

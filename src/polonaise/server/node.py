@@ -32,6 +32,7 @@ from polonaise.server.protocol.feed import Subscription
 from polonaise.server.protocol.order import check_bodies, check_frame
 from polonaise.server.replicas import StorageLink, StorageLinks
 from polonaise.server.settings import ServerSettings
+from polonaise.server.unready import Unready
 from polonaise.terms import BodyForm, FailureReason, MountState, PartitionId, StorageId, TransactionId
 from polonaise.wire.appends import Failure, ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
@@ -87,7 +88,7 @@ class Server:
         self._budget = Budget(self._settings.connections_bytes_max)
         self._making = asyncio.Semaphore(_MAKING_MAX)
         """Held while an answer comes together in memory; once it is sent, the budget knows of it."""
-        self._watch: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._handlers: dict[type[Message], Callable[[Connection, Owner, Any, int], None]] = {
             MountRequest: self._on_mount,
             Unmount: self._on_unmount,
@@ -117,7 +118,11 @@ class Server:
         for name in self._description.storage:
             _ = self._links[name]  # Connects while the first session still asks the coordinator.
         self._membership = await self._coordinator.register(Registration(self.id, self.address))
-        self._watch = self._host.spawn(self._watch_assignment(), "assignment")
+        unready = Unready(self._host, self._settings, self.owners, self._links)
+        self._tasks = [
+            self._host.spawn(self._watch_assignment(), "assignment"),
+            self._host.spawn(unready.watch(), "warnings"),
+        ]
         _log.info("server %d listens on %s", self.id, self.address)
 
     def _link(self, name: StorageId) -> StorageLink:
@@ -126,8 +131,8 @@ class Server:
 
     async def close(self) -> None:
         """Stop serving. What is in flight is decided by the next owner."""
-        if self._watch:
-            self._watch.cancel()
+        for task in self._tasks:
+            task.cancel()
         for owner in self.owners.values():
             owner.close(NotOwner("the server is shutting down"))
         if self._listener:

@@ -44,6 +44,10 @@ class ServerSettings:
     coordinator_s_max: float = 5.0
     retry_s_min: float = 0.05
     retry_s_max: float = 2.0
+    warn_s: float = 3.0
+    """A partition that is not ready for so long is warned about: longer than a session start takes."""
+    warn_again_s: float = 30.0
+    """And again this often, while it lasts."""
     copy_bytes: int = 1024 * 1024
     """Bytes per request when a replica is brought up to date."""
     copy_pause_ratio: float = 1.0

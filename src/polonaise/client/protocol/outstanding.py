@@ -64,6 +64,7 @@ class Pending:
 
     @property
     def settled(self) -> bool:
+        """Whether the fate is known, either way."""
         return self.id >= 0 or self.failure is not None
 
 
