@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
+
+INTERRUPTED: Final = 130
+"""Exit status of a command that Ctrl-C ended, as shells have it."""
 
 
 def main() -> None:
     """Run the command line; a fault of ours to tell is one line and exit status 1, never a traceback."""
-    from polonaise.cli.application import application
-    from polonaise.errors import PolonaiseError
-
+    try:
+        from polonaise.cli.application import application
+        from polonaise.errors import PolonaiseError
+    except KeyboardInterrupt:  # importing takes long enough to be interrupted
+        sys.exit(INTERRUPTED)
     try:
         application()
     except PolonaiseError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -124,5 +125,7 @@ def demo_bank(
     if not book.payments:
         reason = f": {book.bad_rows[0]}" if book.bad_rows else ""
         raise BadOption(f"{payments} holds no payment that can be used{reason}")
+    # The bank's processes must not outlive it: told to stop, it stops as by Ctrl-C, with all that is to be ended.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     if not asyncio.run(run_bank(book, tellers, Console())):
         raise typer.Exit(1)

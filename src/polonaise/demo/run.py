@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,14 +84,36 @@ class Bank:
             progress.advance(bar)  # type: ignore[arg-type]
 
 
+async def _to_its_end(call: Callable[[], None]) -> None:
+    """Run it in a thread. Cancelled, this waits all the same: what is being started has to be stopped, too."""
+    task = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        task.exception()  # retrieved: an interrupted start fails, and that is nobody's news
+        raise
+    task.result()
+
+
+@contextlib.asynccontextmanager
+async def _started(cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
+    """The cluster, stopped at the end whatever that is."""
+    try:
+        await _to_its_end(cluster.start)
+        yield cluster
+    finally:
+        await _to_its_end(cluster.stop)
+
+
 async def _kill_half_way(node: ChildNode, day: Day) -> None:
     """Kill a storage node with -9 when half of the payments are made, and start it again."""
     await day.half_way.wait()
     pid = node.pid
-    await asyncio.to_thread(node.kill)
+    await _to_its_end(node.kill)
     day.killed = f"{node.name} (process {pid}) with -9 after {len(day.committed):,} payments"
     await asyncio.sleep(DOWN_S)
-    await asyncio.to_thread(node.start)
+    await _to_its_end(node.start)
 
 
 async def _make_payments(cluster: LocalCluster, book: Book, tellers: int, console: Console) -> tuple[Day, Balances]:
@@ -121,16 +143,14 @@ async def run_bank(book: Book, tellers: int, console: Console) -> bool:
         console.print(f"[yellow]not used: {row}")
     for account in book.unchained:
         console.print(f"[yellow]account {account}: its rows do not chain; it is not compared with the bank")
-    with tempfile.TemporaryDirectory(prefix="polonaise-demo-") as scratch, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="polonaise-demo-") as scratch:
         console.print("starting a server and three storage nodes on loopback")
-        cluster = LocalCluster(Path(scratch), evidence=True)
-        await asyncio.to_thread(stack.enter_context, cluster)
-        day, view = await _make_payments(cluster, book, tellers, console)
-        console.print("a client that has seen nothing folds the whole log")
-        async with polonaise.connect(cluster.coordinator) as fresh:
-            found = await audit(fresh, book)
-        results = verdicts(book, found, view, day.committed, day.refused)
-        await asyncio.to_thread(stack.close)
+        async with _started(LocalCluster(Path(scratch), evidence=True)) as cluster:
+            day, view = await _make_payments(cluster, book, tellers, console)
+            console.print("a client that has seen nothing folds the whole log")
+            async with polonaise.connect(cluster.coordinator) as fresh:
+                found = await audit(fresh, book)
+            results = verdicts(book, found, view, day.committed, day.refused)
     _print(console, book, day, view, results)
     return all(result.holds for result in results)
 
