@@ -319,6 +319,12 @@ class ProducerSequence(PolonaiseError):
     code = "producer_sequence"
 
 
+class WrongEventLoop(PolonaiseError):
+    """A client, or a receipt of it, was used outside of the event loop that it was connected in."""
+
+    code = "wrong_event_loop"
+
+
 class Closed(PolonaiseError):
     """The client, log or connection was closed by this side."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storyrig import Town
+from storyrig import Fold, Town
 
 import polonaise
 from polonaise import Change, Draft, Expectation, Lock, Log
@@ -202,6 +202,39 @@ def test_an_id_that_no_transaction_can_have() -> None:
     async def main(log: Log) -> None:
         with pytest.raises(BeyondLog):
             await log.transaction(2**64, 0)
+
+    in_a_town(main)
+
+
+@pytest.mark.parametrize("mark", [None, "5", 0.5, -2])
+def test_a_view_that_does_not_tell_a_mark_stops_its_partition_and_it_is_said_why(mark: Any) -> None:
+    class Unsure(Fold):
+        def high_water_mark(self, partition: int) -> int:
+            return mark  # type: ignore[no-any-return]
+
+    async def story(town: Town) -> None:
+        async def application(log: Log) -> None:
+            for wait in (log.ready(0), log.run(lambda tx: tx.append(b""), partition=0), log.wait_applied(0, 0)):
+                with pytest.raises(BadOption, match=r"high_water_mark.0.*-1 for none") as raised:
+                    await wait
+                assert repr(mark) in raised.value.text
+
+        await town.application("newcomer", application, Unsure(lambda value, tx: value))
+
+    Town(1).run(story)
+
+
+def test_a_context_that_yields_is_told_that_it_never_ran() -> None:
+    def generator(tx: Draft) -> Any:
+        yield tx.append(b"")
+
+    async def asynchronous_generator(tx: Draft) -> Any:
+        yield tx.append(b"")
+
+    async def main(log: Log) -> None:
+        for context in (generator, asynchronous_generator):
+            with pytest.raises(BadOption, match="yields never ran"):
+                await log.run(context, partition=0)
 
     in_a_town(main)
 

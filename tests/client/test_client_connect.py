@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from clientrig import World
 
 import polonaise
 from polonaise.client.protocol.draft import Limits, Lock
-from polonaise.errors import BadOption, BodyTooLarge, Closed, NotInitialized, TooManyLocks, WrongClusterKey
+from polonaise.errors import (
+    BadOption,
+    BodyTooLarge,
+    Closed,
+    NotInitialized,
+    TooManyLocks,
+    WrongClusterKey,
+    WrongEventLoop,
+)
 
 
 def test_importing_the_package_is_light() -> None:
@@ -102,3 +113,45 @@ async def test_limits_can_be_set_lower(world: World) -> None:
     client = await world.client(settings={"limits": Limits(body_bytes_max=10)})
     with pytest.raises(BodyTooLarge):
         client.append(b"x" * 11)
+
+
+async def test_another_thread_and_another_loop_are_refused_and_harm_nothing(world: World) -> None:
+    client = await world.client()
+    receipt = client.append(b"here")
+    unsettled = client.append(b"unsettled")
+    await receipt
+    await client.flush()
+    world.server.hold = True
+    held = client.append(b"held")
+
+    async def awaited() -> None:
+        await held
+
+    calls = (
+        lambda: client.append(b"there"),
+        lambda: client.run(lambda tx: tx.append(b"there")),
+        lambda: client.submit(lambda tx: tx.append(b"there")),
+        client.ready,
+        client.flush,
+        client.high_water_mark,
+        lambda: client.read(0),
+        lambda: client.wait_applied(5),
+        lambda: client.producer("p"),
+        awaited,
+    )
+
+    async def elsewhere(call: Callable[[], Any]) -> None:
+        result = call()
+        if hasattr(result, "__await__"):
+            await result
+
+    await asyncio.sleep(0.01)  # what was appended here has gone out
+    for call in calls:
+        with pytest.raises(WrongEventLoop, match="run_coroutine_threadsafe"):
+            await asyncio.to_thread(lambda call=call: asyncio.run(elsewhere(call)))
+    with pytest.raises(WrongEventLoop):
+        await asyncio.to_thread(client.append, b"from no loop at all")
+    world.server.release()
+    await held
+    assert unsettled.committed
+    assert world.log.bodies() == [b"here", b"unsettled", b"held"]

@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polonaise.client.asking import Questions
 from polonaise.client.bodies import Bodies, Wanted
 from polonaise.client.mounting import Form
 from polonaise.client.partition import PartitionAppends
+from polonaise.client.protocol.arguments import wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
@@ -19,7 +20,7 @@ from polonaise.client.waiting import AppliedMark
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
-from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
+from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
     from polonaise.client.mounting import Mounting
@@ -155,12 +156,18 @@ class Applier:
         self.mounting.rewind(mark)
 
     async def _views_mark(self) -> TransactionId:
+        """What the view says, however often it has to be asked. Raises `BadOption` for what is no mark."""
         while True:
             try:
-                mark = self._view.high_water_mark(self._partition)
-                return mark if isinstance(mark, int) else await mark
+                asked: Any = self._view.high_water_mark(self._partition)
+                mark = await asked if hasattr(asked, "__await__") else asked
             except Exception:  # noqa: BLE001 - the application's own code; asked until it answers
                 _log.exception("the view's high-water mark of partition %d can't be had", self._partition)
+            else:
+                if not isinstance(mark, int) or mark < NO_TRANSACTION:
+                    wanted = "the id of the last transaction that was applied, -1 for none"
+                    raise wrong(f"the view's high_water_mark({self._partition})", mark, wanted)
+                return mark
             await self._rest()
 
     async def _rest(self) -> None:

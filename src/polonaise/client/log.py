@@ -33,6 +33,7 @@ from polonaise.client.routes import Routes
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
+from polonaise.client.waiting import check_loop
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
     BadOption,
@@ -125,6 +126,7 @@ class Log:
         self._links: Links
         self._questions: Questions
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop
         self.serializer = serializer
         self.client_id: ClientId = 0
         """Unique in the cluster, from the coordinator; 0 before `start`."""
@@ -142,6 +144,7 @@ class Log:
             raise Closed("this client was closed: make a new one")
         if self.client_id:
             raise BadOption("this client was started before: `async with` does it, and once is enough")
+        self._loop = asyncio.get_running_loop()
         description = await self._coordinator.describe()
         self.partition_count = description.partitions
         self.client_id = await self._coordinator.unique_id()
@@ -232,6 +235,7 @@ class Log:
 
     def _check_partition(self, partition: PartitionId) -> None:
         self._check_open()
+        check_loop(self._loop)
         if not isinstance(partition, int):
             raise wrong("partition", partition, f"a partition is an integer, 0 to {self.partition_count - 1}")
         if not 0 <= partition < self.partition_count:
@@ -283,6 +287,8 @@ class Log:
     def _check_run(self, context: Context, timeout: float | None) -> None:
         if not callable(context):
             raise wrong("context", context, "a function or coroutine function, not called: run(context, *args)")
+        self._check_open()
+        check_loop(self._loop)
         if timeout is not None:
             checked_seconds("timeout", timeout)
 
@@ -358,6 +364,8 @@ class Log:
         Raises `BadOption` for a name that is empty or longer than a register's key, `DeadlineExceeded` after
         `timeout` seconds (default `question_s_max`).
         """
+        self._check_open()
+        check_loop(self._loop)
         settings = self._settings
         encode = self.serializer.encode if self.serializer is not None else None
 
@@ -530,7 +538,8 @@ class Log:
 
     def _deadline_s(self, timeout: float | None) -> float | None:
         given = checked_seconds("timeout", timeout)
-        return None if given is None else asyncio.get_running_loop().time() + given
+        check_loop(self._loop)
+        return None if given is None else self._loop.time() + given
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
         """Why a mounted partition is not ready at the moment; None if it is, or was never used."""

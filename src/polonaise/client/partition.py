@@ -11,7 +11,7 @@ from polonaise.client.protocol.outstanding import Failure, Outstanding, Pending
 from polonaise.client.protocol.packing import LockHashes, Operations, Outgoing, frames
 from polonaise.client.receipt import Receipt, tell
 from polonaise.client.settings import ClientSettings
-from polonaise.client.waiting import Admission, AppliedMark, until
+from polonaise.client.waiting import Admission, AppliedMark, check_loop, until
 from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, TransactionId
@@ -30,7 +30,8 @@ class PartitionAppends:
     """
 
     def __init__(self, partition: PartitionId, client_id: ClientId, settings: ClientSettings) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        """The only one in which any of this may be used."""
         self._settings = settings
         self._outstanding = Outstanding()
         self._unsent: list[Outgoing] = []
@@ -100,6 +101,8 @@ class PartitionAppends:
         operations: Operations = _NO_OPERATIONS,
     ) -> Receipt:
         """Register one append and send it with this turn of the loop. Raises `Overloaded` at the bounds."""
+        if not self._sends_soon:  # the first of the turn speaks for the others
+            check_loop(self.loop)
         outstanding = self._outstanding
         settings = self._settings
         if (
@@ -118,7 +121,7 @@ class PartitionAppends:
         self._unsent.append((receipt, receipt.sequence, mark, header, body, locks, operations, True))
         if not self._sends_soon and self._stream is not None:
             self._sends_soon = True
-            self._loop.call_soon(self._send)
+            self.loop.call_soon(self._send)
         return receipt
 
     def append_draft(self, draft: Draft) -> Receipt:
@@ -139,7 +142,7 @@ class PartitionAppends:
             )
         if not self._sends_soon and self._stream is not None:
             self._sends_soon = True
-            self._loop.call_soon(self._send)
+            self.loop.call_soon(self._send)
         return receipt
 
     def withdraw(self, receipt: Receipt) -> bool:
@@ -171,8 +174,8 @@ class PartitionAppends:
             stream.connection.send(columns.message(self.generation), partition=self.partition)
         self._outstanding.sent = unsent[-1][1]
         if self._idle is None:
-            self._news_s = self._loop.time()
-            self._idle = self._loop.call_later(settings.idle_flush_s, self._ask_after)
+            self._news_s = self.loop.time()
+            self._idle = self.loop.call_later(settings.idle_flush_s, self._ask_after)
 
     # ------------------------------------------------------------------ mounts
 
@@ -245,7 +248,7 @@ class PartitionAppends:
             future.set_result(high_water_mark)
 
     def _settled(self, settled: list[Pending]) -> None:
-        self._news_s = self._loop.time()
+        self._news_s = self.loop.time()
         if settled:
             tell(settled)
         self.admission.admit()
@@ -257,13 +260,13 @@ class PartitionAppends:
         self._idle = None
         if self.stopped or not self._outstanding.awaited:
             return
-        now, idle_s = self._loop.time(), self._settings.idle_flush_s
+        now, idle_s = self.loop.time(), self._settings.idle_flush_s
         due = self._news_s + idle_s
         if now >= due:
             due = now + idle_s
             if self._stream is not None and not self._flushes:
                 self._send_flush(self._stream, None)
-        self._idle = self._loop.call_at(due, self._ask_after)
+        self._idle = self.loop.call_at(due, self._ask_after)
 
     def _send_flush(self, stream: Stream, future: asyncio.Future[TransactionId] | None) -> int:
         request = stream.next_request()
@@ -280,13 +283,13 @@ class PartitionAppends:
             if self.stopped:
                 raise self.stopped
             if self._stream is None:
-                opened: asyncio.Future[None] = self._loop.create_future()
+                opened: asyncio.Future[None] = self.loop.create_future()
                 self._opening = [waiting for waiting in self._opening if not waiting.done()]
                 self._opening.append(opened)
                 await until(opened, deadline_s)
                 continue
             self._send_all(self._stream)
-            future: asyncio.Future[TransactionId] = self._loop.create_future()
+            future: asyncio.Future[TransactionId] = self.loop.create_future()
             self._send_flush(self._stream, future)
             try:
                 return await until(future, deadline_s)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from polonaise.client.protocol import outcomes
 from polonaise.client.protocol.arguments import checked_seconds
 from polonaise.client.protocol.outstanding import Pending, Unordered
-from polonaise.client.waiting import until
+from polonaise.client.waiting import check_loop, until
 from polonaise.errors import DeadlineExceeded, PolonaiseError
 from polonaise.terms import PartitionId, TransactionId
 
@@ -114,6 +114,7 @@ class Receipt(Pending):
             ) from appends.trouble
 
     def _future(self) -> asyncio.Future[None]:
+        check_loop(self._appends.loop)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.watchers is None:
             self.watchers = [future]

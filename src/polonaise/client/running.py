@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, NamedTuple, TypeAlias
 
 from polonaise.client.partition import PartitionAppends
@@ -83,7 +83,7 @@ class Running:
                 built = context(draft, *args)
                 if built is not None and hasattr(built, "__await__"):
                     await self._awaited(built, appends, deadline_s, timeout)
-                self._check(draft)
+                self._check(draft, built)
                 if deadline_s is not None and loop.time() >= deadline_s:
                     raise self._expired(appends, timeout, "the context took too long")
                 receipt = appends.append_draft(draft)
@@ -115,7 +115,7 @@ class Running:
                 raise
             raise self._expired(appends, timeout, "the context took too long") from None
 
-    def _check(self, draft: Draft) -> None:
+    def _check(self, draft: Draft, built: Any) -> None:
         if draft.abandoned is not None:
             raise Abandoned(draft.abandoned)
         if not draft.bodies:
@@ -123,6 +123,8 @@ class Running:
                 raise BadOption(
                     "a context that changes or expects registers has to append something: a body may be empty"
                 )
+            if isinstance(built, Generator | AsyncGenerator):
+                raise BadOption("a context that yields never ran: write a plain function, or a coroutine function")
             raise Abandoned(_NOTHING_APPENDED)
 
     async def _fate(

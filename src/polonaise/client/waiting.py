@@ -8,10 +8,23 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
-from polonaise.errors import PolonaiseError
+from polonaise.errors import PolonaiseError, WrongEventLoop
 from polonaise.terms import TransactionId
 
 T = TypeVar("T")
+
+
+def check_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Raises `WrongEventLoop` unless this is called within that loop: another's waiters would never be woken."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is not loop:
+        raise WrongEventLoop(
+            "a client belongs to the event loop, and the thread, that it was connected in: call it there "
+            "(asyncio.run_coroutine_threadsafe does from elsewhere), or connect another one here"
+        )
 
 
 async def until(future: asyncio.Future[T], deadline_s: float | None) -> T:

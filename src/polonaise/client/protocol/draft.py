@@ -104,7 +104,9 @@ def checked_body(data: Any, limits: Limits) -> bytes:
 def _bytes_of(data: Any) -> bytes:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    raise BadOption(f"a body is bytes, not {type(data).__name__}: encode it, or connect with a serializer")
+    raise BadOption(
+        f"a body is bytes, not {type(data).__name__}: encode it, or connect with a serializer whose encode does"
+    )
 
 
 def checked_header(header: int) -> int:
