@@ -18,8 +18,9 @@ from types import FrameType
 from zlib import crc32
 
 import pytest
+import typer.main
 
-from polonaise.cli import main
+from polonaise.cli import INTERRUPTED, main
 from polonaise.log.control import encode_header
 
 CONTROL = "polonaise-storage.ctl"
@@ -266,6 +267,39 @@ def test_a_file_that_holds_no_payments(command: Command, tmp_path: Path, content
 
 def test_a_file_of_payments_that_is_not_there(command: Command, tmp_path: Path) -> None:
     command.refuses("demo", "bank", "--payments", tmp_path / "nowhere.csv", code="bad_option", naming="nowhere.csv")
+
+
+def test_output_that_goes_nowhere(command: Command, tmp_path: Path) -> None:
+    for arguments in (["--version"], ["storage", "run", "--directory", str(tmp_path / "s")]):
+        with open("/dev/full", "w") as full:
+            ended = subprocess.run(
+                [sys.executable, "-m", "polonaise.cli", *arguments],
+                stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            )  # fmt: skip
+        assert ended.returncode == 1
+        assert ended.stderr.startswith("polonaise: [bad_option] standard output can't be written: No space left")
+        assert len(ended.stderr.splitlines()) == 1
+
+
+def test_an_interruption_before_a_command_runs(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(typer.main, "get_command", interrupted)
+    assert command.run("--version") == (INTERRUPTED, "", "")
+
+
+def test_segments_too_large_to_be_files(command: Command, tmp_path: Path) -> None:
+    status, _, errors = command.run("storage", "run", "--directory", tmp_path / "s", "--segment-bytes", 10**24)
+    assert (status, "--segment-bytes" in errors, "Traceback" in errors) == (2, True, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_storage_addresses_that_no_comma_parts(command: Command, tmp_path: Path) -> None:
+    nodes = STORAGE.replace(",", ";")
+    command.refuses(
+        "server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", nodes, code="bad_option", naming="comma"
+    )
 
 
 def test_the_version_is_told(command: Command) -> None:

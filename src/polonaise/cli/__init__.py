@@ -12,10 +12,15 @@ INTERRUPTED: Final = 130
 def main() -> None:
     """Run the command line; a fault of ours to tell is one line and exit status 1, never a traceback."""
     try:
-        from polonaise.cli.application import application
-        from polonaise.errors import PolonaiseError
-    except KeyboardInterrupt:  # importing takes long enough to be interrupted
+        _run()
+    except KeyboardInterrupt:  # while modules are imported and commands made, nobody else takes care of it
         sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
+    from polonaise.cli.application import application
+    from polonaise.errors import PolonaiseError
+
     try:
         application()
     except PolonaiseError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,11 +27,19 @@ application.add_typer(server, name="server")
 application.add_typer(demo, name="demo")
 
 
+def _say(line: str) -> None:
+    try:
+        print(line, flush=True)  # noqa: T201
+    except OSError as error:
+        sys.stdout = None  # or its end would try again
+        raise BadOption(f"standard output can't be written: {error.strerror}; send it where it can") from error
+
+
 def _say_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        print(f"polonaise {version('polonaise')}")  # noqa: T201
+        _say(f"polonaise {version('polonaise')}")
         raise typer.Exit
 
 
@@ -54,7 +63,7 @@ def _log_to_stderr(verbose: bool) -> None:
 
 def _say_ready(address: str) -> None:
     """One line on standard output, so that whoever started the process knows where it listens."""
-    print(f"listening {address}", flush=True)  # noqa: T201
+    _say(f"listening {address}")
 
 
 @storage.command("run")
@@ -63,7 +72,9 @@ def storage_run(
     listen: Annotated[
         str, typer.Option(help="host:port or unix:/path; port 0 lets the system choose.")
     ] = "127.0.0.1:0",
-    segment_bytes: Annotated[int, typer.Option(min=4096, help="Start a new segment file at this size.")] = 256 * 2**20,
+    segment_bytes: Annotated[
+        int, typer.Option(min=4096, max=2**40, help="Start a new segment file at this size.")
+    ] = 256 * 2**20,
     verbose: Verbose = False,
 ) -> None:
     """Run one storage node until it is interrupted."""

@@ -43,7 +43,9 @@ def parse_address(text: str) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise BadOption(f"{text!r} is ambiguous: write an IPv6 host in brackets, [::1]:9000")
+        raise BadOption(
+            f"{text!r} is no address: an IPv6 host is written in brackets, [::1]:9000, and a comma parts addresses"
+        )
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise BadOption(f"{text!r} is no address: write host:port (port 0 to 65535) or unix:/path")
     return HostPort(host, int(port))
