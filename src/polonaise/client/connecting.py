@@ -6,7 +6,8 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
-from polonaise.client.log import Log, Partitioner, Serializer
+from polonaise.client.connected import Partitioner
+from polonaise.client.log import Log, Serializer
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View

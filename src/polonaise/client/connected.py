@@ -1,0 +1,201 @@
+"""One client's connection to a cluster: begun, its partitions mounted as they are used, and ended with all it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from polonaise.client.applying import Applier, MarkOnly
+from polonaise.client.asking import Questions
+from polonaise.client.bodies import Bodies
+from polonaise.client.links import Links
+from polonaise.client.mounting import Form, Mounting
+from polonaise.client.partition import PartitionAppends
+from polonaise.client.protocol.arguments import checked_seconds, wrong
+from polonaise.client.receipt import Receipt
+from polonaise.client.routes import Routes
+from polonaise.client.settings import ClientSettings
+from polonaise.client.view import View
+from polonaise.client.waiting import check_loop
+from polonaise.coordination import Coordinator
+from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition
+from polonaise.host import Host
+from polonaise.terms import ClientId, PartitionId
+
+if TYPE_CHECKING:
+    from typing import Self
+
+Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
+"""(what was given to `append`, or the context's arguments; how many partitions there are) → the partition."""
+
+
+class _Partition(NamedTuple):
+    appends: PartitionAppends
+    mounting: Mounting
+
+
+class Connected:
+    """What a `Log` stands on: `start`, a partition's appends for whoever wants to use them, and `close`."""
+
+    def __init__(
+        self,
+        host: Host,
+        coordinator: Coordinator,
+        *,
+        view: View | None,
+        settings: ClientSettings,
+        partitioner: Partitioner | None,
+        partitions: Collection[PartitionId] | None,
+        form: Form,
+        wants: Callable[[int], bool] | None,
+    ) -> None:
+        self._host = host
+        self._coordinator = coordinator
+        self._view = view
+        self._settings = settings
+        self._partitioner = partitioner
+        self._wanted_partitions = partitions
+        self._form = form
+        self._wants = wants
+        self._partitions: dict[PartitionId, _Partition] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._submitted: dict[int, asyncio.Task[Receipt]] = {}
+        """Contexts that run behind the application's back; they end with this."""
+        self._routes: Routes
+        self._links: Links
+        self._questions: Questions
+        self._loop: asyncio.AbstractEventLoop
+        self._closed = False
+        self.client_id: ClientId = 0
+        """Unique in the cluster, from the coordinator; 0 before `start`."""
+        self.partition_count = 0
+        """How many partitions the cluster has; 0 before `start`."""
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Learn what the cluster is, and mount what the view needs.
+
+        Raises `NotInitialized`, `CoordinatorUnavailable`, or `UnknownPartition` for partitions the cluster lacks.
+        """
+        if self._closed:
+            raise Closed("this client was closed: make a new one")
+        if self.client_id:
+            raise BadOption("this client was started before: `async with` does it, and once is enough")
+        self._loop = asyncio.get_running_loop()
+        description = await self._coordinator.describe()
+        self.partition_count = description.partitions
+        self.client_id = await self._coordinator.unique_id()
+        self._routes = Routes(self._host, self._coordinator, self._settings)
+        self._links = Links(self._host, self.client_id, description.key, self._settings)
+        self._questions = Questions(self._host, self._routes, self._links, self._settings)
+        self._tasks.append(await self._routes.start())
+        wanted = self._wanted_partitions
+        if wanted is None:
+            wanted = range(self.partition_count) if self._view is not None else ()
+        for partition in wanted:
+            self._appends_of(partition)
+
+    async def close(self) -> None:
+        """End everything. Appends that were sent and not decided are `AppendUnknown`; the others were never sent."""
+        if self._closed:
+            return
+        self._closed = True
+        error = Closed("this client was closed")
+        for partition in self._partitions.values():
+            partition.mounting.stop(error)
+        submitted = list(self._submitted.values())
+        if submitted:
+            await asyncio.wait(submitted, timeout=0)
+        ending: list[asyncio.Task[Any]] = [*self._tasks, *submitted]
+        for task in ending:
+            task.cancel()
+        if self.client_id:
+            self._links.close()
+        if ending:
+            await asyncio.wait(ending)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop every partition because of a mistake of this library's own: nothing it says later is to be trusted."""
+        fault = error if isinstance(error, PolonaiseError) else PolonaiseError(f"the client failed: {error!r}")
+        for partition in self._partitions.values():
+            partition.mounting.stop(fault)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------ partitions
+
+    def _appends_of(self, partition: PartitionId | None, given: tuple[Any, ...] = ()) -> PartitionAppends:
+        """The partition's appends; begins to mount it if it is not."""
+        if partition is None:
+            partition = self._choose(given)
+        try:
+            return self._partitions[partition].appends
+        except (KeyError, TypeError):
+            pass  # not used yet, or nothing that a partition is named by
+        self._check_partition(partition)
+        appends = PartitionAppends(partition, self.client_id, self._settings)
+        taker: Applier | MarkOnly
+        if self._view is None:
+            taker = MarkOnly(appends, self._questions)
+        else:
+            bodies = Bodies(self._host, partition, self._questions, self._wants, self._settings)
+            taker = Applier(self._host, self._view, partition, appends.mark, bodies, self._form, self._settings)
+            self._tasks.append(self._host.spawn(taker.apply_all(), f"client: apply partition {partition}"))
+        mounting = Mounting(self._host, appends, taker, self._routes, self._links, self._settings)
+        taker.mounting = mounting
+        self._tasks.append(self._host.spawn(mounting.keep_mounted(), f"client: mount partition {partition}"))
+        self._partitions[partition] = _Partition(appends, mounting)
+        return appends
+
+    def _choose(self, given: tuple[Any, ...]) -> PartitionId:
+        self._check_open()
+        if self._partitioner is not None:
+            return self._partitioner(given, self.partition_count)
+        if self.partition_count == 1:
+            return 0
+        raise BadOption(f"which of {self.partition_count} partitions? Say partition=, or connect with a partitioner")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this client was closed")
+        if not self.client_id:
+            raise Closed("this client was not started: use `async with`, or `await log.start()`")
+
+    def _check_partition(self, partition: PartitionId) -> None:
+        self._check_open()
+        check_loop(self._loop)
+        if not isinstance(partition, int):
+            raise wrong("partition", partition, f"a partition is an integer, 0 to {self.partition_count - 1}")
+        if not 0 <= partition < self.partition_count:
+            raise UnknownPartition(
+                f"partition {partition}; this cluster has partitions 0 to {self.partition_count - 1}"
+            )
+
+    def _readable(self, partition: PartitionId | None) -> PartitionId:
+        if partition is None:
+            partition = self._choose(())
+        self._check_partition(partition)
+        return partition
+
+    def _question_s(self, timeout: float | None) -> float:
+        given = checked_seconds("timeout", timeout)
+        return self._settings.question_s_max if given is None else given
+
+    def _deadline_s(self, timeout: float | None) -> float | None:
+        given = checked_seconds("timeout", timeout)
+        check_loop(self._loop)
+        return None if given is None else self._loop.time() + given
