@@ -12,7 +12,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Final, TypeVar
 
 from polonaise.errors import (
@@ -25,6 +25,7 @@ from polonaise.errors import (
     PolonaiseError,
 )
 from polonaise.host import Buffer, DirectoryLock, File
+from polonaise.host.threads import DiskThreads
 
 T = TypeVar("T")
 
@@ -60,16 +61,16 @@ def _at_the_door(path: str, call: Callable[[], T]) -> T:
 class RealDisk:
     """The file system of this machine."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, threads: DiskThreads) -> None:
+        self._threads = threads
 
     async def _hop(self, path: str, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, _at_the_door, path, call)
+        return await self._threads.run(lambda: _at_the_door(path, call))
 
     async def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
         descriptor = await self._hop(path, lambda: os.open(path, flags, _FILE_MODE))
-        return _RealFile(self._executor, descriptor, path)
+        return _RealFile(self._threads, descriptor, path)
 
     async def exists(self, path: str) -> bool:
         return await self._hop(path, lambda: os.path.exists(path))
@@ -131,8 +132,8 @@ class _RealLock:
 class _RealFile:
     """A descriptor, and the count of the calls that use it."""
 
-    def __init__(self, executor: Executor, descriptor: int, path: str) -> None:
-        self._executor = executor
+    def __init__(self, threads: DiskThreads, descriptor: int, path: str) -> None:
+        self._threads = threads
         self._descriptor = descriptor
         self._path = path
         self._guard = threading.Lock()
@@ -164,7 +165,7 @@ class _RealFile:
         with self._guard:
             first, self._closing = not self._closing, True
         if first:
-            self._executor.submit(self._leave, 0)
+            self._threads.start(lambda: self._leave(0))
         await asyncio.shield(asyncio.wrap_future(self._closed))
 
     async def _hop(self, call: Callable[[int], T]) -> T:
@@ -172,13 +173,13 @@ class _RealFile:
             if self._closing:
                 raise Closed(f"{self._path!r} was closed")
             self._users += 1
-        job = self._executor.submit(self._use, call)
-        job.add_done_callback(lambda done: self._leave(1) if done.cancelled() else None)
-        return await asyncio.wrap_future(job)
+        return await self._threads.run(lambda: self._use(call))
 
     def _use(self, call: Callable[[int], T]) -> T:
         try:
-            return _at_the_door(self._path, lambda: call(self._descriptor))
+            return call(self._descriptor)
+        except OSError as error:
+            raise _translated(error, self._path) from error
         finally:
             self._leave(1)
 

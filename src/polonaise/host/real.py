@@ -9,13 +9,13 @@ import random
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Clock, Disk, Host, Network
 from polonaise.host.files import RealDisk
 from polonaise.host.sockets import RealNetwork
+from polonaise.host.threads import DiskThreads
 
 _log = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ class RealHost:
     """This process on this machine. `close` it when its tasks are done."""
 
     def __init__(self, disk_threads: int = DISK_THREADS) -> None:
-        self._executor = ThreadPoolExecutor(disk_threads, thread_name_prefix="disk")
+        self._threads = DiskThreads(disk_threads)
         self._tasks: set[asyncio.Task[None]] = set()
         self.clock: Clock = RealClock()
-        self.disk: Disk = RealDisk(self._executor)
+        self.disk: Disk = RealDisk(self._threads)
         self.network: Network = RealNetwork()
         self.random = random.Random()
 
@@ -60,7 +60,7 @@ class RealHost:
 
     def close(self) -> None:
         """End the disk's threads, after what they have under way."""
-        self._executor.shutdown()
+        self._threads.close()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -1,0 +1,88 @@
+"""A few threads that wait for the disk, so that the event loop does not.
+
+Every append makes this trip, so it is a short one: a job goes through one queue, and its outcome comes back with one
+call into the loop. An executor's futures, their locks and their chaining to the loop's cost several times as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+_Outcome: TypeAlias = tuple[Any, BaseException | None]
+
+
+class _Job(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[Any]
+    call: Callable[[], Any]
+
+
+class DiskThreads:
+    """Runs blocking calls; whoever asked awaits the outcome. Up to `count_max` at a time, begun in order.
+
+    What was asked for is carried out to its end, also when nobody waits for it any more.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._threads: list[threading.Thread] = []
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._unfinished = 0
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """The outcome of `call`, made on one of the threads."""
+        return await self.start(call)
+
+    def start(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Have `call` made; cancelling the future gives up the outcome, not the call."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._unfinished += 1
+        if self._unfinished > len(self._threads) < self._count_max:
+            thread = threading.Thread(target=_work, args=(self._jobs, self._settle), name="disk", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._jobs.put(_Job(loop, done, call))
+        return done
+
+    def close(self) -> None:
+        """End the threads, after what they have under way."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _settle(self, done: asyncio.Future[Any], outcome: _Outcome) -> None:
+        """In the loop: a job is finished."""
+        self._unfinished -= 1
+        if done.done():
+            return
+        result, error = outcome
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+
+def _work(jobs: SimpleQueue[_Job | None], settle: Callable[[asyncio.Future[Any], _Outcome], None]) -> None:
+    """One thread's life."""
+    while (job := jobs.get()) is not None:
+        outcome = _outcome(job.call)
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            job.loop.call_soon_threadsafe(settle, job.done, outcome)
+        del job, outcome  # while it waits for the next one, nothing is kept in memory
+
+
+def _outcome(call: Callable[[], Any]) -> _Outcome:
+    try:
+        return call(), None
+    except BaseException as error:  # noqa: BLE001 - raised where the outcome is awaited
+        return None, error
