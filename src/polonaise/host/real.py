@@ -30,8 +30,7 @@ Main: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
 class RealClock:
     """The system's clocks."""
 
-    def monotonic_s(self) -> float:
-        return time.monotonic()
+    monotonic_s = staticmethod(time.monotonic)  # asked for with every message: without a detour
 
     def wall_us(self) -> int:
         return time.time_ns() // 1000

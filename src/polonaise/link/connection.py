@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -22,7 +22,7 @@ from polonaise.errors import (
     WrongRole,
     error_of,
 )
-from polonaise.host import Host
+from polonaise.host import Buffer, Host
 from polonaise.link.budget import Budget
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
@@ -43,6 +43,8 @@ _TURN_FRAMES_MAX: Final = 8
 """Messages of a peer that connected, in one turn of the loop: others have their turn before more of its own."""
 _TOGETHER_BYTES: Final = 65_536
 """Small messages are booked together, or the booking would take more memory than they do."""
+_ONE_PIECE_BYTES: Final = 4_096
+"""A frame up to this size is written as one piece: that is less work than to write several."""
 _ROLE_NAMES: Final = {1: "client", 2: "server", 3: "storage node"}
 
 
@@ -174,11 +176,17 @@ class Connection(asyncio.Protocol):
 
         `shared`: the payload is in memory anyway, and not on account of this connection.
         """
+        self.send_frame(message.frame(request=request, partition=partition), shared=shared)
+
+    def send_frame(self, frame: Sequence[Buffer], *, shared: bool = False) -> None:
+        """As `send`, for what several connections are sent alike: it is encoded once for all of them."""
         if self.closed or self._transport is None:
             return
-        buffers = message.frame(request=request, partition=partition)
-        self._transport.writelines(buffers)
-        size = sum(map(len, buffers))
+        size = sum(map(len, frame))
+        if size <= _ONE_PIECE_BYTES:
+            self._transport.write(b"".join(frame))
+        else:
+            self._transport.writelines(frame)
         self._given_bytes += size
         if self._budget is not None and not shared:
             self._own_bytes += size
@@ -192,7 +200,8 @@ class Connection(asyncio.Protocol):
             return
         if self._accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
             self.pause(_UNREAD)
-        self._book(unsent)
+        if self._budget is not None:
+            self._book(unsent)
 
     def _book(self, unsent: int) -> None:
         """Tell the budget what is in memory for this connection alone, and keep to a smaller share when it is tight."""
@@ -201,7 +210,7 @@ class Connection(asyncio.Protocol):
         taken = self._given_bytes - unsent
         while self._own and self._own[0][0] <= taken:
             self._own_bytes -= self._own.popleft()[1]
-        waiting = sum(len(frame.head) + len(frame.payload) for frame in self._held)
+        waiting = sum(len(frame.head) + len(frame.payload) for frame in self._held) if self._held else 0
         self._budget.book(self, self._frames.kept_bytes + waiting + self._own_bytes)
         if self._budget.tight != self._tight and not self.closed:
             self._tight = self._budget.tight
@@ -358,7 +367,7 @@ class Connection(asyncio.Protocol):
                     else:
                         turn_left -= 1
                         self._receive(frame)
-                frames = self._frames.feed(b"")
+                frames = self._frames.feed(b"") if self._frames.unfinished else []
         except ProtocolError as error:
             self.refuse(error)
             self._close_for(error)
@@ -368,7 +377,8 @@ class Connection(asyncio.Protocol):
                 self._frame_began_s = None
             elif received or self._frame_began_s is None:
                 self._frame_began_s = now
-            self._book(self.unsent_bytes)
+            if self._budget is not None:
+                self._book(self.unsent_bytes)
         if self._held and not self._reading_paused and self._transport and not self._delivering:
             self._transport.pause_reading()
             self._deliver_soon()

@@ -151,8 +151,9 @@ class Writing:
         self._unsynced.append((self._last_number, self._sent_s))
         payload = () if batch is None else (batch.raw,)
         message = Store(self.session, self.committed, payload=payload)
+        frame = message.frame(request=self._last_number, partition=self._partition)
         for connection in self._replicas.values():
-            connection.send(message, request=self._last_number, partition=self._partition)
+            connection.send_frame(frame)
 
     # ------------------------------------------------------------------ acknowledgements
 

@@ -1,6 +1,6 @@
 """Messages declared as dataclasses, turned into bytes and back.
 
-A message lists its fields with their wire types; fixed-size fields come first in the head, then the variable ones::
+A message lists its fields with their wire types: those of fixed size first, then the variable ones, then the payload::
 
     @message(17)
     class Flush(Message):
@@ -41,6 +41,7 @@ class Message:
     _FIXED: ClassVar[struct.Struct] = struct.Struct("<")
     _FIXED_NAMES: ClassVar[tuple[str, ...]] = ()
     _VARIABLE: ClassVar[tuple[tuple[str, str], ...]] = ()
+    _HAS_PAYLOAD: ClassVar[bool] = False
 
     def frame(self, *, request: int = 0, partition: int = -1) -> list[Buffer]:
         """The buffers of a frame that carries this message."""
@@ -67,6 +68,9 @@ def message(number: int) -> Callable[[type[_M]], type[_M]]:
         made._FIXED = struct.Struct("<" + "".join(wire[name] for name in fixed))
         made._FIXED_NAMES = tuple(fixed)
         made._VARIABLE = tuple((name, kind) for name, kind in wire.items() if kind in ("text", "blob"))
+        made._HAS_PAYLOAD = "payload" in hints
+        in_order = [*fixed, *(name for name, _ in made._VARIABLE), *(["payload"] if made._HAS_PAYLOAD else [])]
+        assert [f.name for f in fields(made)] == in_order, f"{cls.__name__}: fixed, then variable, then the payload"
         assert number not in _KINDS, f"two messages numbered {number}"
         _KINDS[number] = made
         return made
@@ -91,17 +95,18 @@ def decode(received: Frame) -> Message:
     fixed = kind._FIXED
     if len(head) < fixed.size:
         raise ProtocolError(f"{kind.__name__} cut short")
-    values: dict[str, Any] = dict(zip(kind._FIXED_NAMES, fixed.unpack_from(head), strict=True))
+    values: list[Any] = [*fixed.unpack_from(head)]
     offset = fixed.size
-    for name, form in kind._VARIABLE:
-        values[name], offset = _unpack_variable(form, head, offset, kind.__name__)
+    for _, form in kind._VARIABLE:
+        value, offset = _unpack_variable(form, head, offset, kind.__name__)
+        values.append(value)
     if offset != len(head):
         raise ProtocolError(f"{len(head) - offset} bytes left over in {kind.__name__}")
-    if "payload" in kind.__dataclass_fields__:
-        values["payload"] = [received.payload] if len(received.payload) else []
+    if kind._HAS_PAYLOAD:
+        values.append([received.payload] if len(received.payload) else [])
     elif len(received.payload):
         raise ProtocolError(f"{kind.__name__} takes no payload")
-    return kind(**values)
+    return kind(*values)
 
 
 def kinds() -> dict[int, type[Message]]:
