@@ -323,6 +323,8 @@ class Owner:
                 continue
             self._inbox_bytes -= entry.bytes
             self._judge(writing, entry)
+        if writing is not None:
+            writing.send_soon()
         if self._paused and self._inbox_bytes <= self._settings.inbox_bytes_max // 2:
             for connection in list(self._paused):
                 connection.resume(self._pause_reason)
@@ -343,7 +345,6 @@ class Owner:
             mount.connection.refuse(error)
             mount.connection.close(error)
             return
-        writing.schedule()
         if refusals:
             self.counts["refused"] += len(refusals)
             self._refuse(mount.client_id, refusals)

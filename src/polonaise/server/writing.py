@@ -120,11 +120,18 @@ class Writing:
     def prove(self, question: Question) -> None:
         """Answer when everything ordered so far is decided, proved by something that is sent from now on."""
         self._questions.append(question)
-        self.schedule()
 
-    def schedule(self) -> None:
-        """Seal what is formed at the end of this turn of the loop: what arrives together goes into one batch."""
-        if not self._seal_scheduled:
+    def send_soon(self) -> None:
+        """Send what was let in: at once while nothing is on its way, for then there is nothing to wait for.
+
+        Otherwise at the end of this turn of the loop, so that what arrives together goes into one batch; and while the
+        window is full, with the acknowledgement that makes room.
+        """
+        if not self.order.forming_count and not self._questions:
+            return
+        if not self._flights:
+            self._seal()
+        elif not self._seal_scheduled and len(self._flights) < self._settings.window:
             self._seal_scheduled = True
             asyncio.get_running_loop().call_soon(self._seal)
 
@@ -192,6 +199,7 @@ class Writing:
                 self.fail(name, connection, ConnectionLost(str(connection.closed)))
         if now - self._sent_s > self._settings.pulse_s:
             self.prove(_PULSE)
+            self.send_soon()
 
     # ------------------------------------------------------------------ the end
 
