@@ -165,7 +165,7 @@ class _RealFile:
         with self._guard:
             first, self._closing = not self._closing, True
         if first:
-            self._threads.start(lambda: self._leave(0))
+            self._threads.run(lambda: self._leave(0))
         await asyncio.shield(asyncio.wrap_future(self._closed))
 
     async def _hop(self, call: Callable[[int], T]) -> T:

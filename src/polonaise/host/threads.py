@@ -7,7 +7,6 @@ call into the loop. An executor's futures, their locks and their chaining to the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -36,12 +35,8 @@ class DiskThreads:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._unfinished = 0
 
-    async def run(self, call: Callable[[], T]) -> T:
-        """The outcome of `call`, made on one of the threads."""
-        return await self.start(call)
-
-    def start(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Have `call` made; cancelling the future gives up the outcome, not the call."""
+    def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """The outcome of `call`; cancelling gives up the outcome, not the call."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._unfinished += 1
@@ -76,8 +71,10 @@ def _work(jobs: SimpleQueue[_Job | None], settle: Callable[[asyncio.Future[Any],
     """One thread's life."""
     while (job := jobs.get()) is not None:
         outcome = _outcome(job.call)
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        try:
             job.loop.call_soon_threadsafe(settle, job.done, outcome)
+        except RuntimeError:
+            pass  # the loop was closed: nobody waits any more
         del job, outcome  # while it waits for the next one, nothing is kept in memory
 
 

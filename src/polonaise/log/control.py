@@ -35,7 +35,7 @@ PARTITION_BYTES: Final = 3 * SECTOR_BYTES
 _HEADER: Final = struct.Struct("<4sHHq16s")
 _MAGIC: Final = b"PLNW"
 _CRC_OFFSET: Final = 124
-_EVIDENCE_PAUSE_S: Final = 0.02
+_EVIDENCE_PAUSE_S: Final = 0.1
 """Evidence is written at most this often: more of it would cost each append a second trip to the disk's threads."""
 
 

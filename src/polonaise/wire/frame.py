@@ -88,7 +88,8 @@ class Frames:
         view = memoryview(chunk)
         offset, end = 0, len(chunk)
         while end - offset >= HEADER_BYTES:
-            length = int.from_bytes(view[offset : offset + 4], "little")
+            header = HEADER.unpack_from(chunk, offset)
+            length = header[0]
             if length > self.bytes_max:
                 if frames:
                     break
@@ -98,7 +99,7 @@ class Frames:
             if end - offset < length:
                 self._keep(chunk, offset, length)
                 return frames
-            frames.append(_open(view[offset : offset + length]))
+            frames.append(_open(view[offset : offset + length], header))
             offset += length
         if offset < end:
             self._keep(chunk, offset, HEADER_BYTES)
@@ -109,8 +110,8 @@ class Frames:
         self._needed = needed
 
 
-def _open(view: memoryview) -> Frame:
-    _, message_type, flags, request, partition, head_bytes, crc = HEADER.unpack_from(view)
+def _open(view: memoryview, header: tuple[int, ...]) -> Frame:
+    _, message_type, flags, request, partition, head_bytes, crc = header
     end = HEADER_BYTES + head_bytes
     if end > len(view):
         raise ProtocolError(f"a head of {head_bytes} bytes in a frame of {len(view)}")
