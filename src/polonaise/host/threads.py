@@ -71,7 +71,7 @@ def _work(jobs: SimpleQueue[_Job | None], settle: Callable[[asyncio.Future[Any],
     """One thread's life."""
     while (job := jobs.get()) is not None:
         outcome = _outcome(job.call)
-        try:
+        try:  # `suppress` takes longer: the loop is awake then, and waits for this thread to let go of the interpreter
             job.loop.call_soon_threadsafe(settle, job.done, outcome)
         except RuntimeError:
             pass  # the loop was closed: nobody waits any more

@@ -1,0 +1,81 @@
+"""The threads that wait for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from polonaise.host.threads import DiskThreads
+
+
+@pytest.fixture
+def threads() -> Iterator[DiskThreads]:
+    threads = DiskThreads(2)
+    yield threads
+    threads.close()
+
+
+async def test_the_outcome_of_a_call_is_what_it_returns_or_raises(threads: DiskThreads) -> None:
+    assert await threads.run(lambda: 6 * 7) == 42
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(lambda: 1 // 0)
+
+
+async def test_calls_run_beside_each_other_up_to_the_bound_and_begin_in_order(threads: DiskThreads) -> None:
+    begun: list[int] = []
+    both, go_on = threading.Barrier(3), threading.Event()
+
+    def call(number: int) -> None:
+        begun.append(number)
+        if number < 2:
+            both.wait()
+            go_on.wait()
+
+    outcomes = [threads.run(lambda number=number: call(number)) for number in range(4)]
+    both.wait()
+    assert sorted(begun) == [0, 1]
+    go_on.set()
+    await asyncio.gather(*outcomes)
+    assert sorted(begun[2:]) == [2, 3]
+
+
+async def test_a_call_that_nobody_waits_for_any_more_is_made_to_its_end(threads: DiskThreads) -> None:
+    go_on, made = threading.Event(), threading.Event()
+
+    def call() -> None:
+        go_on.wait()
+        made.set()
+
+    outcome = threads.run(call)
+    outcome.cancel()
+    go_on.set()
+    assert made.wait(5)
+    assert await threads.run(lambda: "the next one") == "the next one"
+
+
+def test_a_loop_that_was_closed_meanwhile_disturbs_no_other() -> None:
+    threads = DiskThreads(1)
+    go_on = threading.Event()
+
+    async def leave_behind() -> None:
+        threads.run(go_on.wait)
+
+    async def ask() -> str:
+        return await threads.run(lambda: "heard")
+
+    asyncio.run(leave_behind())
+    go_on.set()
+    assert asyncio.run(ask()) == "heard"
+    threads.close()
+
+
+async def test_closing_waits_for_what_is_under_way() -> None:
+    threads = DiskThreads(1)
+    made: list[int] = []
+    outcomes = [threads.run(lambda number=number: made.append(number)) for number in range(3)]
+    threads.close()
+    assert made == [0, 1, 2]
+    await asyncio.gather(*outcomes)
