@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from polonaise.client.connecting import connect
     from polonaise.client.log import Log, Serializer
     from polonaise.client.producer import Producer
-    from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, Lock
+    from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits
+    from polonaise.client.protocol.locks import Lock
     from polonaise.client.reading import BatchReader
     from polonaise.client.receipt import Receipt
     from polonaise.client.running import Outcome, OutcomeKind, Submission
@@ -58,7 +59,8 @@ _HOMES = {
     "polonaise.client.connecting": ("connect",),
     "polonaise.client.log": ("Log", "Serializer"),
     "polonaise.client.producer": ("Producer",),
-    "polonaise.client.protocol.draft": ("Change", "Draft", "Expectation", "Limits", "Lock"),
+    "polonaise.client.protocol.draft": ("Change", "Draft", "Expectation", "Limits"),
+    "polonaise.client.protocol.locks": ("Lock",),
     "polonaise.client.reading": ("BatchReader",),
     "polonaise.client.receipt": ("Receipt",),
     "polonaise.client.running": ("Outcome", "OutcomeKind", "Submission"),

@@ -14,7 +14,8 @@ import pytest
 from storyrig import Fold, Town
 
 from polonaise.client.log import Log
-from polonaise.client.protocol.draft import Change, Expectation, Limits, Lock
+from polonaise.client.protocol.draft import Change, Expectation, Limits
+from polonaise.client.protocol.locks import Lock
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import (

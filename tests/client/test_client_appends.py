@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from clientrig import World, until
 
-from polonaise.client.protocol.draft import Change, Expectation, Lock
+from polonaise.client.protocol.draft import Change, Expectation
+from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
     AppendFailed,
     AppendUnknown,

@@ -12,7 +12,8 @@ import pytest
 from clientrig import World
 
 import polonaise
-from polonaise.client.protocol.draft import Limits, Lock
+from polonaise.client.protocol.draft import Limits
+from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
     BadOption,
     BodyTooLarge,
@@ -69,8 +70,8 @@ async def test_too_many_locks_are_refused_before_anything_is_sent(world: World) 
         client.append(b"x", locks=locks)
 
     def context(tx: polonaise.Draft) -> None:
-        for lock in locks:
-            tx.read_lock(lock.name, lock.id)
+        for number in range(1_001):
+            tx.read_lock("account", number)
 
     with pytest.raises(TooManyLocks):
         await client.run(context)

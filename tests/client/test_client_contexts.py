@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from clientrig import Memo, World, until
 
-from polonaise.client.protocol.draft import Draft, Lock
+from polonaise.client.protocol.draft import Draft
+from polonaise.client.protocol.locks import Lock
 from polonaise.client.running import OutcomeKind
 from polonaise.errors import (
     Abandoned,

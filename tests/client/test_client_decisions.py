@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from typing import Any
+
 import pytest
 from fakeserver import FakeLog
 from hypothesis import given
@@ -9,8 +12,8 @@ from hypothesis import strategies as st
 
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.continuity import Continuity
-from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, Lock, lock_hashes, operations
-from polonaise.client.protocol.locks import lock_hash
+from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, joined, operations
+from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, error_of, next_step
 from polonaise.client.protocol.outstanding import WITHDRAWN, Failure, Outstanding, Pending, Unordered
 from polonaise.client.protocol.packing import Outgoing, frames
@@ -124,7 +127,7 @@ def test_frames_keep_the_order_and_never_cut_a_group(groups: list[list[int]], co
         outstanding.add(entry)
         for place, size in enumerate(group):
             sequence = entry.sequence + place
-            waiting.append((entry, sequence, -1, 0, bytes(size), (), (), place == len(group) - 1))
+            waiting.append((entry, sequence, -1, 0, bytes(size), b"", (), place == len(group) - 1))
     made = list(frames(waiting, count_max, bytes_max))
     assert [s for columns, _ in made for s in columns.sequences] == [out[1] for out in waiting]
     for columns, last in made:
@@ -137,17 +140,36 @@ def test_frames_keep_the_order_and_never_cut_a_group(groups: list[list[int]], co
 def test_what_was_withdrawn_is_not_sent() -> None:
     entry = Pending()
     entry.failure = WITHDRAWN
-    assert list(frames([(entry, 1, -1, 0, b"", (), (), True)], 10, 10)) == []
+    assert list(frames([(entry, 1, -1, 0, b"", b"", (), True)], 10, 10)) == []
+
+
+held_locks = st.lists(
+    st.builds(Lock, st.sampled_from(["a", "b"]), st.integers(0, 9), st.sampled_from(LockMode)), max_size=3
+)
+
+
+@given(st.lists(held_locks, min_size=1, max_size=6))
+def test_a_frame_carries_the_locks_of_each_append(appends: list[list[Lock]]) -> None:
+    waiting: list[Outgoing] = [
+        (Pending(), sequence, -1, 0, b"", joined(locks, Limits()), (), True)
+        for sequence, locks in enumerate(appends, 1)
+    ]
+    (columns, _), *_ = frames(waiting, 10, 10)
+    if any(appends):
+        assert list(columns.lock_ends) == list(accumulate(map(len, appends)))
+    flat = [lock for locks in appends for lock in locks]
+    assert columns.lock_hashes.tobytes() == b"".join(lock[:8] for lock in flat)
+    assert columns.lock_modes == bytes(lock.mode for lock in flat)
 
 
 # ------------------------------------------------------------------ drafts and locks
 
 
 def test_a_lock_hash_is_stable_and_keeps_name_and_number_apart() -> None:
-    assert lock_hash("account", 1) == lock_hash("account", 1)
-    assert len({lock_hash(name, number) for name in ("acctA", "acctB", "") for number in (-1, 0, 10, 11)}) == 12
-    assert 0 <= lock_hash("é" * 100, -(2**63)) < 2**64
-    assert lock_hash("account", 1) == 0x779034EA112AA3D1, "clients of all versions must agree"
+    assert Lock("account", 1) == Lock("account", 1)
+    assert len({Lock(name, number).hash for name in ("acctA", "acctB", "") for number in (-1, 0, 10, 11)}) == 12
+    assert len(Lock("é" * 100, -(2**63))) == 9
+    assert Lock("account", 1).hash == 0x779034EA112AA3D1, "clients of all versions must agree"
 
 
 def test_a_draft_collects_locks_in_their_modes() -> None:
@@ -155,9 +177,23 @@ def test_a_draft_collects_locks_in_their_modes() -> None:
     draft.read_lock("a", 1)
     draft.write_lock("a", 2)
     draft.append_lock("a", 3)
-    assert draft.locks == [(lock_hash("a", 1), 0), (lock_hash("a", 2), 1), (lock_hash("a", 3), 2)]
-    held = [Lock("a", 1, LockMode.READ), Lock("a", 2), Lock("a", 3, LockMode.APPEND)]
-    assert lock_hashes(held, Limits()) == draft.locks
+    assert [lock.mode for lock in draft.locks] == list(LockMode)
+    assert draft.locks == [Lock("a", 1, LockMode.READ), Lock("a", 2), Lock("a", 3, LockMode.APPEND)]
+
+
+@pytest.mark.parametrize(
+    "said", [("a", 2**63), ("a", -(2**63) - 1), (7, 1), ("a", "1"), ("a", 1, 3), ("a", 1, "w")], ids=repr
+)
+def test_what_is_no_lock_is_refused_at_once(said: tuple[Any, ...]) -> None:
+    with pytest.raises(BadOption):
+        Lock(*said)
+    with pytest.raises(BadOption):
+        joined([said], Limits())  # type: ignore[list-item]
+
+
+def test_other_bytes_are_no_locks() -> None:
+    with pytest.raises(BadOption):
+        joined([b"account 7"[:8]], Limits())  # type: ignore[list-item]
 
 
 def test_too_many_locks_are_refused_at_once() -> None:
@@ -167,7 +203,7 @@ def test_too_many_locks_are_refused_at_once() -> None:
     with pytest.raises(TooManyLocks):
         draft.write_lock("a", 3)
     with pytest.raises(TooManyLocks):
-        lock_hashes([Lock("a", number) for number in range(3)], Limits(locks_max=2))
+        joined([Lock("a", number) for number in range(3)], Limits(locks_max=2))
 
 
 def test_a_body_or_group_over_its_limit_is_refused_at_once() -> None:

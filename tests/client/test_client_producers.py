@@ -8,6 +8,7 @@ import pytest
 from clientrig import World, until
 from fakeserver import FakeLog, FakeMount
 
+from polonaise.client.protocol.locks import Lock
 from polonaise.errors import AppendUnknown, BadOption, DeadlineExceeded, ProducerFenced, ProducerSequence
 from polonaise.terms import FailureReason
 from polonaise.wire.appends import ReceivedAppends
@@ -49,6 +50,12 @@ async def test_a_second_opener_fences_the_first(world: World) -> None:
         await old.append(1, b"old")
     await new.append(1, b"new")
     assert b"old" not in world.log.bodies()
+
+
+async def test_a_producers_append_carries_locks(world: World) -> None:
+    producer = await (await world.client()).producer("billing")
+    id = await producer.append(0, b"0", locks=[Lock("account", 1)])
+    assert list(world.log.locks.values()) == [id]
 
 
 async def test_producers_of_different_names_do_not_meet(world: World) -> None:

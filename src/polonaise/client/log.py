@@ -16,12 +16,12 @@ from polonaise.client.protocol.arguments import INT64_MAX, checked_id, checked_k
 from polonaise.client.protocol.draft import (
     Change,
     Expectation,
-    Lock,
     checked_body,
     checked_header,
-    lock_hashes,
+    joined,
     operations,
 )
+from polonaise.client.protocol.locks import Lock
 from polonaise.client.reading import BatchReader, first_batch, transactions
 from polonaise.client.receipt import Receipt
 from polonaise.client.running import Context, Running, Submission
@@ -184,9 +184,9 @@ class Log(Connected):
             checked_header(header)
         if high_water_mark is not None:
             checked_id("high_water_mark", high_water_mark)
-        hashes = lock_hashes(locks, limits) if locks else ()
+        held = joined(locks, limits) if locks else b""
         asked = operations(expectations, changes) if expectations or changes else ()
-        return appends.append(body, header, high_water_mark, hashes, asked)
+        return appends.append(body, header, high_water_mark, held, asked)
 
     async def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
         """Wait until the partition is mounted and has room for another append.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from polonaise.client.links import Stream
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.outstanding import Failure, Outstanding, Pending
-from polonaise.client.protocol.packing import LockHashes, Operations, Outgoing, frames
+from polonaise.client.protocol.packing import Operations, Outgoing, frames
 from polonaise.client.receipt import Receipt, tell
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import Admission, AppliedMark, check_loop, until
@@ -18,7 +18,6 @@ from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, T
 from polonaise.wire.appends import Failure as Row
 from polonaise.wire.messages import Flush
 
-_NO_LOCKS: LockHashes = ()
 _NO_OPERATIONS: Operations = ()
 
 
@@ -97,7 +96,7 @@ class PartitionAppends:
         body: bytes,
         header: int,
         client_high_water_mark: TransactionId | None,
-        locks: LockHashes = _NO_LOCKS,
+        locks: bytes = b"",
         operations: Operations = _NO_OPERATIONS,
     ) -> Receipt:
         """Register one append and send it with this turn of the loop. Raises `Overloaded` at the bounds."""
@@ -135,7 +134,7 @@ class PartitionAppends:
         for place, (header, body) in enumerate(bodies):
             ends = place == last
             # A lock is raised to the id of the transaction that carries it: the last one covers the whole group.
-            locks = draft.locks if ends else _NO_LOCKS
+            locks = b"".join(draft.locks) if ends else b""
             operations = draft.operations if ends else _NO_OPERATIONS
             self._unsent.append(
                 (receipt, sequence + place, draft.high_water_mark, header, body, locks, operations, ends)

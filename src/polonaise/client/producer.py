@@ -10,8 +10,8 @@ from polonaise.client.asking import Questions
 from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.arguments import checked_id, checked_seconds, wrong
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.draft import Expectation, Limits, Lock, checked_header, lock_hashes, operations
-from polonaise.client.protocol.packing import LockHashes
+from polonaise.client.protocol.draft import Expectation, Limits, checked_header, joined, operations
+from polonaise.client.protocol.locks import Lock
 from polonaise.client.receipt import Receipt
 from polonaise.errors import (
     AppendUnknown,
@@ -60,6 +60,7 @@ class Producer:
         self._appends = appends
         self._host = host
         self._check = check
+        self._limits = limits
         self._retry_s = retry_s
         self._slots = asyncio.Semaphore(IDS_KEPT)
         self._under_way: dict[int, asyncio.Future[None]] = {}
@@ -83,17 +84,17 @@ class Producer:
         checked_seconds("timeout", timeout)
         checked_header(header)
         body = self._check(data)
-        hashes = lock_hashes(locks, self._limits) if locks else ()
+        held = joined(locks, self._limits)
         try:
             async with asyncio.timeout(timeout):
-                return await self._append(sequence, body, header, hashes)
+                return await self._append(sequence, body, header, held)
         except TimeoutError:
             raise AppendUnknown(
                 f"append {sequence} of producer {self.name!r} is not decided after {timeout:g} s: "
                 "call append again with the same number"
             ) from None
 
-    async def _append(self, sequence: int, body: bytes, header: int, locks: LockHashes) -> TransactionId:
+    async def _append(self, sequence: int, body: bytes, header: int, locks: bytes) -> TransactionId:
         async with self._slots:
             mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             earlier, self._under_way[sequence] = self._under_way.get(sequence), mine
@@ -106,7 +107,7 @@ class Producer:
                     del self._under_way[sequence]
                 mine.set_result(None)
 
-    async def _append_until_decided(self, sequence: int, body: bytes, header: int, locks: LockHashes) -> TransactionId:
+    async def _append_until_decided(self, sequence: int, body: bytes, header: int, locks: bytes) -> TransactionId:
         backoff = Backoff(*self._retry_s)
         produce = [(_PRODUCE, self._key, pack_request(self.epoch, sequence))]
         while True:
@@ -173,4 +174,4 @@ async def _open(key: bytes, held: bytes | None, produced: Produced, appends: Par
     asked = [*operations([expectation], []), (_PRODUCE, key, pack_request(produced.epoch + 1, OPEN))]
     await appends.admission.take(None)
     appends.admission.give_back()
-    return await appends.append(b"", 0, None, (), asked)
+    return await appends.append(b"", 0, None, b"", asked)

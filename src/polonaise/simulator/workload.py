@@ -13,7 +13,8 @@ from contextlib import aclosing
 from typing import Any, Final, cast
 
 from polonaise.client.log import Log
-from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, Lock, lock_hashes
+from polonaise.client.protocol.draft import Change, Draft, Expectation
+from polonaise.client.protocol.locks import Lock
 from polonaise.client.receipt import Receipt
 from polonaise.errors import (
     Abandoned,
@@ -106,7 +107,7 @@ class Session:
                 tries.clear()
                 return
             tries.append(attempt)
-            attempt.mark, attempt.locks = tx.high_water_mark, list(tx.locks)
+            attempt.mark, attempt.locks = tx.high_water_mark, _judged_by(tx.locks)
             for body in attempt.bodies:
                 tx.append(body, header=self.random.randrange(UNWANTED_HEADER))
 
@@ -195,6 +196,11 @@ async def _mark(session: Session, partition: PartitionId, timeout_s: float) -> i
     return mark
 
 
+def _judged_by(locks: Sequence[Lock]) -> list[tuple[int, int]]:
+    """Locks as a batch's evidence has them."""
+    return [(lock.hash, lock.mode) for lock in locks]
+
+
 # ---------------------------------------------------------------------- single appends
 
 
@@ -212,7 +218,7 @@ async def append(session: Session, partition: PartitionId) -> None:
                 mode = LockMode(session.random.randrange(3))
                 locks.append(Lock("thing", session.random.randrange(6), mode))
         attempt = session.invoke(partition, kind, [b""])
-        attempt.mark, attempt.locks = mark, lock_hashes(locks, Limits())
+        attempt.mark, attempt.locks = mark, _judged_by(locks)
         header = session.random.randrange(UNWANTED_HEADER + 1)
         try:
             receipt = session.log.append(attempt.bodies[0], partition, header=header, high_water_mark=mark, locks=locks)

@@ -13,7 +13,7 @@ group of the transaction at `index`.
 
 from __future__ import annotations
 
-import itertools
+import operator
 import struct
 from array import array
 from collections.abc import Sequence
@@ -209,7 +209,7 @@ class ReceivedAppends:
             raise ProtocolError("an append frame is longer than its columns")
         _check_ends(self.data_ends, len(self.data), "data")
         sequences = self.sequences.tolist()
-        if any(b <= a for a, b in itertools.pairwise(sequences)):
+        if any(map(operator.ge, sequences, sequences[1:])):
             raise ProtocolError("the sequences of an append frame do not rise")
 
     def _take_locks(self, take: _Cursor) -> None:
@@ -272,7 +272,7 @@ class _Cursor:
 
 def _check_ends(ends: memoryview, total: int, what: str) -> None:
     listed = ends.tolist()
-    if listed[-1] != total or any(b < a for a, b in itertools.pairwise(listed)):
+    if listed[-1] != total or any(map(operator.gt, listed, listed[1:])):
         raise ProtocolError(f"the ends of {what} do not fit")
 
 

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import random
 from hashlib import blake2b
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.server.protocol.locks import LockTable
+from polonaise.terms import LockMode
+
+WRITE = LockMode.WRITE
+
+
+def passes(table: LockTable, lock: int, mark: int, transaction: int) -> bool:
+    """Whether a transaction with one write lock is let in. A refusal names the estimate."""
+    estimate = table.estimate(lock)
+    refused = table.pass_each([lock], bytes([WRITE]), [1], [mark], transaction)
+    assert refused == ([] if estimate <= mark else [(0, estimate)])
+    return not refused
+
 
 steps = st.lists(
     st.tuples(st.integers(0, 12), st.integers(-1, 60), st.booleans()),
@@ -26,7 +39,7 @@ def test_an_estimate_is_never_below_the_last_that_raised_the_lock(
         lock = name * 0x0123456789ABCDEF % 2**64
         assert table.estimate(lock) >= truth.get(lock, start)
         if checked:
-            passed = table.pass_write(lock, mark, transaction) <= mark
+            passed = passes(table, lock, mark, transaction)
             assert not passed or truth.get(lock, start) <= mark  # a stale one never passes
         else:
             table.raise_to(lock, transaction)
@@ -37,6 +50,34 @@ def test_an_estimate_is_never_below_the_last_that_raised_the_lock(
         assert table.estimate(lock) >= transaction
 
 
+transactions = st.lists(
+    st.tuples(st.lists(st.tuples(st.integers(0, 8), st.sampled_from(LockMode)), max_size=3), st.integers(-1, 12)),
+    max_size=12,
+)
+
+
+@given(entries=st.sampled_from([1, 2, 3, 100]), start=st.integers(-1, 2), given=transactions)
+def test_many_pass_as_they_would_one_after_the_other(
+    entries: int, start: int, given: list[tuple[list[tuple[int, LockMode]], int]]
+) -> None:
+    table, alone = LockTable(start, entries), LockTable(start, entries)
+    refused, transaction = [], start + 1
+    for place, (held, mark) in enumerate(given):
+        estimate = max((alone.estimate(lock) for lock, mode in held if mode != LockMode.APPEND), default=-1)
+        if estimate > mark:
+            refused.append((place, estimate))
+            continue
+        for lock, mode in held:
+            if mode != LockMode.READ:
+                alone.raise_to(lock, transaction)
+        transaction += 1
+    locks = [lock for held, _ in given for lock, _ in held]
+    modes = bytes(mode for held, _ in given for _, mode in held)
+    ends = list(accumulate(len(held) for held, _ in given))
+    assert table.pass_each(locks, modes, ends, [mark for _, mark in given], start + 1) == refused
+    assert [table.estimate(lock) for lock in range(9)] == [alone.estimate(lock) for lock in range(9)]
+
+
 def test_a_new_session_takes_everything_before_it_for_raised() -> None:
     table = LockTable(41, 1000)
     assert {table.estimate(lock) for lock in range(2000)} == {41}
@@ -44,16 +85,16 @@ def test_a_new_session_takes_everything_before_it_for_raised() -> None:
 
 def test_what_is_equal_to_the_mark_passes_and_what_is_above_does_not() -> None:
     table = LockTable(-1, 1 << 12)
-    assert table.pass_write(5, -1, 10) == -1
-    assert table.pass_write(5, 9, 11) == 10  # refused: not raised
+    assert passes(table, 5, -1, 10)
+    assert not passes(table, 5, 9, 11)
     assert table.estimate(5) == 10
-    assert table.pass_write(5, 10, 11) == 10  # passed: raised
+    assert passes(table, 5, 10, 11)
     assert table.estimate(5) == 11
 
 
 def test_a_refused_write_leaves_the_table_as_it_was() -> None:
     table = LockTable(7, 64)
-    assert table.pass_write(3, 6, 100) == 7
+    assert not passes(table, 3, 6, 100)
     assert all(table.estimate(lock) == 7 for lock in range(500))
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from polonaise.errors import BadOption
 from polonaise.log import registers
+from polonaise.terms import LockMode
 
 INT64_MAX: Final = 2**63 - 1
 
@@ -59,8 +60,10 @@ def checked_value(value: Any) -> bytes:
     return value
 
 
-def wrong_lock(name: Any, id: Any) -> BadOption:
-    """Why this is no lock, once hashing it has failed."""
+def wrong_lock(name: Any, id: Any, mode: Any) -> BadOption:
+    """Why this is no lock, once making it has failed."""
+    if not isinstance(mode, LockMode):
+        return wrong("mode", mode, "LockMode.READ, WRITE or APPEND")
     if not isinstance(name, str):
         return wrong("name", name, "a lock's name is text")
     if not isinstance(id, int):

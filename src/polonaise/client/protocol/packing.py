@@ -5,23 +5,25 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from zlib import crc32
 
+from polonaise.client.protocol.locks import LOCK_BYTES
 from polonaise.client.protocol.outstanding import Pending
 from polonaise.terms import TransactionId
 from polonaise.wire.appends import AppendColumns, Operation
 
-LockHashes: TypeAlias = Sequence[tuple[int, int]]
-"""(hash, mode) of each lock."""
 Operations: TypeAlias = Sequence[tuple[int, bytes, bytes]]
 """(kind, key, value): expectations and changes as in `wire.appends`."""
 
-Outgoing: TypeAlias = tuple[Pending, int, TransactionId, int, bytes, LockHashes, Operations, bool]
+Outgoing: TypeAlias = tuple[Pending, int, TransactionId, int, bytes, bytes, Operations, bool]
 """(append, sequence, client high-water mark, header, data, locks, operations, whether a group ends here).
 
 A plain tuple: there is one for each transaction.
 """
+
+_MODES: Final = slice(LOCK_BYTES - 1, None, LOCK_BYTES)
+"""The modes of locks that lie one after the other."""
 
 
 def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[tuple[AppendColumns, int]]:
@@ -69,11 +71,11 @@ def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
     columns.data = [b"".join(bodies)]
     columns.group_ends = bytearray(group_ends)
     if any(locks):
-        for held in locks:
-            for lock, mode in held:
-                columns.lock_hashes.append(lock)
-                columns.lock_modes.append(mode)
-            columns.lock_ends.append(len(columns.lock_hashes))
+        held = bytearray().join(locks)
+        columns.lock_modes = held[_MODES]
+        del held[_MODES]
+        columns.lock_hashes = array("Q", held)
+        columns.lock_ends = array("I", [end // LOCK_BYTES for end in accumulate(map(len, locks))])
     if any(operations):
         columns.operations = [
             Operation(place, kind, key, value) for place, asked in enumerate(operations) for kind, key, value in asked

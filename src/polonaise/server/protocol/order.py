@@ -6,6 +6,7 @@ append that never commits; each carries the id that it rests on, and is told onl
 
 from __future__ import annotations
 
+import operator
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -21,7 +22,6 @@ from polonaise.terms import (
     ExpectationKind,
     FailureReason,
     Generation,
-    LockMode,
     PartitionId,
     SessionId,
     TransactionId,
@@ -40,9 +40,6 @@ _ROW_BYTES: Final = 40
 """Of one transaction in a batch's columns, with its evidence."""
 _LOCK_BYTES: Final = 9
 _CHANGE_BYTES: Final = 7
-_READ: Final = int(LockMode.READ)
-_WRITE: Final = int(LockMode.WRITE)
-_APPEND: Final = int(LockMode.APPEND)
 _PRODUCE: Final = CHANGE + ChangeKind.PRODUCE
 
 
@@ -88,11 +85,10 @@ def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_
             raise BodyTooLarge(f"a body of {end - start} bytes; the limit within a batch is {inline_bytes_max}")
         start = end
     if appends.lock_ends is not None:
-        start = 0
-        for end in appends.lock_ends.tolist():
-            if end - start > LOCKS_MAX:
-                raise TooManyLocks(f"{end - start} locks on one transaction; the limit is {LOCKS_MAX}")
-            start = end
+        ends = appends.lock_ends.tolist()
+        most = max(map(operator.sub, ends, [0, *ends]))
+        if most > LOCKS_MAX:
+            raise TooManyLocks(f"{most} locks on one transaction; the limit is {LOCKS_MAX}")
 
 
 class Order:
@@ -199,46 +195,19 @@ class Order:
         assert appends.lock_ends is not None
         assert appends.lock_hashes is not None
         assert appends.lock_modes is not None
-        hashes, modes = appends.lock_hashes.tolist(), bytes(appends.lock_modes)
-        pass_write = self._locks.pass_write
-        refused: list[tuple[int, TransactionId]] = []
-        transaction, start = self.next_id, 0
-        for place, end in enumerate(appends.lock_ends.tolist()):
-            if end - start == 1 and modes[start] == _WRITE:
-                estimate = pass_write(hashes[start], marks[place], transaction)
-            elif end == start:
-                estimate = -1
-            else:
-                estimate = self._pass_locks(hashes[start:end], modes[start:end], marks[place], transaction)
-            if estimate > marks[place]:
-                refused.append((place, estimate))
-            else:
-                transaction += 1
-            start = end
+        refused = self._locks.pass_each(
+            appends.lock_hashes.tolist(), bytes(appends.lock_modes), appends.lock_ends.tolist(), marks, self.next_id
+        )
         if not refused:
             self._take_all(client_id, appends, marks)
             return []
         out = {place for place, _ in refused}
         self._take(client_id, appends, marks, [place for place in range(appends.count) if place not in out])
-        invariant(self.next_id == transaction, "ids are given to what was let in, and to nothing else")
         sequences = appends.sequences
         return [
             Refusal(estimate, client_id, sequences[place], estimate, FailureReason.LOCK_CONFLICT)
             for place, estimate in refused
         ]
-
-    def _pass_locks(self, hashes: list[int], modes: bytes, mark: TransactionId, transaction: TransactionId) -> int:
-        """The highest estimate among the locks that are checked; raises those that change if it is not above `mark`."""
-        estimate = self._estimate(hashes, modes)
-        if estimate <= mark:
-            for lock, mode in zip(hashes, modes, strict=True):
-                if mode != _READ:
-                    self._locks.raise_to(lock, transaction)
-        return estimate
-
-    def _estimate(self, hashes: list[int], modes: bytes) -> int:
-        checked = [self._locks.estimate(lock) for lock, mode in zip(hashes, modes, strict=True) if mode != _APPEND]
-        return max(checked, default=-1)
 
     # ------------------------------------------------------------------ taking columns over
 
@@ -330,7 +299,7 @@ class Order:
             lock_end = appends.lock_ends[places[-1]]
             hashes = appends.lock_hashes[lock_start:lock_end].tolist()
             modes = bytes(appends.lock_modes[lock_start:lock_end])
-        estimate = self._estimate(hashes, modes)
+        estimate = self._locks.estimate_of(hashes, modes)
         if estimate > min(marks[place] for place in places):
             return estimate, estimate, FailureReason.LOCK_CONFLICT
         newest = self.next_id - 1
@@ -353,9 +322,7 @@ class Order:
         start = 0
         for offset, place in enumerate(places):
             end = appends.lock_ends[place] - base
-            for lock, mode in zip(hashes[start:end], modes[start:end], strict=True):
-                if mode != _READ:
-                    self._locks.raise_to(lock, self.next_id + offset)
+            self._locks.raise_all(hashes[start:end], modes[start:end], self.next_id + offset)
             start = end
 
     def _judge_operation(
