@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 from logrig import Maker, Open, contents, crcs, life, simulate
 
@@ -284,7 +287,11 @@ def test_disk_full_while_rolling_refuses_the_append_and_the_log_goes_on_when_the
     simulate(scenario)
 
 
-def test_failed_sync_loses_what_was_not_synced_and_nothing_is_taken_until_it_is_cut() -> None:
+@pytest.mark.parametrize("power_loss", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_after_a_failed_sync_what_was_synced_before_is_believed_and_nothing_else(seed: int, power_loss: bool) -> None:
+    """Whether the bytes came to the disk, or only read back from the cache, or are gone with the power."""
+
     async def scenario(machine: Machine) -> None:
         made = Maker().batches(6, size=1000)
 
@@ -295,26 +302,67 @@ def test_failed_sync_loses_what_was_not_synced_and_nothing_is_taken_until_it_is_
             with pytest.raises(DiskFailed):
                 await opened.log.append(made[3:5])
             assert opened.log.last == 2
-            assert (opened.slot.promises.lost_above, opened.log.untrusted) == (2, True)
+            assert (opened.slot.promises.untrusted_above, opened.slot.promises.may_have_lost) == (2, False)
             with pytest.raises(PartitionUnavailable):
                 await opened.log.append(made[3:5])
             assert crcs(await contents(opened.log)) == crcs(made[:3])
 
         async def reopen(host: Host) -> None:
             opened = await Open.on(host)
-            # The bytes of the failed sync read back from the cache, and are not believed.
-            assert opened.log.last == 2
+            assert (opened.log.last, opened.slot.promises.may_have_lost) == (2, False)
             with pytest.raises(PartitionUnavailable):
                 await opened.log.append(made[3:5])
             await opened.log.cut(2)
+            assert not opened.log.untrusted
             await opened.log.append(made[3:5])
-            assert opened.slot.promises.lost_above == 2, "only joining a session clears it"
 
         async def again(host: Host) -> None:
             assert crcs(await contents((await Open.on(host)).log)) == crcs(made[:5])
 
         await life(machine, fail)
+        if power_loss:
+            machine.power_loss()
         await life(machine, reopen)
+        machine.power_loss()
         await life(machine, again)
+
+    simulate(scenario, seed)
+
+
+def test_a_cut_below_a_failed_sync_that_was_broken_off_is_no_loss() -> None:
+    """It is ordered by an owner that knows what the log is: what it has removed already is not missed."""
+
+    async def scenario(machine: Machine) -> None:
+        made = Maker().batches(12, size=400)
+
+        async def fail(host: Host) -> None:
+            opened = await Open.on(host, LogSettings(segment_bytes_max=1_000))
+            for batch in made[:11]:
+                await opened.log.append([batch])
+            machine.disk.fail_syncs(1)
+            with pytest.raises(DiskFailed):
+                await opened.log.append(made[11:])
+
+        async def cut(host: Host) -> None:
+            opened = await Open.on(host)
+            cutting = asyncio.create_task(opened.log.cut(3))
+            while len(machine.disk.paths()) > paths - 2:
+                await asyncio.sleep(0.0001)
+            cutting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await cutting
+            assert opened.log.broken is not None
+
+        async def reopen(host: Host) -> None:
+            opened = await Open.on(host)
+            assert (opened.log.last, opened.slot.promises.may_have_lost) == (3, False)
+            await opened.log.cut(3)
+            await opened.log.append(made[4:6])
+            assert crcs(await contents(opened.log)) == crcs(made[:6])
+
+        await life(machine, fail)
+        paths = len(machine.disk.paths())
+        await life(machine, cut)
+        await life(machine, reopen)
 
     simulate(scenario)

@@ -96,7 +96,7 @@ def _write(
     if len(replica.log) >= bounds.batches:
         return
     stored = nodes.store(replica, session, attempt.log + batch * (seat.progress + replica.unsynced))
-    if stored is not None and bounds.crashes:
+    if stored is not None and (bounds.crashes or bounds.failures):
         words = f"{{0}} writes batch {len(replica.log)} of session {session}, unsynced"
         yield Step(words, head, _with(column, session, stored, seat))
     elif stored is not None:
@@ -155,6 +155,13 @@ def _suffer(head: Head, column: Column) -> Iterator[Step]:
         after = _struck(column, storage.crash(replica))
         words = f"{{0}} crashes and loses {replica.unsynced} unsynced: {_log(after.replica)} is left"
         yield Step(words, head._replace(left=left._replace(crashes=left.crashes - 1)), after)
+    if left.failures and replica.unsynced:
+        spent = head._replace(left=left._replace(failures=left.failures - 1))
+        failed = storage.failed_sync(replica)
+        words = f"{{0}} can't sync {replica.unsynced}: {_log(failed)} is left"
+        yield Step(words, spent, _unjoined(column, failed), settles=True)
+        words = f"{{0}} can't sync {replica.unsynced} and dies before it has noted that; it reads back {_log(replica)}"
+        yield Step(words, spent, _struck(column, storage.sync(replica)), settles=True)
     if left.rots:
         spent = head._replace(left=left._replace(rots=left.rots - 1))
         for last in range(-1, storage.last_synced(replica)):
@@ -177,6 +184,12 @@ def _suffer(head: Head, column: Column) -> Iterator[Step]:
 def _struck(column: Column, replica: Replica) -> Column:
     """The node has restarted with this on its disk: no connection to it is left."""
     return column._replace(replica=replica, seats=tuple(_broken(seat) for seat in column.seats))
+
+
+def _unjoined(column: Column, replica: Replica) -> Column:
+    """The node goes on, and has no part any more in the session that it was writing in."""
+    seats = tuple(_broken(seat) if isinstance(seat, Engaged) else seat for seat in column.seats)
+    return column._replace(replica=replica, seats=seats)
 
 
 def _broken(seat: Fencing | Cleaning | Engaged | Late | Gone) -> Fencing | Cleaning | Engaged | Late | Gone:

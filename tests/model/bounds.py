@@ -10,6 +10,7 @@ class Bounds:
     """Budgets of one exploration. What has none is free: who is slow, paused or dead, when, and in which order.
 
     The budgets for what befalls disks stay within a minority of the replicas: what is promised is promised for that.
+    But not those for crashes and failed syncs, which may befall all replicas at once.
     """
 
     name: str
@@ -17,6 +18,7 @@ class Bounds:
     batches: int = field(default=2, metadata={"help": "ids from 0 to one less than this"})
     replicas: int = field(default=3, metadata={"help": "with edits, the last of them is no member at first"})
     crashes: int = field(default=0, metadata={"help": "of replicas with unsynced appends; then syncing is a step"})
+    failures: int = field(default=0, metadata={"help": "syncs of appends that fail; then syncing is a step"})
     rots: int = field(default=0, metadata={"help": "replicas that find synced bytes damaged, from any place on"})
     wipes: int = field(default=0, metadata={"help": "replicas whose disk is replaced by an empty one"})
     snapshots: int = field(default=0, metadata={"help": "replicas put back to an earlier durable image"})
@@ -32,7 +34,7 @@ class Bounds:
 
     def __str__(self) -> str:
         budgets = [f"{self.sessions} sessions", f"{self.batches} batches", f"{self.replicas} replicas"]
-        for budget in ("crashes", "rots", "wipes", "snapshots", "edits"):
+        for budget in ("crashes", "failures", "rots", "wipes", "snapshots", "edits"):
             if count := getattr(self, budget):
                 budgets.append(f"{budget}: {count}")
         budgets.append("from nothing" if self.fresh else "session 0 engaged")
@@ -50,6 +52,9 @@ DEFAULT = (
     Bounds("rot", rots=1),
     Bounds("wiped disk", wipes=1),
     Bounds("crashes", crashes=2),
+    Bounds("failed syncs", failures=3),
+    Bounds("failed syncs and rot", batches=1, failures=2, rots=1),
+    Bounds("failed syncs and crash", sessions=2, failures=3, crashes=1),
     Bounds("first sessions", fresh=True),
 )
 """What `make model` explores, the longest first."""
@@ -58,6 +63,7 @@ SMALL = (
     Bounds("owners"),
     Bounds("addition", batches=1, replicas=4, edits=1),
     Bounds("crash", crashes=1),
+    Bounds("failed syncs", batches=1, failures=2),
     Bounds("first sessions", batches=1, fresh=True),
     Bounds("image", sessions=2, snapshots=1),
 )
@@ -66,6 +72,7 @@ TINY = (
     Bounds("first sessions", sessions=2, fresh=True),
     Bounds("owners", batches=1),
     Bounds("crash", sessions=2, crashes=1),
+    Bounds("failed syncs", sessions=2, failures=2),
     Bounds("rot", sessions=2, rots=1),
     Bounds("wiped disk", sessions=2, wipes=1),
     Bounds("image", sessions=2, batches=1, snapshots=1),

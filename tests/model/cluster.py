@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
 
 def beginning(asked: Asked, bounds: Bounds) -> tuple[Head, Columns]:
-    left = Budget(bounds.rots, bounds.wipes, bounds.snapshots, 0, bounds.crashes, bounds.edits)
+    left = Budget(bounds.rots, bounds.wipes, bounds.snapshots, 0, bounds.crashes, bounds.failures, bounds.edits)
     standings = [Standing(place < bounds.members, False) for place in range(bounds.replicas)]
     if bounds.fresh:
         return Head("", (), False, left), tuple(Column(Replica(), standing, None, ()) for standing in standings)

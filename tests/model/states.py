@@ -28,8 +28,8 @@ class Replica(NamedTuple):
     unsynced: int = 0
     lost: int | None = None
     """It may have lost what is above this; None when it has not."""
-    untrusted: bool = False
-    """Bad bytes above `lost` are still there, and have to be cut before anything is written."""
+    untrusted: int | None = None
+    """Bytes that nobody may believe may be there above this, and have to be cut before anything is written."""
 
 
 class Standing(NamedTuple):
@@ -137,6 +137,7 @@ class Budget(NamedTuple):
     images: int
     """Taken, and not put back."""
     crashes: int
+    failures: int
     edits: int
 
     @property

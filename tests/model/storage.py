@@ -67,7 +67,7 @@ class Storage:
 
         What it joined on is its only memory that is not on disk: to restore it, it is told to join once more.
         """
-        replica = self._of(held._replace(fence=session, untrusted=False))
+        replica = self._of(held._replace(fence=session, untrusted=None))
         if held.joined == session:
             replica.join(session, session, len(held.log) - 1, crc(held.log))
         replica.promises = _promises(held)
@@ -93,7 +93,7 @@ def _promises(held: Replica) -> Promises:
         prepared=held.prepared,
         confirmed=held.confirmed,
         lost_above=UNRESOLVED if held.lost is None else held.lost,
-        untrusted=held.untrusted,
+        untrusted_above=UNRESOLVED if held.untrusted is None else held.untrusted,
     )
 
 
@@ -106,12 +106,16 @@ def _carry_out(held: Replica, actions: Iterable[object]) -> Replica | None:
             case "Save":
                 held = _saved(held, action.promises)  # type: ignore[attr-defined]
             case "Cut":
-                held = held._replace(log=held.log[: action.last + 1], untrusted=False)  # type: ignore[attr-defined]
+                held = held._replace(log=held.log[: action.last + 1], untrusted=None)  # type: ignore[attr-defined]
             case "Append":
                 if acknowledged:
                     raise Violation("a batch is acknowledged before it is written")
                 for batch in action.batches:  # type: ignore[attr-defined]
-                    if held.untrusted or batch.first != len(held.log) or batch.previous_crc != crc(held.log):
+                    if (
+                        held.untrusted is not None
+                        or batch.first != len(held.log)
+                        or batch.previous_crc != crc(held.log)
+                    ):
                         return None
                     held = held._replace(log=held.log + batch.letter)
             case "Acknowledge":
@@ -126,7 +130,7 @@ def _saved(held: Replica, promises: Promises) -> Replica:
         prepared=promises.prepared,
         confirmed=promises.confirmed,
         lost=promises.lost_above if promises.may_have_lost else None,
-        untrusted=promises.untrusted,
+        untrusted=promises.untrusted_above if promises.untrusted else None,
     )
 
 
@@ -149,8 +153,12 @@ def crash(held: Replica) -> Replica:
 
 def rot(held: Replica, last: int) -> Replica:
     """Bytes that were synced are bad above `last`: recorded, and not believed until they have been cut."""
-    lost = last if held.lost is None else min(last, held.lost)
-    return held._replace(log=held.log[: last + 1], unsynced=0, lost=lost, untrusted=True)
+    return _saved(held._replace(log=held.log[: last + 1], unsynced=0), _promises(held).lost(last))
+
+
+def failed_sync(held: Replica) -> Replica:
+    """Some of the bytes may be on the disk, and all of them in the cache: none is believed. None was acknowledged."""
+    return _saved(crash(held), _promises(held).distrusted(last_synced(held)))
 
 
 def wiped() -> Replica:

@@ -22,6 +22,8 @@ _STATES_MAX = 100_000
 _FIRST = Bounds("first sessions", sessions=2, fresh=True)
 _OWNERS = Bounds("owners", batches=1)
 _ROT = Bounds("rot", sessions=2, rots=1)
+_REPAIRED = Bounds("rot", rots=1)
+_FAILED = Bounds("failed syncs", sessions=2, failures=2)
 _WIPED = Bounds("wiped disk", sessions=2, wipes=1)
 _WIPED_LATE = Bounds("wiped disk", batches=1, wipes=1)
 _EDITED = Bounds("replacement", sessions=2, batches=1, replicas=4, edits=2)
@@ -194,7 +196,7 @@ _PLANTS = (
     Plant(
         "the fence falls",
         replica,
-        "if session < self.promises.fence or session <= NO_SESSION:",
+        "if session < promises.fence or session <= NO_SESSION:",
         "if session <= NO_SESSION:",
         _FIRST,
     ),
@@ -206,18 +208,25 @@ _PLANTS = (
         _FIRST,
     ),
     Plant(
-        "a confirmation clears the loss",
-        replica,
-        "lost_above=max(low_water_mark, promises.lost_above)",
-        "lost_above=UNRESOLVED",
-        _ROT,
-    ),
-    Plant(
         "a loss is for ever",
         replica,
         "joined=session, prepared=prepared, lost_above=UNRESOLVED",
         "joined=session, prepared=prepared",
         _ROT,
+    ),
+    Plant(
+        "a copy clears the loss",
+        replica,
+        "return [Append(batches), TellEnd()]",
+        "return [Append(batches), Save(replace(self.promises, lost_above=UNRESOLVED)), TellEnd()]",
+        _REPAIRED,
+    ),
+    Plant(
+        "what could not be synced is never cut",
+        replica,
+        "            actions.append(Cut(self.last))\n",
+        "            pass\n",
+        _FAILED,
     ),
     Plant(
         "an acknowledgement without a write",
@@ -240,6 +249,23 @@ def test_a_planted_bug_is_found(plant: Plant) -> None:
 
 
 _HARMLESS = (
+    # A copy is confirmed at the start of a session, before it has acknowledged anything in it, or while it is late and
+    # its end is resolved: what it may have lost above is not asked of it before it has joined again.
+    Plant(
+        "a confirmation clears the loss",
+        replica,
+        "lost_above=max(low_water_mark, promises.lost_above)",
+        "lost_above=UNRESOLVED",
+        _ROT,
+    ),
+    # Nobody believes them: they are left for an operator who has lost more than can be made up for.
+    Plant(
+        "bytes above a loss are cut before it is decided what the log is",
+        replica,
+        "if promises.untrusted and not promises.may_have_lost:",
+        "if promises.untrusted:",
+        _ROT,
+    ),
     # Confirmed is clean: the rest is cut and copied again, which costs time and nothing else.
     Plant(
         "a late copy is kept as far as it is confirmed only",

@@ -64,7 +64,7 @@ def carry_out(of: Replica, actions: Sequence[Action]) -> Sequence[Action]:
         elif isinstance(action, Cut):
             of.last = min(of.last, action.last)
             of.last_crc = LOG[of.last].crc if of.last >= 0 else 0
-            of.promises = replace(of.promises, untrusted=False)
+            of.promises = replace(of.promises, untrusted_above=UNRESOLVED)
     return actions
 
 
@@ -212,7 +212,7 @@ def test_only_a_log_that_ends_exactly_there_with_these_bytes_joins(prepared: int
 
 
 def test_a_copy_with_bytes_that_nobody_may_believe_does_not_join() -> None:
-    held = replica(6, fence=5, lost_above=5, untrusted=True)
+    held = replica(6, fence=5, lost_above=5, untrusted_above=5)
     assert isinstance(refusal(held.join(LINE, 5, 5, LOG[5].crc)), PartitionUnavailable)
 
 
@@ -284,7 +284,7 @@ def test_a_broken_connection_ends_its_part_in_the_session() -> None:
 @pytest.mark.parametrize("batches", [LOG[3:4], []], ids=["an append", "a barrier"])
 def test_a_copy_that_has_met_damage_since_it_joined_acknowledges_nothing(batches: list[Batch]) -> None:
     held = joined(3)
-    held.promises = replace(held.promises, lost_above=1, untrusted=True)
+    held.promises = held.promises.lost(1)
     assert isinstance(refusal(held.store([request(1, *batches)])), PartitionUnavailable)
 
 
@@ -303,6 +303,7 @@ steps = st.one_of(
     st.tuples(st.just("store"), lines, sessions, logs, st.none() | places),
     st.tuples(st.just("disconnect"), lines),
     st.tuples(st.just("damage"), places),
+    st.tuples(st.just("fail_sync")),
     st.tuples(st.just("restart")),
 )
 
@@ -348,6 +349,7 @@ class Life:
                 case Acknowledge(of, _):
                     assert (of, promised.joined) == (session, session)
                     assert not promised.may_have_lost
+                    assert not promised.untrusted
 
     def _append(self, batches: Sequence[Batch]) -> None:
         if self.replica.promises.untrusted:
@@ -363,7 +365,7 @@ class Life:
         if not promises.may_have_lost:
             assert last >= min(promises.confirmed, self.replica.last), "nothing confirmed is cut"
         del self.log[last + 1 :]
-        self.replica.promises = replace(promises, untrusted=False)
+        self.replica.promises = replace(promises, untrusted_above=UNRESOLVED)
         self._look()
 
     def _look(self) -> None:
@@ -407,11 +409,14 @@ class Life:
     def _damage(self, last: int) -> None:
         """A read finds bad bytes above `last`, and the log records it."""
         if last < self.replica.last:
-            promises = self.replica.promises
-            known = promises.lost_above if promises.may_have_lost else last
-            self.replica.promises = replace(promises, lost_above=min(known, last), untrusted=True)
+            self.replica.promises = self.replica.promises.lost(last)
             del self.log[last + 1 :]
             self._look()
+
+    def _fail_sync(self) -> None:
+        """A batch could not be synced, and the log records that nothing above its end is to be believed."""
+        self.replica.promises = self.replica.promises.distrusted(self.replica.last)
+        self._look()
 
     def _restart(self) -> None:
         self.replica = Replica(self.replica.promises, self.replica.last, self.replica.last_crc)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
@@ -92,13 +91,19 @@ class ControlSlot:
 
     async def record_loss(self, last: int) -> None:
         """From now on this copy may have lost what is above `last`, and bytes above it are not believed."""
-        known = self.promises.lost_above if self.promises.may_have_lost else last
-        await self.save(replace(self.promises, lost_above=min(known, last), untrusted=True))
+        await self.save(self.promises.lost(last))
+
+    async def record_failed_sync(self, last: int) -> None:
+        """Bytes above `last` are not believed from now on. None of them was acknowledged: nothing is lost."""
+        await self.save(self.promises.distrusted(last))
 
     async def begin_cut(self, evidence: Evidence) -> None:
-        """The log is about to be cut there: what was noted above it counts no more."""
+        """The log is about to be cut there: what was noted above it counts no more, nor will it be missed."""
         self.evidence = evidence
-        await self._write(self._copy._replace(cuts=self.cuts + 1, evidence=evidence))
+        promises = self.promises
+        if promises.untrusted:
+            promises = promises.distrusted(evidence.last)
+        await self._write(self._copy._replace(cuts=self.cuts + 1, evidence=evidence, promises=promises))
 
     def note(self, evidence: Evidence) -> None:
         """The log is synced up to there. Written soon, without a sync."""

@@ -42,7 +42,7 @@ from polonaise.log.segment import (
     check_registers,
 )
 from polonaise.log.tail import Tail
-from polonaise.terms import NO_TRANSACTION, TransactionId
+from polonaise.terms import NO_TRANSACTION, UNRESOLVED, TransactionId
 
 _DIGEST_READ_BYTES = 1024 * 1024
 
@@ -112,7 +112,7 @@ class PartitionLog:
             self._adopt(await self._renewed(recovered.tail) if whole else recovered.tail)
         elif not self.damage and not promises.untrusted:
             await self._begin()
-        if self.damage or (promises.untrusted and self.last < promises.lost_above):
+        if self.damage or (promises.untrusted and self.last < promises.untrusted_above):
             await self.slot.record_loss(self.last)
         elif not promises.untrusted:
             self._note()
@@ -148,7 +148,8 @@ class PartitionLog:
         """Append the batches with one write and one sync. On return they are durable; otherwise none is in the log.
 
         Raises `OutOfOrder` and `LogForked` for batches that do not follow, with nothing changed; `DiskFull` with the
-        partial bytes removed; `DiskFailed` after which this log has recorded a loss and takes nothing until cut.
+        partial bytes removed; `DiskFailed` after which nothing above `last` is believed, and it takes nothing until it
+        was cut there. Nothing is lost by that: what was not synced was not acknowledged.
         """
         tail = self._appendable()
         self._check_follow(batches)
@@ -159,10 +160,10 @@ class PartitionLog:
             try:
                 await tail.take_back()
             except PolonaiseError:
-                await self.slot.record_loss(self.last)
+                await self.slot.record_failed_sync(self.last)
             raise
         except PolonaiseError:
-            await self.slot.record_loss(self.last)
+            await self.slot.record_failed_sync(self.last)
             raise
         self._note()
 
@@ -173,7 +174,7 @@ class PartitionLog:
     def _appendable(self) -> Tail:
         self._check_whole()
         if self._tail is None or self.untrusted:
-            raise PartitionUnavailable(f"the log may have lost what was above {self.last}: cut it there first")
+            raise PartitionUnavailable(f"bytes above {self.last} are not to be believed: cut it there first")
         return self._tail
 
     def _check_follow(self, batches: Sequence[Batch]) -> None:
@@ -278,7 +279,7 @@ class PartitionLog:
                 self.broken = error
                 raise
             if self.untrusted:
-                await self.slot.save(replace(self.slot.promises, untrusted=False))
+                await self.slot.save(replace(self.slot.promises, untrusted_above=UNRESOLVED))
             self.broken = None
             self.damage = ""
             self._note()

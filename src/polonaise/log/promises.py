@@ -7,7 +7,7 @@ sector whole or not at all at best; whatever else it does to one, the CRC over t
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -15,11 +15,10 @@ from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED, PartitionId,
 
 SECTOR_BYTES: Final = 512
 
-_COPY: Final = struct.Struct("<4sIIIQQqqqqqqqq")
+_COPY: Final = struct.Struct("<4sIIIQQqqqqqqqqq")
 _COPY_MAGIC: Final = b"PLNC"
 _SLOT: Final = struct.Struct("<4sIIIQQqqq")
 _SLOT_MAGIC: Final = b"PLNE"
-_UNTRUSTED: Final = 1
 
 
 class Evidence(NamedTuple):
@@ -42,13 +41,35 @@ class Promises:
     prepared: TransactionId = NO_TRANSACTION
     confirmed: TransactionId = NO_TRANSACTION
     lost_above: TransactionId = UNRESOLVED
-    """It may have lost ids above this one; UNRESOLVED when it has not. Cleared by joining a session only."""
-    untrusted: bool = False
-    """The files still hold bytes above the loss that nobody may believe; cleared when they have been cut."""
+    """It may have lost ids above this one that it had acknowledged; UNRESOLVED when it has not.
+
+    Cleared by joining a session only.
+    """
+    untrusted_above: TransactionId = UNRESOLVED
+    """The files may hold bytes above this id that nobody may believe; UNRESOLVED when all are believed.
+
+    Up to it everything is synced. Cleared by cutting there. By itself it says nothing of a loss: bytes whose sync
+    failed were never acknowledged.
+    """
 
     @property
     def may_have_lost(self) -> bool:
         return self.lost_above != UNRESOLVED
+
+    @property
+    def untrusted(self) -> bool:
+        """Something has to be cut before anything is appended."""
+        return self.untrusted_above != UNRESOLVED
+
+    def lost(self, last: TransactionId) -> Promises:
+        """The promises of a copy that finds acknowledged bytes above `last` to be bad."""
+        known = self.lost_above if self.may_have_lost else last
+        return replace(self.distrusted(last), lost_above=min(known, last))
+
+    def distrusted(self, last: TransactionId) -> Promises:
+        """The promises of a copy that does not know what its files hold above `last`, and acknowledged none of it."""
+        known = self.untrusted_above if self.untrusted else last
+        return replace(self, untrusted_above=min(known, last))
 
 
 class Copy(NamedTuple):
@@ -63,11 +84,10 @@ class Copy(NamedTuple):
 
     def encode(self) -> bytes:
         p = self.promises
-        flags = _UNTRUSTED if p.untrusted else 0
         return _sealed(
             _COPY.pack(
-                _COPY_MAGIC, 0, self.partition, flags, self.sequence, self.cuts,
-                p.fence, p.joined, p.prepared, p.confirmed, p.lost_above, *self.evidence,
+                _COPY_MAGIC, 0, self.partition, 0, self.sequence, self.cuts,
+                p.fence, p.joined, p.prepared, p.confirmed, p.lost_above, p.untrusted_above, *self.evidence,
             )
         )  # fmt: skip
 
@@ -76,12 +96,12 @@ class Copy(NamedTuple):
         """The copy in a sector of this partition; None for anything else."""
         if not _intact(sector, _COPY_MAGIC):
             return None
-        _, _, owner, flags, sequence, cuts, fence, joined, prepared, confirmed, lost, *evidence = _COPY.unpack_from(
-            sector
+        _, _, owner, _, sequence, cuts, fence, joined, prepared, confirmed, lost, untrusted, *evidence = (
+            _COPY.unpack_from(sector)
         )
         if owner != partition:
             return None
-        promises = Promises(fence, joined, prepared, confirmed, lost, bool(flags & _UNTRUSTED))
+        promises = Promises(fence, joined, prepared, confirmed, lost, untrusted)
         return cls(owner, sequence, cuts, promises, Evidence(*evidence))
 
 

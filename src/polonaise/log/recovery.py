@@ -38,7 +38,7 @@ async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
     Raises `UnsupportedFormat` and `WrongClusterKey` for the files of somebody else, `DiskFailed`.
     """
     promises, evidence = slot.promises, slot.evidence
-    limit = promises.lost_above if promises.untrusted else None
+    limit = promises.untrusted_above if promises.untrusted else None
     await _sweep(disk, directory)
     firsts = await segments_in(disk, directory)
     chain, damage = await _chain(disk, directory, slot, firsts, limit)
@@ -151,18 +151,23 @@ async def _settle(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
     Its sync may have failed before it could say so. Then a sync of ours would prove nothing: what nobody has proved
     to be synced is written once more, and a cut is made once more, also when nothing is left to be seen above it:
     otherwise bytes that were cut could come back after the copy was told to be clean.
+
+    If that fails, ids that an earlier life may have acknowledged are in doubt. Otherwise it is done again next time.
     """
     evidence = slot.evidence
     proved = max(tail.found.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
+    in_doubt = False
     try:
+        unproved = await tail.read_again(proved)
         if cut_above:
             await tail.file.truncate(tail.end)
-        await tail.write_again(proved)
+        in_doubt = bool(unproved) and tail.found.last > evidence.last
+        await tail.file.write(tail.end - len(unproved), [unproved], sync=True)
     except PolonaiseError as error:
         with contextlib.suppress(PolonaiseError):
             await tail.file.close()
-        if isinstance(error, DiskFailed):
-            await slot.record_loss(min(tail.found.last, slot.evidence.last))
+        if in_doubt and isinstance(error, DiskFailed):
+            await slot.record_loss(evidence.last)
         raise
 
 

@@ -151,10 +151,9 @@ class Tail:
         self.index.cut(count)
         self._found = Scan(self.index, end, last, last_crc, registers=found.registers, changed=found.changed)
 
-    async def write_again(self, start: int) -> None:
-        """Write what lies from `start` up to the end as it is, and sync."""
-        raw = await self.file.read(start, self.end - start) if start < self.end else b""
-        await self.file.write(start, [raw], sync=True)
+    async def read_again(self, start: int) -> bytes:
+        """What lies from `start` up to the end."""
+        return await self.file.read(start, self.end - start) if start < self.end else b""
 
     async def take_back(self) -> None:
         """Remove what a failed write has left above the end."""

@@ -32,7 +32,7 @@ class SimulatedDisk:
         """Counts power losses: what was under way before one does not end after it."""
         self._root = DirectoryImage()
         self._unsynced_names: list[NameChange] = []
-        self._failures = {"sync": 0, "read": 0, "write": 0}
+        self._failures = {"sync": 0, "append": 0, "read": 0, "write": 0}
         self._extra_s = 0.0
 
     # -------------------------------------------------------------- for scenarios: faults of the running disk
@@ -40,6 +40,18 @@ class SimulatedDisk:
     def fail_syncs(self, count: int | None = 1) -> None:
         """The next `count` syncs fail (None: all, until it is set to 0), and what they covered may be lost."""
         self._failures["sync"] = -1 if count is None else count
+
+    def fail_appends(self, count: int | None = 1) -> None:
+        """The next `count` syncs of a write that makes its file longer fail: there is no room for the new blocks.
+
+        So it goes at once on all machines that share a volume which promised more than it has.
+        """
+        self._failures["append"] = -1 if count is None else count
+
+    @property
+    def appends_to_fail(self) -> int:
+        """How many of them are left; negative for all."""
+        return self._failures["append"]
 
     def fail_reads(self, count: int | None = 1) -> None:
         self._failures["read"] = -1 if count is None else count
@@ -218,7 +230,7 @@ class SimulatedDisk:
         return delay
 
     def fails(self, what: str, chance: float) -> bool:
-        """Whether this read, write or sync is to fail."""
+        """Whether this read, write, sync or append is to fail."""
         due = self._failures[what]
         if not due and not (chance and self.random.random() < chance):
             return False

@@ -43,9 +43,13 @@ class DiskPort:
         self._loop.at(self._loop.now + self.disk.delay_s(), self._act, self._calls)
         return future
 
-    def sync(self, future: Future, settle: Callable[[bool], None]) -> object:
-        """Go on with a sync; `settle` gets whether it succeeded. It ends even if the process dies before."""
-        self._loop.at(self._loop.now + self.disk.delay_s(sync=True), self._synced, self.disk.epoch, future, settle)
+    def sync(self, future: Future, settle: Callable[[bool], None], *, longer: bool = False) -> object:
+        """Go on with a sync; `settle` gets whether it succeeded. It ends even if the process dies before.
+
+        `longer`: it is that of a write which made its file longer.
+        """
+        ends_at = self._loop.now + self.disk.delay_s(sync=True)
+        self._loop.at(ends_at, self._synced, self.disk.epoch, future, settle, longer)
         return _UNDER_WAY
 
     def _act(self, number: int) -> None:
@@ -62,11 +66,11 @@ class DiskPort:
             if result is not _UNDER_WAY and not future.done():
                 future.set_result(result)
 
-    def _synced(self, epoch: int, future: Future, settle: Callable[[bool], None]) -> None:
+    def _synced(self, epoch: int, future: Future, settle: Callable[[bool], None], longer: bool) -> None:
         disk = self.disk
         if epoch != disk.epoch:
             return
-        failed = disk.fails("sync", disk.configuration.sync_failure_chance)
+        failed = disk.fails("sync", disk.configuration.sync_failure_chance) or (longer and disk.fails("append", 0.0))
         disk.world.trace.add(trace.SYNC, disk.subject, int(failed))
         settle(not failed)
         if future.done() or self.process.dead:
@@ -198,18 +202,26 @@ class OpenFile:
         )
 
     def _write(self, offset: int, data: bytes, synced: Future | None) -> object:
+        longer = offset + len(data) > len(self._file.cache)
         if data:
             self._disk.write(self._file, offset, data)
-        return None if synced is None else self._sync(synced)
+        return None if synced is None else self._sync(synced, longer=longer)
 
     async def sync(self) -> None:
         self._check_open()
         await self._port.submit(self._sync)
 
-    def _sync(self, future: Future) -> object:
+    def _sync(self, future: Future, *, longer: bool = False) -> object:
         file, last = self._file, self._file.last
         disk = self._disk
-        return self._port.sync(future, lambda done: file.settle(last) if done else file.fail_sync(last, disk.random))
+
+        def settle(done: bool) -> None:
+            if done:
+                file.settle(last)
+            else:
+                file.fail_sync(last, disk.random)
+
+        return self._port.sync(future, settle, longer=longer)
 
     async def truncate(self, length: int) -> None:
         self._check_open()

@@ -17,6 +17,7 @@ FAULTS: Final = (
     "lost_write",
     "full_disk",
     "failed_sync",
+    "failed_append",
     "failed_read",
     "failed_write",
     "partition_one_way",

@@ -93,13 +93,21 @@ class Replica:
     # ------------------------------------------------------------------ sessions
 
     def last_session_info(self, session: SessionId) -> list[Action]:
-        """Raise the fence, durably, before anything is told. Nothing else raises it."""
-        if session < self.promises.fence or session <= NO_SESSION:
+        """Raise the fence, durably, before anything is told. Nothing else raises it.
+
+        Bytes whose sync failed are no part of what is told, and never were acknowledged: they are cut like a torn
+        tail. Those above a loss stay where they are until it is decided what the log is.
+        """
+        promises = self.promises
+        if session < promises.fence or session <= NO_SESSION:
             return [self._fenced()]
         self._asked = session
-        if session == self.promises.fence:
-            return [TellSession()]
-        return [Save(replace(self.promises, fence=session)), TellSession()]
+        actions: list[Action] = []
+        if session != promises.fence:
+            actions.append(Save(replace(promises, fence=session)))
+        if promises.untrusted and not promises.may_have_lost:
+            actions.append(Cut(self.last))
+        return [*actions, TellSession()]
 
     def truncate(self, session: SessionId, last: TransactionId) -> list[Action]:
         """Cut what is above `last`: a copy that is being made clean for a session it has not joined yet.
@@ -133,7 +141,7 @@ class Replica:
             return refused
         promises = self.promises
         if promises.untrusted:
-            return [Refuse(PartitionUnavailable(f"bytes above {self.last} may be damaged: cut them first"))]
+            return [Refuse(PartitionUnavailable(f"bytes above {self.last} are not to be believed: cut them first"))]
         if self.last != prepared or self.last_crc != last_crc:
             return [Refuse(OutOfOrder(f"this copy ends at {self.last}, CRC {self.last_crc:#010x}; not at {prepared}"))]
         self._joined_on = connection
@@ -189,11 +197,16 @@ class Replica:
         return actions
 
     def _refused_store(self, request: StoreRequest) -> Refuse | None:
-        """A copy that has lost something since it joined has no part in the session: not even barriers are its."""
+        """A copy that has lost something since it joined has no part in the session: not even barriers are its.
+
+        Nor has one whose disk did not keep what it was given last.
+        """
         if request.session != self.promises.fence:
             return self._fenced()
         if self.promises.may_have_lost:
             return Refuse(PartitionUnavailable(f"this copy may have lost ids above {self.promises.lost_above}"))
+        if self.promises.untrusted:
+            return Refuse(PartitionUnavailable(f"this copy could not sync what comes after {self.last}"))
         if self.promises.joined != request.session or self._joined_on is not request.connection:
             return Refuse(NotJoined(f"this copy has no part in session {request.session} on this connection"))
         return None
