@@ -1,0 +1,115 @@
+"""A segment file put back, or taken away, behind the node's back: whole, of this partition, and not of this log.
+
+The node removes a segment by spoiling it first, so that a name which comes back names nothing. Here nothing was spoilt:
+that the file does not go on where the one before it ends is all that tells.
+"""
+
+from __future__ import annotations
+
+import pytest
+from logrig import DIRECTORY, PARTITION, Maker, Open, contents, crcs, life, simulate
+
+from polonaise.host import Host
+from polonaise.log.batch import Batch
+from polonaise.log.partition import LogSettings
+from polonaise.log.segment import HEADER_BYTES
+from polonaise.simulator.world import Machine
+
+BATCH = 200
+"""Bytes of data in each batch, if it has no reason to be of another size."""
+ENDLESS = LogSettings()
+
+
+def path_of(first: int) -> str:
+    return f"{DIRECTORY}/{PARTITION}/{first:020d}.seq"
+
+
+async def written(machine: Machine, per_segment: int) -> list[Batch]:
+    """A log of nine batches, so many to a segment."""
+    made = Maker().batches(9, size=BATCH)
+
+    async def write(host: Host) -> None:
+        opened = await Open.on(host, LogSettings(segment_batches_max=per_segment))
+        for batch in made:
+            await opened.log.append([batch])
+        await opened.close()
+
+    await life(machine, write)
+    return made
+
+
+async def goes_on(
+    machine: Machine, kept: list[Batch], *, sizes: list[int], settings: LogSettings = ENDLESS
+) -> list[Batch]:
+    """The log after a cut and further batches of these sizes, of another session."""
+    maker = Maker(kept[-1].last, kept[-1].crc)
+    more = [maker.batch(session=2, size=size, salt=1) for size in sizes]
+
+    async def write(host: Host) -> None:
+        opened = await Open.on(host, settings)
+        await opened.log.cut(kept[-1].last)
+        for batch in more:
+            await opened.log.append([batch])
+        await opened.close()
+
+    await life(machine, write)
+    return [*kept, *more]
+
+
+def put_back(machine: Machine, first: int, stale: bytes) -> None:
+    assert path_of(first) not in machine.disk.paths()
+    machine.disk.create(path_of(first)).write(0, stale)
+
+
+async def ends_with_a_loss(machine: Machine, held: list[Batch]) -> None:
+    """What is held is read, nothing else, and the copy says that it can't tell what came after."""
+
+    async def look(host: Host) -> None:
+        opened = await Open.on(host)
+        assert crcs(await contents(opened.log)) == crcs(held)
+        assert opened.slot.promises.lost_above == held[-1].last
+
+    await life(machine, look)
+
+
+@pytest.mark.parametrize("sizes", [[], [BATCH // 2], [BATCH * 2], [BATCH] * 4], ids=str)
+def test_a_segment_of_another_life_is_no_part_of_the_log_however_long_the_one_before_it_is_now(
+    sizes: list[int],
+) -> None:
+    async def scenario(machine: Machine) -> None:
+        made = await written(machine, per_segment=3)
+        stale = machine.disk.contents(path_of(3))
+        held = await goes_on(machine, made[:2], sizes=sizes)
+        put_back(machine, 3, stale)
+        await ends_with_a_loss(machine, held)
+
+    simulate(scenario)
+
+
+def test_a_segment_does_not_go_on_from_another_than_the_one_before_it_though_both_end_at_the_same_offset() -> None:
+    async def scenario(machine: Machine) -> None:
+        made = await written(machine, per_segment=3)
+        assert len(machine.disk.contents(path_of(0))) == len(machine.disk.contents(path_of(3)))
+        directory, name = machine.disk.parent(path_of(3))
+        machine.disk.change_names((directory, name, None))
+        await ends_with_a_loss(machine, made[:3])
+
+    simulate(scenario)
+
+
+def test_a_segment_whose_neighbour_has_become_another_is_no_part_of_the_log_though_the_offset_fits() -> None:
+    async def scenario(machine: Machine) -> None:
+        made = await written(machine, per_segment=6)
+        stale = machine.disk.contents(path_of(6))
+        end = len(machine.disk.contents(path_of(0)))
+        overhead = (end - HEADER_BYTES) // 6 - BATCH
+        # Three batches in a segment of their own, that take as much room as the six did.
+        large = 2 * (overhead + BATCH) - overhead
+        held = await goes_on(
+            machine, made[:2], sizes=[BATCH, large, large, large], settings=LogSettings(segment_batches_max=3)
+        )
+        assert len(machine.disk.contents(path_of(3))) == end
+        put_back(machine, 6, stale)
+        await ends_with_a_loss(machine, held)
+
+    simulate(scenario)
