@@ -1,9 +1,10 @@
 """What goes wrong in a schedule: a mix of faults drawn per seed, each injected now and then while clients work.
 
 The *fault atlas*: at most a minority of the storage nodes of a seed ever has its disk damaged, restored from an old
-state, wiped, or made to fail syncs, reads and writes. And no damage is done that the design calls undetectable: rot
-of bytes whose sync nothing durable bears witness to, and an old disk of the very session that is current. So every
-promise has to hold in spite of everything here, and whatever breaks one is a bug.
+state, wiped, or made to fail any syncs, reads and writes. Syncs of what is new in a file may fail on all of them at
+once: nobody has acknowledged that. And no damage is done that the design calls undetectable: rot of bytes whose sync
+nothing durable bears witness to, and an old disk of the very session that is current. So every promise has to hold in
+spite of everything here, and whatever breaks one is a bug.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from polonaise.log.promises import SECTOR_BYTES, Copy
 from polonaise.log.segment import FRAME_BYTES, SegmentHeader, open_frame
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
 from polonaise.simulator.disk import SimulatedDisk
+from polonaise.simulator.ground import durable_last
 from polonaise.simulator.images import DirectoryImage
-from polonaise.terms import NO_SESSION, PartitionId, SessionId
+from polonaise.terms import NO_SESSION, PartitionId, SessionId, TransactionId
 
 _CONTROL: Final = f"{DIRECTORY}/{CONTROL_FILE}"
+_REPAIR_LOOK_S: Final = 0.001
+_REPAIR_LOOKS: Final = 1_500
 
 
 class Nemesis:
@@ -39,6 +43,8 @@ class Nemesis:
         self._spoilable = self._random.sample(cluster.storage, count)
         self.spoilt: set[str] = set()
         """Storage nodes whose disk was really damaged, restored, wiped or made to fail."""
+        self._cornered = False
+        self.census = {"majority_failed_append": 0}
         self._actions = [action for action, chance, _ in ACTIONS if self._random.random() < chance] or [Nemesis.crash]
         weights = {action: weight for action, _, weight in ACTIONS}
         self._weights = [weights[action] * (self._random.random() + 0.05) for action in self._actions]
@@ -71,6 +77,7 @@ class Nemesis:
             disk = node.machine.disk
             disk.free()
             disk.fail_syncs(0)
+            disk.fail_appends(0)
             disk.fail_reads(0)
             disk.fail_writes(0)
             node.away_since = None
@@ -156,8 +163,9 @@ class Nemesis:
 
         Those that remain cannot know what was committed, and have to wait for one that comes back as it was.
         """
-        if not self._spoilable:
+        if not self._spoilable or self._cornered:
             return
+        self._cornered = True
         spoilt = self._spoilable
         sound = [node for node in self._cluster.storage if node not in spoilt]
         self._random.shuffle(sound)
@@ -168,19 +176,45 @@ class Nemesis:
                 self._stop(node)
             self._cluster.rush(0.6)
             await asyncio.sleep(self.seconds(0.3, 0.8))
-            spoil = self._random.choice((self._put_back, self._wipe_now, self._rot_now, self._rot_now))
+            spoil = self._random.choice((self._put_back, self._wipe_now, self._rot_log_now, self._rot_log_now))
             for node, snapshot in snapshots:
                 self._stop(node)
                 spoil(node, snapshot)
-            for node in late + spoilt:
-                node.let_up()
-            await asyncio.sleep(self.seconds(0.0, 0.05, 0.1, 0.2, 0.3))  # time to be repaired a little
+            if self._random.random() < 0.5:
+                for node in spoilt:
+                    node.let_up()
+                await self._repaired_in_part(spoilt)
+            else:
+                for node in late + spoilt:
+                    node.let_up()
+                await asyncio.sleep(self.seconds(0.0, 0.05, 0.1, 0.2, 0.3))
             for node in away:
                 self._stop(node)
+            for node in late:
+                node.let_up()
             await asyncio.sleep(self.seconds(0.5, 2.0))
         finally:
+            self._cornered = False
             for node in self._cluster.storage:
                 node.let_up()
+
+    async def _repaired_in_part(self, nodes: list[Node]) -> None:
+        """Until the log on one of these disks has begun to grow again; a while at most."""
+        disks = [node.machine.disk for node in nodes]
+        used: list[int] = []
+        lowest: list[TransactionId] = []
+        for _ in range(_REPAIR_LOOKS):
+            before, used = used, [disk.used_bytes() for disk in disks]
+            if used != before:
+                lasts = [
+                    durable_last(disk, DIRECTORY, partition)
+                    for disk in disks
+                    for partition in range(self._cluster.knobs.partitions)
+                ]
+                if any(now > least for now, least in zip(lasts, lowest or lasts, strict=True)):
+                    return
+                lowest = [min(now, least) for now, least in zip(lasts, lowest or lasts, strict=True)]
+            await asyncio.sleep(_REPAIR_LOOK_S)
 
     async def minority_write(self) -> None:
         """The owner reaches one replica only, for a while; then only the others, and then it is replaced.
@@ -298,6 +332,31 @@ class Nemesis:
         await asyncio.sleep(self.seconds(0.2, 1.0))
         fail(0)
 
+    async def fail_appends(self) -> None:
+        """A majority at least can't sync what it is given, all at once; some may die of something else just then."""
+        storage = self._cluster.storage
+        nodes = self._random.sample(storage, self._random.randrange(len(storage) // 2 + 1, len(storage) + 1))
+        disks = [node.machine.disk for node in nodes]
+        count = self._random.choice((1, 1, 2, 5))
+        self._cluster.rush(0.5)
+        for disk in disks:
+            disk.fail_appends(count)
+        await asyncio.sleep(self.seconds(0.02, 0.1, 0.4))
+        self.census["majority_failed_append"] += all(disk.appends_to_fail < count for disk in disks)
+        for disk in disks:
+            disk.fail_appends(0)
+        strike = self._random.choice((None, None, Nemesis._crash_of, Nemesis._power_loss_of))
+        if strike is not None:
+            for node in nodes:
+                strike(self, node)
+
+    def _crash_of(self, node: Node) -> None:
+        if node.process is not None:
+            node.process.crash()
+
+    def _power_loss_of(self, node: Node) -> None:
+        node.machine.power_loss()
+
     # ------------------------------------------------------------------ disks at rest
 
     async def rot(self) -> None:
@@ -306,11 +365,18 @@ class Nemesis:
         if node is not None:
             self._rot_now(node)
 
-    def _rot_now(self, node: Node, snapshot: DirectoryImage | None = None) -> None:
-        disk = node.machine.disk
-        places = _witnessed(disk)
+    def _rot_log_now(self, node: Node, snapshot: DirectoryImage) -> None:
+        """Where there is much to repair: in the first segment."""
+        places = [place for place in _witnessed(node.machine.disk) if place[0].endswith(".seq")]
+        self._rot_at(node, places[-1:])
+
+    def _rot_now(self, node: Node) -> None:
+        self._rot_at(node, _witnessed(node.machine.disk))
+
+    def _rot_at(self, node: Node, places: list[tuple[str, int, int]]) -> None:
         if not places:
             return
+        disk = node.machine.disk
         path, start, stop = self._random.choice(places)
         self.spoil(node)
         offset = self._random.randrange(start, stop)
@@ -455,6 +521,7 @@ ACTIONS: Final[tuple[tuple[Action, float, float], ...]] = (
     (Nemesis.flip_byte, 0.35, 1.0),
     (Nemesis.full_disk, 0.35, 1.0),
     (Nemesis.fail_calls, 0.35, 1.0),
+    (Nemesis.fail_appends, 0.35, 1.0),
     (Nemesis.rot, 0.35, 1.0),
     (Nemesis.rot_promises, 0.35, 1.0),
     (Nemesis.wipe, 0.35, 1.0),

@@ -125,6 +125,12 @@ PLANTS: Final[dict[str, Plant]] = {
         "        return [Append(batches), Save(replace(self.promises, lost_above=UNRESOLVED)), TellEnd()]",
         "P1: a damaged replica that was partly repaired votes as if it were whole",
     ),
+    "failed-sync-taken-for-a-loss": Plant(
+        "polonaise.log.control",
+        "await self.save(self.promises.distrusted(last))",
+        "await self.save(self.promises.lost(last))",
+        "P11: a majority that could not sync a batch waits for ever for what nobody acknowledged",
+    ),
     "fence-and-joined-confused": Plant(
         "polonaise.storage.partition",
         "joined=promises.joined,",

@@ -67,7 +67,12 @@ def run(seed: int, *, record: bool = False) -> Result:
         gc.collect()  # A dead world is one large cycle, and every one that is left makes the next ones slower.
     world = schedule.world
     result.fingerprint = world.trace.fingerprint
-    result.faults = {**world.faults.counts, **schedule.cluster.service.census, **schedule.census}
+    result.faults = {
+        **world.faults.counts,
+        **schedule.cluster.service.census,
+        **schedule.nemesis.census,
+        **schedule.census,
+    }
     result.appends = len(schedule.history.tries)
     result.committed = sum(1 + mark for mark in schedule.history.told)
     result.virtual_s, result.steps = world.loop.now - START_S, world.loop.steps
