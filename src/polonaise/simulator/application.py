@@ -72,7 +72,7 @@ class Application:
         self.random = source
         self.partitions = partitions
         self.steps_left = steps
-        self.rush_steps_left = 40
+        self.rush_steps_left = 80
         """Steps on top of these, for the moments at which the nemesis wants many."""
         self.ledger = self.new_ledger()
         self.next_number = [0] * partitions

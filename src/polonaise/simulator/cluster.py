@@ -74,7 +74,7 @@ class Knobs:
         )
         return cls(
             storage=source.choices((1, 3, 5), (1, 12, 2))[0],
-            servers=source.choices((1, 2), (2, 3))[0],
+            servers=source.choices((1, 2), (1, 3))[0],
             clients=source.choices((1, 2, 3, 4), (1, 3, 3, 1))[0],
             partitions=source.choices((1, 2), (4, 1))[0],
             link=link,
@@ -106,7 +106,7 @@ def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
         coordinator_s_max=uniform(0.5, 1.5),
         retry_s_min=uniform(0.01, 0.05),
         retry_s_max=uniform(0.1, 0.4),
-        copy_bytes=choice((400, 4_000, 100_000)),
+        copy_bytes=choice((200, 800, 4_000, 100_000)),
         copy_pause_ratio=choice((0.0, 1.0)),
         readmit_transactions=choice((0, 5, 50)),
         readmit_s_min=uniform(0.05, 0.5),

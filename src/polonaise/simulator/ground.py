@@ -69,9 +69,12 @@ def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) ->
             if offset > len(raw):
                 break
             try:
-                last = Batch.parse(memoryview(raw)[start:offset]).last
+                batch = Batch.parse(memoryview(raw)[start:offset])
             except BatchDamaged:
                 break  # Torn: its frame was written, the batch was not.
+            if batch.first != last + 1:
+                return last
+            last = batch.last
     return last
 
 

@@ -18,16 +18,20 @@ from typing import Any, Final
 from polonaise.errors import SegmentDamaged, UnsupportedFormat
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES
 from polonaise.log.promises import SECTOR_BYTES, Copy
-from polonaise.log.segment import FRAME_BYTES, SegmentHeader, open_frame
+from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_frame
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
 from polonaise.simulator.disk import SimulatedDisk
 from polonaise.simulator.ground import durable_last
 from polonaise.simulator.images import DirectoryImage
+from polonaise.simulator.world import Machine
 from polonaise.terms import NO_SESSION, PartitionId, SessionId, TransactionId
 
 _CONTROL: Final = f"{DIRECTORY}/{CONTROL_FILE}"
-_REPAIR_LOOK_S: Final = 0.001
-_REPAIR_LOOKS: Final = 1_500
+_LOOK_S: Final = 0.001
+_LOOKS: Final = 1_500
+
+
+Stop = Callable[[Node, float], Coroutine[Any, Any, None]]
 
 
 class Nemesis:
@@ -43,7 +47,8 @@ class Nemesis:
         self._spoilable = self._random.sample(cluster.storage, count)
         self.spoilt: set[str] = set()
         """Storage nodes whose disk was really damaged, restored, wiped or made to fail."""
-        self._cornered = False
+        self._uncornered = asyncio.Event()
+        self._uncornered.set()
         self.census = {"majority_failed_append": 0}
         self._actions = [action for action, chance, _ in ACTIONS if self._random.random() < chance] or [Nemesis.crash]
         weights = {action: weight for action, _, weight in ACTIONS}
@@ -51,17 +56,18 @@ class Nemesis:
         self._pause_s = self._random.choice((0.1, 0.3, 0.8))
 
     async def run(self, duration_s: float) -> None:
-        """Until the time is over."""
+        """Until the time is over; a corner that has begun is played to its end."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + duration_s
         while True:
             await asyncio.sleep(self._random.expovariate(1.0 / self._pause_s))
             if loop.time() >= until_s:
-                return
+                break
             action = self._random.choices(self._actions, self._weights)[0]
             self._world.trace.note(f"nemesis: {action.__name__}")
             task = loop.create_task(action(self), name=f"nemesis: {action.__name__}")
             self._under_way.append(task)
+        await self._uncornered.wait()
 
     async def heal(self) -> None:
         """Everything works again, and everything runs; what was damaged stays damaged."""
@@ -163,9 +169,9 @@ class Nemesis:
 
         Those that remain cannot know what was committed, and have to wait for one that comes back as it was.
         """
-        if not self._spoilable or self._cornered:
+        if not self._spoilable or not self._uncornered.is_set():
             return
-        self._cornered = True
+        self._uncornered.clear()
         spoilt = self._spoilable
         sound = [node for node in self._cluster.storage if node not in spoilt]
         self._random.shuffle(sound)
@@ -176,11 +182,11 @@ class Nemesis:
                 self._stop(node)
             self._cluster.rush(0.6)
             await asyncio.sleep(self.seconds(0.3, 0.8))
-            spoil = self._random.choice((self._put_back, self._wipe_now, self._rot_log_now, self._rot_log_now))
+            spoil = self._random.choice((self._put_back, self._wipe_now, *3 * (self._rot_log_now,)))
             for node, snapshot in snapshots:
                 self._stop(node)
                 spoil(node, snapshot)
-            if self._random.random() < 0.5:
+            if self._random.random() < 0.7:
                 for node in spoilt:
                     node.let_up()
                 await self._repaired_in_part(spoilt)
@@ -192,9 +198,9 @@ class Nemesis:
                 self._stop(node)
             for node in late:
                 node.let_up()
-            await asyncio.sleep(self.seconds(0.5, 2.0))
+            await asyncio.sleep(self.seconds(0.5, 2.0, 3.0))
         finally:
-            self._cornered = False
+            self._uncornered.set()
             for node in self._cluster.storage:
                 node.let_up()
 
@@ -203,7 +209,7 @@ class Nemesis:
         disks = [node.machine.disk for node in nodes]
         used: list[int] = []
         lowest: list[TransactionId] = []
-        for _ in range(_REPAIR_LOOKS):
+        for _ in range(_LOOKS):
             before, used = used, [disk.used_bytes() for disk in disks]
             if used != before:
                 lasts = [
@@ -214,7 +220,7 @@ class Nemesis:
                 if any(now > least for now, least in zip(lasts, lowest or lasts, strict=True)):
                     return
                 lowest = [min(now, least) for now, least in zip(lasts, lowest or lasts, strict=True)]
-            await asyncio.sleep(_REPAIR_LOOK_S)
+            await asyncio.sleep(_LOOK_S)
 
     async def minority_write(self) -> None:
         """The owner reaches one replica only, for a while; then only the others, and then it is replaced.
@@ -229,18 +235,31 @@ class Nemesis:
         alone, *others = [
             node.machine for node in self._random.sample(self._cluster.storage, len(self._cluster.storage))
         ]
-        self._cluster.rush(0.4)
+        self._cluster.rush(1.0)
         await asyncio.sleep(self.seconds(0.05, 0.2))
         self._network.partition(owner.machine, others)
         await asyncio.sleep(self.seconds(0.05, 0.2))
         self._network.partition(owner.machine, alone)
         self._network.heal(owner.machine, others)
+        claimed = self._cluster.partition_value(0).session
         self._network.reset(owner.machine, others)
-        await asyncio.sleep(self.seconds(0.02, 0.1, 0.3))
-        stop = self._random.choice((None, self._stop_for, self._cut_off_for, self._cut_off_for))
+        if self._random.random() < 0.75:
+            await self._claimed_after(claimed)
+            await asyncio.sleep(self.seconds(0.01, 0.03))  # the owner has to hear of it
+            stop: Stop | None = self._cut_off_for
+        else:
+            await asyncio.sleep(self.seconds(0.02, 0.1, 0.3))
+            stop = self._random.choice((None, self._stop_for, self._cut_off_for))
         if stop is not None:
             await stop(owner, self._cluster.knobs.lease_s + self.seconds(0.05, 0.3, 1.0))
         self._network.heal(owner.machine, alone)
+
+    async def _claimed_after(self, session: SessionId) -> None:
+        """Until the first partition's next session is claimed and not engaged yet; a while at most."""
+        for _ in range(_LOOKS):
+            if self._cluster.partition_value(0).session > session:
+                return
+            await asyncio.sleep(_LOOK_S)
 
     def _stop(self, node: Node) -> None:
         """By a crash or a loss of power; it does not start again before it is let up."""
@@ -288,6 +307,35 @@ class Nemesis:
         await asyncio.sleep(seconds)
         self._cluster.cut_off.discard(node.name)
         node.away_since = None
+
+    async def depose(self) -> None:
+        """The coordinator gives up on an owner at once, and the owner, which has all it needs to write, hears nothing.
+
+        It ought to have stopped by itself before; the fence alone has to be enough. Some clients stay with it. There
+        may be a replica that it does not reach, and another that its successor does not reach.
+        """
+        owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
+        if not owners or self._cluster.rushing.is_set() or owners[0].name in self._cluster.cut_off:
+            return
+        owner = owners[0]
+        staying = {client.name for client in self._cluster.clients if self._random.random() < 0.5}
+        away = {owner.name} | staying - self._cluster.cut_off
+        self._cluster.rush(1.5)
+        await asyncio.sleep(self.seconds(0.05, 0.2))
+        self._cluster.cut_off |= away
+        owner.away_since = self._world.now - self._cluster.knobs.lease_s
+        others = [node.machine for node in self._cluster.servers if node is not owner]
+        apart: list[tuple[Machine | list[Machine], Machine]] = []
+        if len(self._cluster.storage) > 1 and self._random.random() < 0.7:
+            one, another = self._random.sample(self._cluster.storage, 2)
+            apart = [(owner.machine, one.machine), (others, another.machine)]
+        for servers, replica in apart:
+            self._network.partition(servers, replica)
+        await asyncio.sleep(self.seconds(0.5, 1.0))
+        for servers, replica in apart:
+            self._network.heal(servers, replica)
+        self._cluster.cut_off -= away
+        owner.away_since = None
 
     async def trouble_coordinator(self) -> None:
         """Requests are refused, or their results are lost."""
@@ -366,9 +414,9 @@ class Nemesis:
             self._rot_now(node)
 
     def _rot_log_now(self, node: Node, snapshot: DirectoryImage) -> None:
-        """Where there is much to repair: in the first segment."""
+        """Where the next start meets it, with much to repair above: in the header of a segment."""
         places = [place for place in _witnessed(node.machine.disk) if place[0].endswith(".seq")]
-        self._rot_at(node, places[-1:])
+        self._rot_at(node, [(path, 0, min(stop, HEADER_BYTES)) for path, _, stop in places])
 
     def _rot_now(self, node: Node) -> None:
         self._rot_at(node, _witnessed(node.machine.disk))
@@ -511,10 +559,11 @@ ACTIONS: Final[tuple[tuple[Action, float, float], ...]] = (
     (Nemesis.pause, 0.35, 1.0),
     (Nemesis.pause_owner, 0.35, 1.0),
     (Nemesis.corner, 0.5, 3.0),
-    (Nemesis.minority_write, 0.5, 3.0),
+    (Nemesis.minority_write, 0.5, 4.0),
     (Nemesis.clock_jump, 0.35, 1.0),
     (Nemesis.partition, 0.35, 1.0),
     (Nemesis.cut_off_coordinator, 0.35, 1.0),
+    (Nemesis.depose, 0.5, 3.0),
     (Nemesis.trouble_coordinator, 0.35, 1.0),
     (Nemesis.delay, 0.35, 1.0),
     (Nemesis.reset, 0.35, 1.0),
