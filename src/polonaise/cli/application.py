@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from polonaise.cli.log import log
+from polonaise.cli.segment import segment
 from polonaise.errors import BadOption
 
 application = typer.Typer(
@@ -24,6 +26,8 @@ server = typer.Typer(help="Servers: own partitions, check locks, order, commit, 
 demo = typer.Typer(help="Applications to watch.", no_args_is_help=True)
 application.add_typer(storage, name="storage")
 application.add_typer(server, name="server")
+application.add_typer(log, name="log")
+application.add_typer(segment, name="segment")
 application.add_typer(demo, name="demo")
 
 

@@ -193,6 +193,34 @@ class _RealFile:
             self._closed.set_result(None)
 
 
+class LookedAt:
+    """A file that is only looked at, by a tool: another process may have it open, and is writing it, perhaps.
+
+    Reads without a thread, so the caller waits for the disk. A context manager. Raises `NotFound` or `DiskFailed`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = _at_the_door(path, lambda: os.open(path, os.O_RDONLY))
+
+    def __enter__(self) -> LookedAt:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def size(self) -> int:
+        return _at_the_door(self._path, lambda: os.fstat(self._descriptor).st_size)
+
+    def look(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+        return _at_the_door(self._path, lambda: _read(self._descriptor, offset, length))
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """As `look`, for what also reads the files of a node."""
+        return self.look(offset, length)
+
+
 def _read(descriptor: int, offset: int, length: int) -> bytes:
     length = min(length, os.fstat(descriptor).st_size - offset)  # no memory for what is not there
     parts: list[bytes] = []

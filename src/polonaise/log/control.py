@@ -55,6 +55,28 @@ def decode_header(raw: bytes) -> bytes:
     return bytes(cluster_key)
 
 
+def newest_promises(sectors: bytes, partition: PartitionId) -> tuple[Copy, int, Evidence] | None:
+    """The copy that holds in a partition's three sectors, which of them it is, and the furthest evidence of sync.
+
+    None when neither copy can be read. Raises `ControlFileDamaged` when a newer one is known to have existed.
+    """
+    raw = [sectors[at : at + SECTOR_BYTES] for at in range(0, PARTITION_BYTES, SECTOR_BYTES)]
+    copies = [Copy.decode(sector, partition) for sector in raw[:2]]
+    slot = Slot.decode(raw[2], partition)
+    valid = [(copy.sequence, place) for place, copy in enumerate(copies) if copy is not None]
+    if not valid:
+        return None
+    sequence, newest = max(valid)
+    copy = copies[newest]
+    assert copy is not None
+    if slot is not None and slot.sequence > sequence:
+        raise ControlFileDamaged(f"partition {partition}: its last promise ({slot.sequence}) is unreadable")
+    evidence = copy.evidence
+    if slot is not None and slot.cuts == copy.cuts:
+        evidence = max(evidence, slot.evidence, key=lambda e: (e.last, e.segment_first, e.offset))
+    return copy, newest, evidence
+
+
 class ControlSlot:
     """One partition's sectors in the control file, and what they say.
 
@@ -187,23 +209,13 @@ class ControlFile:
         the one that can be read is known to have existed.
         """
         await self._flush_evidence()
-        raw = await self._file.read(_offset(partition), PARTITION_BYTES)
-        sectors = [raw[at : at + SECTOR_BYTES] for at in range(0, PARTITION_BYTES, SECTOR_BYTES)]
-        copies = [Copy.decode(sector, partition) for sector in sectors[:2]]
-        slot = Slot.decode(sectors[2], partition)
-        valid = [(copy.sequence, place) for place, copy in enumerate(copies) if copy is not None]
-        if not valid:
+        raw = await self._file.read(offset_of(partition), PARTITION_BYTES)
+        found = newest_promises(raw, partition)
+        if found is None:
             if await self._host.disk.exists(self.partition_directory(partition)):
                 raise ControlFileDamaged(f"partition {partition}: both copies of its promises are unreadable")
             return None
-        sequence, newest = max(valid)
-        copy = copies[newest]
-        assert copy is not None
-        if slot is not None and slot.sequence > sequence:
-            raise ControlFileDamaged(f"partition {partition}: its last promise ({slot.sequence}) is unreadable")
-        evidence = copy.evidence
-        if slot is not None and slot.cuts == copy.cuts:
-            evidence = max(evidence, slot.evidence, key=lambda e: (e.last, e.segment_first, e.offset))
+        copy, newest, evidence = found
         loaded = ControlSlot(self, copy, evidence, newest)
         await self.write_copy(partition, newest, copy.encode(), sync=True)
         await loaded.save(copy.promises)
@@ -216,7 +228,7 @@ class ControlFile:
         for before it wrote would cut its promises off.
         """
         disk = self._host.disk
-        start = _offset(partition)
+        start = offset_of(partition)
         copy = Copy(partition, 1, 0, Promises(), NO_EVIDENCE)
         await self._file.write(start, [copy.encode(), copy.encode(), bytes(SECTOR_BYTES)], sync=True)
         await disk.make_directory(self.partition_directory(partition))
@@ -225,7 +237,7 @@ class ControlFile:
 
     async def write_copy(self, partition: PartitionId, place: int, sector: bytes, *, sync: bool) -> None:
         try:
-            await self._file.write(_offset(partition) + place * SECTOR_BYTES, [sector], sync=sync)
+            await self._file.write(offset_of(partition) + place * SECTOR_BYTES, [sector], sync=sync)
         except PolonaiseError as error:
             self._host.fail(error)
             raise
@@ -256,10 +268,11 @@ class ControlFile:
             sector = self._noted.pop(partition).encode_evidence()
             # Evidence that could not be written is evidence that is missing, which is allowed for.
             with contextlib.suppress(PolonaiseError):
-                await self._file.write(_offset(partition) + 2 * SECTOR_BYTES, [sector])
+                await self._file.write(offset_of(partition) + 2 * SECTOR_BYTES, [sector])
 
 
-def _offset(partition: PartitionId) -> int:
+def offset_of(partition: PartitionId) -> int:
+    """Where a partition's sectors begin."""
     invariant(partition >= 0, "partitions are numbered from 0")
     return SECTOR_BYTES + partition * PARTITION_BYTES
 

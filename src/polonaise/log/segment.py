@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from polonaise.errors import BatchDamaged, SegmentDamaged, UnsupportedFormat, WrongClusterKey
@@ -110,6 +111,13 @@ class SegmentHeader(NamedTuple):
         return crc32(_IDENTITY.pack(self.cluster_key, self.partition, self.first))
 
 
+class Source(Protocol):
+    """What reading a segment asks of a file."""
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+
+
 @dataclass(slots=True)
 class Segment:
     """A segment that belongs to the log: what is known of it without opening it."""
@@ -194,7 +202,7 @@ async def read_header(file: File, partition: PartitionId, cluster_key: bytes, fi
     return header
 
 
-async def read_preamble(file: File, header: SegmentHeader) -> bytes:
+async def read_preamble(file: Source, header: SegmentHeader) -> bytes:
     """The registers before the segment's first batch. Raises `SegmentDamaged`."""
     raw = await file.read(HEADER_BYTES, header.preamble_bytes)
     if len(raw) != header.preamble_bytes or crc32(raw) != header.preamble_crc:
@@ -227,7 +235,7 @@ class Scan:
 class Window:
     """The part of a file that a scan has read."""
 
-    file: File
+    file: Source
     stop: int
     at: int = 0
     view: memoryview = field(default_factory=lambda: memoryview(b""))
@@ -242,36 +250,48 @@ class Window:
         return offset + length <= self.at + len(self.view)
 
 
-async def scan(file: File, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None) -> Scan:
+async def scan(file: Source, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None) -> Scan:
     """Read batches from where `found` ends up to offset `stop`, or to the batch that ends at or below `limit`.
 
     Every CRC is checked, that ids are dense, and that each batch carries the CRC of the one before.
     """
+    async for _ in walk(file, header, found, stop, limit):
+        pass
+    return found
+
+
+async def walk(
+    file: Source, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None
+) -> AsyncGenerator[tuple[int, Batch], None]:
+    """As `scan`, telling the offset of each frame and the batch in it, which is in `found` by then."""
     window, seed = Window(file, stop), header.seed
     while found.end < stop:
         if limit is not None and found.last >= limit:
-            return found
+            return
         offset = found.end
         frame = None
         if await window.need(offset, FRAME_BYTES):
             frame = open_frame(window.view, offset - window.at, offset=offset, seed=seed)
         if frame is None:
-            return await _judge_bad(file, header, found, stop, "no frame")
+            await _judge_bad(file, header, found, stop, "no frame")
+            return
         found.synced = max(found.synced, frame.synced)
         if not await window.need(offset, FRAME_BYTES + frame.length):
-            return await _judge_bad(file, header, found, stop, "a batch cut short")
+            await _judge_bad(file, header, found, stop, "a batch cut short")
+            return
         try:
             batch = open_batch(window.view, offset - window.at, offset=offset, seed=seed)
             check_registers(batch)
         except BatchDamaged as error:
-            return await _judge_bad(file, header, found, stop, error.text)
+            await _judge_bad(file, header, found, stop, error.text)
+            return
         if batch.first != found.last + 1 or batch.previous_crc != found.last_crc or batch.partition != header.partition:
             found.bad = f"the batch from {batch.first} does not follow {found.last}"
-            return found
+            return
         if limit is not None and batch.last > limit:
-            return found
+            return
         take(found, batch)
-    return found
+        yield offset, batch
 
 
 def check_registers(batch: Batch) -> None:
@@ -291,7 +311,7 @@ def take(found: Scan, batch: Batch) -> None:
     found.last, found.last_crc = batch.last, batch.crc
 
 
-async def _judge_bad(file: File, header: SegmentHeader, found: Scan, stop: int, why: str) -> Scan:
+async def _judge_bad(file: Source, header: SegmentHeader, found: Scan, stop: int, why: str) -> None:
     """Bad bytes at `found.end`: look for frames after them, and for what those say about having been synced.
 
     A frame after them that was part of the same write says nothing: the sync after that write may never have been.
@@ -299,10 +319,9 @@ async def _judge_bad(file: File, header: SegmentHeader, found: Scan, stop: int, 
     found.bad = f"{why} at offset {found.end}"
     found.synced = max(found.synced, await _synced_after(file, header.seed, found.end + 8, stop))
     found.torn = found.synced <= found.end
-    return found
 
 
-async def _synced_after(file: File, seed: int, start: int, stop: int) -> int:
+async def _synced_after(file: Source, seed: int, start: int, stop: int) -> int:
     """The highest synced offset claimed by a frame that starts in start..stop, wherever it lies."""
     highest, offset = 0, start
     while offset + FRAME_BYTES <= stop:

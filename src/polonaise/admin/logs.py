@@ -1,0 +1,214 @@
+"""A log that a client is connected to: append to it, read it, follow it, ask how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from polonaise.errors import AppendUnknown, BadOption, UnknownPartition
+from polonaise.terms import PartitionId, Transaction, TransactionId
+
+if TYPE_CHECKING:
+    from polonaise.client.log import Log
+    from polonaise.client.protocol.draft import Change, Expectation, Lock
+    from polonaise.client.receipt import Receipt
+
+_PENDING_MAX: Final = 1_024
+"""Appends that are made before the fate of the first of them is told."""
+_MERGED_MAX: Final = 256
+"""Transactions of several followed partitions that wait to be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class HowToAppend:
+    """What each transaction carries beside its body, and how long its fate is waited for."""
+
+    partition: PartitionId
+    header: int = 0
+    locks: Sequence[Lock] = ()
+    expectations: Sequence[Expectation] = ()
+    changes: Sequence[Change] = ()
+    high_water_mark: TransactionId | None = None
+    """What the transactions were built on; None for what is committed when each is made."""
+    timeout_s: float = 10.0
+
+    @property
+    def checked(self) -> bool:
+        """Whether an append can be refused because of the one before it: then it has to wait for that."""
+        return bool(self.locks or self.expectations) or self.high_water_mark is not None
+
+
+class Mark(NamedTuple):
+    """How far a partition is."""
+
+    partition: PartitionId
+    committed_high_water_mark: TransactionId
+
+
+def partitions_named(text: str | None, count: int) -> list[PartitionId]:
+    """The partitions that an operator means by `all`, `3` or `0-6,9`; by nothing, the only one there is.
+
+    Raises `BadOption` for what does not read so, `UnknownPartition` beyond the `count` that the cluster has.
+    """
+    if text is None:
+        if count == 1:
+            return [0]
+        raise BadOption(f"which of {count} partitions? Say --partition 0, --partition 0-2,5 or --partition all")
+    if text.strip() == "all":
+        return list(range(count))
+    named: dict[PartitionId, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise BadOption(f"{text!r} names no partitions: write all, 3, or 0-6,9")
+        if int(last or first) >= count:
+            raise UnknownPartition(f"partition {last or first}; this cluster has partitions 0 to {count - 1}")
+        named.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
+    return list(named)
+
+
+async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[Mark]:
+    """The committed high-water marks, each proved by its owner after it was asked."""
+
+    async def mark(partition: PartitionId) -> Mark:
+        return Mark(partition, await log.high_water_mark(partition, timeout=timeout_s))
+
+    return list(await asyncio.gather(*map(mark, partitions)))
+
+
+async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> AsyncGenerator[Receipt, None]:
+    """Append each body as a transaction of its own; their receipts, in order, once they are committed.
+
+    Stops at the first that is not, and raises why (`LockConflict`, `ExpectationFailed`, `AppendFailed`, …), or
+    `AppendUnknown` when that is not known in time; those behind it may be in the log then, unless appends are
+    `checked`: each of these waits for the one before.
+    """
+    await log.ready(how.partition, timeout=how.timeout_s)
+    if how.high_water_mark is not None:
+        await _check_mark(log, how, how.high_water_mark)
+    pending: deque[Receipt] = deque()
+    async for body in bodies:
+        await log.ready(how.partition, timeout=how.timeout_s)
+        pending.append(
+            log.append(
+                body,
+                how.partition,
+                header=how.header,
+                high_water_mark=how.high_water_mark,
+                locks=how.locks,
+                expectations=how.expectations,
+                changes=how.changes,
+            )
+        )
+        while pending and (how.checked or pending[0].done or len(pending) >= _PENDING_MAX):
+            yield await _fate(pending.popleft(), how, applied=how.checked)
+    while pending:
+        yield await _fate(pending.popleft(), how, applied=False)
+
+
+async def _check_mark(log: Log, how: HowToAppend, mark: TransactionId) -> None:
+    committed = await log.high_water_mark(how.partition, timeout=how.timeout_s)
+    if not -1 <= mark <= committed:
+        raise BadOption(f"nothing was built on {mark}: partition {how.partition} is committed up to {committed}")
+
+
+async def _fate(receipt: Receipt, how: HowToAppend, *, applied: bool) -> Receipt:
+    try:
+        await receipt.wait(asyncio.get_running_loop().time() + how.timeout_s)
+        if applied:
+            await receipt.applied(how.timeout_s)
+    except TimeoutError:
+        raise AppendUnknown(
+            f"an append to partition {how.partition} was sent and is not decided after {how.timeout_s:g} s: "
+            "it may still commit; read the log before it is made again",
+            receipt,
+        ) from None
+    return await receipt
+
+
+async def read(
+    log: Log,
+    partitions: Sequence[PartitionId],
+    *,
+    after: TransactionId = -1,
+    until: TransactionId | None = None,
+    since: datetime | None = None,
+    follow: bool = False,
+    timeout_s: float,
+) -> AsyncGenerator[Transaction, None]:
+    """The transactions above `after`, or committed at `since` or later; one partition after the other.
+
+    With `follow` it goes on for ever, and what the partitions commit comes as it comes.
+    """
+    if since is not None and (after != -1 or until is not None):
+        raise BadOption("a reading begins at a time or at an id, not at both")
+
+    def one(partition: PartitionId) -> AsyncIterator[Transaction]:
+        if since is not None:
+            return log.read_time(partition, since=since, follow=follow, timeout=timeout_s)
+        return log.read(partition, after=after, until=until, follow=follow, timeout=timeout_s)
+
+    async with aclosing(_all([one(partition) for partition in partitions], follow=follow)) as found:
+        async for tx in found:
+            yield tx
+
+
+async def tail(
+    log: Log, partitions: Sequence[PartitionId], *, count: int, follow: bool, timeout_s: float
+) -> AsyncGenerator[Transaction, None]:
+    """The last `count` transactions of each partition; with `follow`, then what comes."""
+    marks = await high_water_marks(log, partitions, timeout_s)
+    readings = [
+        log.read(
+            mark.partition,
+            after=max(-1, mark.committed_high_water_mark - count),
+            until=None if follow else mark.committed_high_water_mark,
+            follow=follow,
+            timeout=timeout_s,
+        )
+        for mark in marks
+    ]
+    async with aclosing(_all(readings, follow=follow)) as found:
+        async for tx in found:
+            yield tx
+
+
+async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) -> AsyncGenerator[Transaction, None]:
+    """One after the other; all at once if they never end."""
+    if not follow or len(readings) == 1:
+        for reading in readings:
+            async for tx in reading:
+                yield tx
+        return
+    async with aclosing(_merged(readings)) as merged:
+        async for tx in merged:
+            yield tx
+
+
+async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenerator[Transaction, None]:
+    """What any of them brings, as it comes; raises what any of them raises."""
+    arrived: asyncio.Queue[Transaction | BaseException] = asyncio.Queue(_MERGED_MAX)
+
+    async def pump(reading: AsyncIterator[Transaction]) -> None:
+        try:
+            async for tx in reading:
+                await arrived.put(tx)
+        except Exception as error:  # noqa: BLE001 - handed on to whoever reads
+            await arrived.put(error)
+
+    pumps = [asyncio.create_task(pump(reading)) for reading in readings]
+    try:
+        while True:
+            found = await arrived.get()
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.wait(pumps)

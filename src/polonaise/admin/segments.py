@@ -1,0 +1,244 @@
+"""Segments offline: are they as they were written, what is in them, how much of it.
+
+Every byte is read and checked, and none is changed: it works while the node runs. What looks damaged there is looked
+at twice, because a write may have been under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from polonaise.admin.files import Files, evidence_in, first_of
+from polonaise.errors import BatchDamaged, DataDamaged, NotFound, SegmentDamaged, WrongClusterKey
+from polonaise.host.files import LookedAt
+from polonaise.log import registers
+from polonaise.log.batch import Batch
+from polonaise.log.segment import HEADER_BYTES, Scan, SegmentHeader, SegmentRemoved, name, read_preamble, walk
+from polonaise.log.tail import beginning
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+
+class Damage(NamedTuple):
+    """Bytes that are not as they were written, or are missing."""
+
+    path: str
+    offset: int
+    """Where in the file the first bad bytes are."""
+    transaction: TransactionId
+    """The first id that can't be had because of them."""
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """One segment, read to its end or to the first bad bytes."""
+
+    path: str
+    partition: PartitionId | None
+    first: TransactionId
+    last: TransactionId
+    """The last good id; the one before `first` when there is none."""
+    bytes: int
+    batches: int = 0
+    transactions: int = 0
+    data_bytes: int = 0
+    sessions: int = 0
+    registers_changed: int = 0
+    """Batches that change registers."""
+    batch_bytes_max: int = 0
+    first_commit_time_us: int = 0
+    last_commit_time_us: int = 0
+    unsynced_bytes: int = 0
+    """At the end: a write that is under way, or was when the node died. Nobody was told of it."""
+    removed: bool = False
+    """It is no part of the log any more; only its name came back."""
+    damage: Damage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """One partition's segments."""
+
+    partition: PartitionId | None
+    segments: tuple[SegmentReport, ...]
+    damages: tuple[Damage, ...] = ()
+    """Of its segments, and between them, by their ids."""
+
+    @property
+    def last(self) -> TransactionId:
+        """The last good id before the first damage."""
+        if self.damages:
+            return self.damages[0].transaction - 1
+        return max((segment.last for segment in self.segments), default=NO_TRANSACTION)
+
+
+async def verify(files: Files) -> PartitionReport:
+    """Is everything as it was written? Every CRC, the order of ids, the chain of batches and that of segments."""
+    report = await _verify(files)
+    return await _verify(files) if report.damages else report
+
+
+async def dump(files: Files) -> AsyncGenerator[tuple[str, int, Batch], None]:
+    """Every batch, with the path of its segment and the offset of its frame there.
+
+    Raises `SegmentDamaged` at the first bytes that are not as they were written.
+    """
+    for path in files.paths:
+        with LookedAt(path) as file:
+            size = file.size()
+            try:
+                header = await _header(file, path, files)
+            except SegmentRemoved:
+                continue
+            found = beginning(header, await read_preamble(file, header))
+            async with aclosing(walk(file, header, found, size)) as batches:
+                async for offset, batch in batches:
+                    yield path, offset, batch
+            if found.bad and not found.torn:
+                raise SegmentDamaged(
+                    f"{path}: {found.bad}; the first transaction that can't be had is {found.last + 1}"
+                )
+
+
+class _Read(NamedTuple):
+    """A segment that was read, and what the next one has to continue."""
+
+    report: SegmentReport
+    header: SegmentHeader | None = None
+    """None when it can't be read."""
+    preamble: bytes = b""
+    found: Scan | None = None
+    """None when nothing could be read after the header."""
+
+
+async def _verify(files: Files) -> PartitionReport:
+    damages: list[Damage] = []
+    reports: list[SegmentReport] = []
+    before: _Read | None = None
+    for place, path in enumerate(files.paths):
+        try:
+            read = await _read(path, files, sealed=files.whole and place + 1 < len(files.paths))
+        except NotFound:
+            continue  # removed by the node meanwhile: if it is missed, the next segment says so
+        reports.append(read.report)
+        if read.report.removed:
+            continue
+        if files.whole and (gap := _gap(before, read)):
+            damages.append(Damage(path, 0, before.report.last + 1 if before else 0, gap))
+        if read.report.damage is not None:
+            damages.append(read.report.damage)
+        before = read
+    if files.whole:
+        damages += _missed(files, before, bool(damages))
+    return PartitionReport(files.partition, tuple(reports), tuple(sorted(damages, key=lambda d: d.transaction)))
+
+
+async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
+    """Read one segment to its end or to the first bad bytes. Raises `NotFound`, and `WrongClusterKey`."""
+    first = first_of(path)
+    with LookedAt(path) as file:
+        size = file.size()
+        report = SegmentReport(path, files.partition, first, first - 1, size)
+        try:
+            header = await _header(file, path, files)
+        except SegmentRemoved:
+            return _Read(replace(report, removed=True))
+        except SegmentDamaged as error:
+            return _Read(replace(report, damage=Damage(path, 0, first, error.text)))
+        report = replace(report, partition=header.partition)
+        try:
+            preamble = await read_preamble(file, header)
+            found = beginning(header, preamble)
+        except (SegmentDamaged, BatchDamaged) as error:
+            return _Read(replace(report, damage=Damage(path, HEADER_BYTES, first, error.text)), header)
+        report = await _read_batches(file, report, header, found, size)
+    if report.damage is None and found.bad:
+        if found.torn and not sealed:
+            report = replace(report, unsynced_bytes=size - found.end)
+        else:
+            report = replace(report, damage=Damage(path, found.end, found.last + 1, found.bad))
+    return _Read(report, header, preamble, found)
+
+
+async def _header(file: LookedAt, path: str, files: Files) -> SegmentHeader:
+    """Raises `SegmentDamaged` for one that is not that of this file, `WrongClusterKey`."""
+    header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
+    if files.kept is not None and header.cluster_key != files.kept.cluster_key:
+        raise WrongClusterKey(f"{path} belongs to another cluster than the storage directory it lies in")
+    if header.first != first_of(path) or files.partition not in (None, header.partition):
+        raise SegmentDamaged(
+            f"it is {name(header.first)} of partition {header.partition}, under a name that is not its own"
+        )
+    return header
+
+
+async def _read_batches(
+    file: LookedAt, report: SegmentReport, header: SegmentHeader, found: Scan, size: int
+) -> SegmentReport:
+    batches = transactions = data_bytes = registers_changed = largest = first_us = last_us = 0
+    sessions: set[int] = set()
+    damage: Damage | None = None
+    async with aclosing(walk(file, header, found, size)) as walked:
+        async for offset, batch in walked:
+            damage = _bad_body(report.path, offset, batch)
+            if damage is not None:
+                break
+            batches += 1
+            transactions += batch.count
+            data_bytes += batch.data_bytes
+            registers_changed += bool(batch.registers_bytes)
+            largest = max(largest, batch.length)
+            sessions.add(batch.session)
+            first_us, last_us = first_us or batch.commit_time_us, batch.commit_time_us
+    return replace(
+        report, last=damage.transaction - 1 if damage else found.last, batches=batches, transactions=transactions,
+        data_bytes=data_bytes, sessions=len(sessions), registers_changed=registers_changed, batch_bytes_max=largest,
+        first_commit_time_us=first_us, last_commit_time_us=last_us, damage=damage,
+    )  # fmt: skip
+
+
+def _bad_body(path: str, offset: int, batch: Batch) -> Damage | None:
+    """The first body that is not what its writer summed, although the batch is as it was written."""
+    good = batch.first - 1
+    try:
+        for tx in batch.transactions():
+            good = tx.id
+    except DataDamaged as error:
+        return Damage(path, offset, good + 1, f"the data does not fit its CRC: {error.text}")
+    return None
+
+
+def _gap(before: _Read | None, read: _Read) -> str:
+    """Why a segment does not continue the one before it; empty when it does, or when that can't be told."""
+    header = read.header
+    if header is None:
+        return ""
+    if header.previous_first != (before.report.first if before else NO_TRANSACTION):
+        return "the segment before it is missing"
+    if before is None or before.found is None or before.report.damage is not None:
+        return ""
+    if header.previous_end != before.report.bytes or header.first != before.found.last + 1:
+        return "it does not begin where the segment before it ends"
+    if header.previous_crc != before.found.last_crc:
+        return "it follows another batch than the last one before it"
+    if read.found is not None and read.preamble != registers.snapshot(before.found.registers):
+        return "its registers are not those at the end of the segment before it"
+    return ""
+
+
+def _missed(files: Files, last: _Read | None, damaged: bool) -> list[Damage]:
+    """What was synced and is not there, or is not believed by the node itself, going by the control file."""
+    held, end, path = NO_TRANSACTION, 0, f"the directory of partition {files.partition}"
+    if last is not None:
+        held, path = last.report.last, last.report.path
+        end = last.report.bytes - last.report.unsynced_bytes
+    evidence = evidence_in(files)
+    if evidence.last > held and not damaged:
+        return [Damage(path, end, held + 1, f"it ends with {held}, and {evidence.last} had been synced")]
+    if files.kept is not None and files.kept.promises.may_have_lost and not damaged:
+        above = files.kept.promises.lost_above
+        return [Damage(path, end, above + 1, f"its node says that it may have lost what was above {above}")]
+    return []

@@ -1,0 +1,167 @@
+"""What people write on a command line, as values; `BadOption` says what was wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from polonaise.errors import BadOption, DiskFailed, NotFound
+
+if TYPE_CHECKING:
+    from polonaise.client.protocol.draft import Change, Expectation, Lock
+    from polonaise.terms import LockMode
+
+STANDARD_INPUT: Final = "-"
+_ADDRESS: Final = re.compile(r"[a-z]+:")
+_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_CHUNK_BYTES: Final = 65_536
+_CHUNKS_AHEAD: Final = 16
+
+
+def address_of(argument: str | None, option: str | None) -> str:
+    """The address of the log: what the command names, or else --log, or else POLONAISE_LOG."""
+    address = argument or option
+    if not address:
+        raise BadOption("which log? Name it first (file:PATH), with --log, or in POLONAISE_LOG")
+    return address
+
+
+def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str | None]:
+    """What `append` was given: a log and a body, or one of them.
+
+    One argument alone is the body where the log is known already, and the log where it is not; what could be meant
+    either way is refused.
+    """
+    if len(arguments) > 2:
+        raise BadOption(f"{len(arguments)} arguments: append takes a log and a body (quote a body that has spaces)")
+    if len(arguments) == 2:
+        return arguments[0], arguments[1]
+    if not arguments:
+        return address_of(None, option), None
+    if not option:
+        return arguments[0], None
+    if _ADDRESS.match(arguments[0]):
+        raise BadOption(f"is {arguments[0]!r} the log or the body? Name both")
+    return option, arguments[0]
+
+
+def lock_of(text: str, mode: LockMode) -> Lock:
+    """The lock written as NAME:ID."""
+    from polonaise.client.protocol.draft import Lock
+
+    name, colon, id = text.rpartition(":")
+    if not colon or not name or not re.fullmatch(r"-?\d+", id) or not -(2**63) <= int(id) < 2**63:
+        raise BadOption(f"{text!r} is no lock: write NAME:ID, for example account:1")
+    return Lock(name, int(id), mode)
+
+
+def expectation_of(text: str) -> Expectation:
+    """The expectation written as KEY=VALUE."""
+    from polonaise.client.protocol.draft import Expectation
+
+    key, value = _register(text)
+    return Expectation.equals(key, value)
+
+
+def change_of(text: str) -> Change:
+    """The change of a register written as KEY=VALUE."""
+    from polonaise.client.protocol.draft import Change
+
+    return Change.set(*_register(text))
+
+
+def _register(text: str) -> tuple[bytes, bytes]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise BadOption(f"{text!r} is no register with its value: write KEY=VALUE")
+    return key.encode(), value.encode()
+
+
+def time_of(text: str) -> datetime:
+    """A time written in ISO 8601 with its zone, or as how long ago it was: 90s, 10m, 2h, 3d."""
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago:
+            return datetime.now(UTC) - timedelta(seconds=float(ago[1]) * _SECONDS[ago[2]])
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise BadOption(f"{text!r} is no time: write 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d") from None
+    if found.tzinfo is None:
+        raise BadOption(f"{text!r} has no time zone: write {text}Z for UTC")
+    return found
+
+
+async def one(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body
+
+
+async def whole(path: str) -> AsyncGenerator[bytes, None]:
+    """A file as one body; standard input for `-`."""
+    if path == STANDARD_INPUT:
+        read = b""
+        async for chunk in _standard_input():
+            read += chunk
+            _check_size(read)
+        yield read
+        return
+    try:
+        body = Path(path).read_bytes()  # noqa: ASYNC240 - one file, before anything else happens
+    except FileNotFoundError:
+        raise NotFound(f"no file {path!r}") from None
+    except OSError as error:
+        raise DiskFailed(f"{path!r}: {error.strerror or error}") from error
+    yield body
+
+
+async def lines() -> AsyncGenerator[bytes, None]:
+    """The lines of standard input, without their ends."""
+    rest = b""
+    async for chunk in _standard_input():
+        *complete, rest = (rest + chunk).split(b"\n")
+        for line in complete:
+            yield line.removesuffix(b"\r")
+        _check_size(rest)
+    if rest:
+        yield rest
+
+
+def _check_size(body: bytes) -> None:
+    """Input that never ends must not fill the memory before anybody says that it is too large."""
+    from polonaise.client.protocol.draft import Limits, checked_body
+
+    checked_body(body, Limits())
+
+
+async def _standard_input() -> AsyncGenerator[bytes, None]:
+    """Read in a thread of its own, which nobody waits for: Ctrl-C has to end a command that waits for a terminal."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(_CHUNKS_AHEAD)
+
+    def read() -> None:
+        while True:
+            room.acquire()
+            try:
+                found: bytes | OSError = os.read(0, _CHUNK_BYTES)
+            except OSError as error:
+                found = error
+            try:
+                loop.call_soon_threadsafe(arrived.put_nowait, found)
+            except RuntimeError:
+                return  # the command has ended meanwhile
+            if not isinstance(found, bytes) or not found:
+                return
+
+    threading.Thread(target=read, name="standard input", daemon=True).start()
+    while found := await arrived.get():
+        if isinstance(found, OSError):
+            raise DiskFailed(f"standard input can't be read: {found.strerror or found}") from found
+        room.release()
+        yield found

@@ -1,0 +1,239 @@
+"""`polonaise log …`: append to a log, read it, follow it, ask how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polonaise.cli import inputs
+from polonaise.cli.output import fitted, line_width, print_table, say, say_json, shown, tidy, transaction_fields, when
+from polonaise.errors import BadOption
+
+if TYPE_CHECKING:
+    from polonaise.client.log import Log
+    from polonaise.terms import PartitionId, Transaction
+
+EXIT_STATUS = (
+    "Exit status: 0 done, 1 a fault (one line on standard error), 2 a command line that can't be meant, "
+    "130 interrupted, 141 the reader of the output went away."
+)
+
+log = typer.Typer(help="Look at a log, and append to it.", no_args_is_help=True, epilog=EXIT_STATUS)
+
+Address = Annotated[
+    str | None, typer.Argument(metavar="[LOG]", help="file:PATH; or --log, or POLONAISE_LOG.", show_default=False)
+]
+LogOption = Annotated[
+    str | None, typer.Option("--log", envvar="POLONAISE_LOG", help="The log, where no argument names it.")
+]
+Partitions = Annotated[
+    str | None, typer.Option("--partition", "-p", help="all, 3, or 0-6,9. Needed unless there is only one.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds to wait for an answer.")]
+
+
+def _with_log(address: str, do: Callable[[Log], Coroutine[Any, Any, None]]) -> None:
+    """Do something with the log, once connected."""
+    import polonaise
+
+    async def connected() -> None:
+        async with polonaise.connect(address) as found:
+            await do(found)
+
+    with tidy():
+        asyncio.run(connected())
+
+
+@log.command(epilog=EXIT_STATUS)
+def append(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[LOG] [BODY]", help="The log, and the body of one transaction.", show_default=False),
+    ] = None,
+    address: LogOption = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", help="Needed unless there is only one.")] = None,
+    file: Annotated[str | None, typer.Option(help="Append this file as one body; - for all of standard input.")] = None,
+    header: Annotated[int, typer.Option(help="The header of each transaction, 32 bits.")] = 0,
+    write_lock: Annotated[list[str] | None, typer.Option(metavar="NAME:ID", help="Checked and raised.")] = None,
+    read_lock: Annotated[list[str] | None, typer.Option(metavar="NAME:ID", help="Checked.")] = None,
+    append_lock: Annotated[list[str] | None, typer.Option(metavar="NAME:ID", help="Raised, not checked.")] = None,
+    high_water_mark: Annotated[
+        int | None, typer.Option(help="What the transaction was built on; what is committed now, unless said.")
+    ] = None,
+    expect: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Refused unless the register has this value.")
+    ] = None,
+    expect_absent: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Refused unless there is no such register.")
+    ] = None,
+    expect_position: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Refused unless it gets this id.")
+    ] = None,
+    set_register: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a register in one step with it.")
+    ] = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Append transactions: the body that is given, a file, or else each line of standard input.
+
+    Prints the partition and id of each once it is committed. Lines go out together; with locks or expectations each
+    waits for the one before. The first that fails ends the command.
+    """
+    from polonaise.admin import logs
+    from polonaise.client.protocol.draft import Expectation
+    from polonaise.terms import LockMode
+
+    place, body = inputs.address_and_data(arguments or [], address)
+    if body is not None and file is not None:
+        raise BadOption("a body and --file: only one of them can be appended")
+    if body is not None:
+        bodies = inputs.one(body.encode(errors="surrogateescape"))
+    elif file is not None:
+        bodies = inputs.whole(file)
+    elif high_water_mark is not None or expect_position is not None:
+        raise BadOption("--high-water-mark and --expect-position are said of one transaction: give its body, or --file")
+    else:
+        bodies = inputs.lines()
+    modes = ((write_lock, LockMode.WRITE), (read_lock, LockMode.READ), (append_lock, LockMode.APPEND))
+    locks = [inputs.lock_of(text, mode) for given, mode in modes for text in given or ()]
+    expectations = [inputs.expectation_of(text) for text in expect or ()]
+    expectations += [Expectation.absent(key.encode()) for key in expect_absent or ()]
+    if expect_position is not None:
+        expectations.append(Expectation.position(expect_position))
+    changes = [inputs.change_of(text) for text in set_register or ()]
+
+    async def do(found: Log) -> None:
+        (chosen,) = logs.partitions_named(None if partition is None else str(partition), found.partition_count)
+        how = logs.HowToAppend(chosen, header, locks, expectations, changes, high_water_mark, timeout)
+        async with aclosing(logs.append(found, bodies, how)) as receipts:
+            async for receipt in receipts:
+                if as_json:
+                    say_json({"partition": receipt.partition, "id": receipt.id}, now=True)
+                else:
+                    say(f"{receipt.partition} {receipt.id}", now=True)
+
+    _with_log(place, do)
+
+
+@log.command(epilog=EXIT_STATUS)
+def read(
+    argument: Address = None,
+    address: LogOption = None,
+    partition: Partitions = None,
+    after: Annotated[int, typer.Option(min=-1, help="Begin after this id.")] = -1,
+    until: Annotated[int | None, typer.Option(min=0, help="End with this id.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Begin at this commit time: ISO 8601 with a zone, or 90s, 10m, 2h, 3d ago.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="End after so many transactions.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, and wait for more.")] = False,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Print transactions from the beginning, from an id or from a time on.
+
+    A body that is not text is printed in hexadecimal; with --json it is in `data_base64` instead of `data`.
+    """
+    from polonaise.admin import logs
+
+    begin = inputs.time_of(since) if since is not None else None
+    if begin is not None and (after != -1 or until is not None):
+        raise BadOption("--since and --after or --until: a reading begins at a time or at an id")
+
+    def found_in(found: Log, partitions: list[PartitionId]) -> AsyncGenerator[Transaction, None]:
+        return logs.read(found, partitions, after=after, until=until, since=begin, follow=follow, timeout_s=timeout)
+
+    _print_transactions(inputs.address_of(argument, address), partition, found_in, limit, now=follow, as_json=as_json)
+
+
+@log.command(epilog=EXIT_STATUS)
+def tail(
+    argument: Address = None,
+    address: LogOption = None,
+    partition: Partitions = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="So many of each partition.")] = 10,
+    limit: Annotated[int | None, typer.Option(min=0, help="End after so many transactions.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, and wait for more.")] = False,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Print the last transactions, and with --follow those that come."""
+    from polonaise.admin import logs
+
+    def found_in(found: Log, partitions: list[PartitionId]) -> AsyncGenerator[Transaction, None]:
+        return logs.tail(found, partitions, count=count, follow=follow, timeout_s=timeout)
+
+    _print_transactions(inputs.address_of(argument, address), partition, found_in, limit, now=follow, as_json=as_json)
+
+
+@log.command("high-water-mark", epilog=EXIT_STATUS)
+def high_water_mark(
+    argument: Address = None,
+    address: LogOption = None,
+    partition: Partitions = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Print the committed high-water mark of each partition; -1 for an empty one."""
+    from polonaise.admin import logs
+
+    async def do(found: Log) -> None:
+        partitions = logs.partitions_named(partition or "all", found.partition_count)
+        marks = await logs.high_water_marks(found, partitions, timeout)
+        if as_json:
+            for mark in marks:
+                say_json(mark._asdict())
+        else:
+            print_table(["partition", "committed high-water mark"], marks, right=(0, 1))
+
+    _with_log(inputs.address_of(argument, address), do)
+
+
+Reading = Callable[["Log", "list[PartitionId]"], "AsyncGenerator[Transaction, None]"]
+
+
+def _print_transactions(
+    place: str, partition: str | None, reading: Reading, limit: int | None, *, now: bool, as_json: bool
+) -> None:
+    from polonaise.admin import logs
+
+    async def do(found: Log) -> None:
+        partitions = logs.partitions_named(partition, found.partition_count)
+        left = limit
+        if left == 0:
+            return
+        show = _show_json if as_json else _Rows()
+        async with aclosing(reading(found, partitions)) as transactions:
+            async for tx in transactions:
+                show(tx, now)
+                if left is not None:
+                    left -= 1
+                    if not left:
+                        return
+
+    _with_log(place, do)
+
+
+def _show_json(tx: Transaction, now: bool) -> None:
+    say_json(transaction_fields(tx), now=now)
+
+
+class _Rows:
+    """Transactions as rows that are printed as they come, under a heading."""
+
+    def __init__(self) -> None:
+        self._width = line_width()
+        self._begun = False
+
+    def __call__(self, tx: Transaction, now: bool) -> None:
+        if not self._begun:
+            self._begun = True
+            say(f"{'partition':>9} {'id':>12} {'commit time':<27} {'header':>11} data")
+        row = f"{tx.partition:>9} {tx.id:>12} {when(tx.commit_time_us):<27} {tx.header:>11} {shown(tx.data)}"
+        say(fitted(row, self._width), now=now)
