@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -91,11 +90,26 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
     await log.ready(how.partition, timeout=how.timeout_s)
     if how.high_water_mark is not None:
         await _check_mark(log, how, how.high_water_mark)
-    pending: deque[Receipt] = deque()
-    async for body in bodies:
-        await log.ready(how.partition, timeout=how.timeout_s)
-        pending.append(
-            log.append(
+    made: asyncio.Queue[Receipt | Exception | None] = asyncio.Queue(_PENDING_MAX)
+    making = asyncio.create_task(_make(log, bodies, how, made))
+    try:
+        while (receipt := await made.get()) is not None:
+            if isinstance(receipt, Exception):
+                raise receipt
+            yield await _fate(receipt, how)
+    finally:
+        making.cancel()
+        await asyncio.wait([making])
+
+
+async def _make(
+    log: Log, bodies: AsyncIterable[bytes], how: HowToAppend, made: asyncio.Queue[Receipt | Exception | None]
+) -> None:
+    """Append what comes, as it comes: whoever types the bodies sees each fate before the next body."""
+    try:
+        async for body in bodies:
+            await log.ready(how.partition, timeout=how.timeout_s)
+            receipt = log.append(
                 body,
                 how.partition,
                 header=how.header,
@@ -104,11 +118,15 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
                 expectations=how.expectations,
                 changes=how.changes,
             )
-        )
-        while pending and (how.checked or pending[0].done or len(pending) >= _PENDING_MAX):
-            yield await _fate(pending.popleft(), how, applied=how.checked)
-    while pending:
-        yield await _fate(pending.popleft(), how, applied=False)
+            await made.put(receipt)
+            if how.checked:
+                await receipt.wait(None)
+                if not receipt.committed:
+                    return
+                await log.wait_applied(receipt.id, how.partition)
+        await made.put(None)
+    except Exception as error:  # noqa: BLE001 - handed on to whoever asked for the appends
+        await made.put(error)
 
 
 async def _check_mark(log: Log, how: HowToAppend, mark: TransactionId) -> None:
@@ -117,11 +135,9 @@ async def _check_mark(log: Log, how: HowToAppend, mark: TransactionId) -> None:
         raise BadOption(f"nothing was built on {mark}: partition {how.partition} is committed up to {committed}")
 
 
-async def _fate(receipt: Receipt, how: HowToAppend, *, applied: bool) -> Receipt:
+async def _fate(receipt: Receipt, how: HowToAppend) -> Receipt:
     try:
         await receipt.wait(asyncio.get_running_loop().time() + how.timeout_s)
-        if applied:
-            await receipt.applied(how.timeout_s)
     except TimeoutError:
         raise AppendUnknown(
             f"an append to partition {how.partition} was sent and is not decided after {how.timeout_s:g} s: "
