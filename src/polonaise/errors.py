@@ -331,6 +331,18 @@ class Closed(PolonaiseError):
     code = "closed"
 
 
+class WrongThread(PolonaiseError):
+    """The blocking face was asked to wait in its own background thread, for itself."""
+
+    code = "wrong_thread"
+
+
+class Forked(PolonaiseError):
+    """A log of the blocking face was used in another process than the one that opened it."""
+
+    code = "forked"
+
+
 # ------------------------------------------------------------------ network, coordinator, process
 
 

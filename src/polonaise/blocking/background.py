@@ -1,0 +1,204 @@
+"""An event loop in a thread of its own, and how other threads have things done there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from typing import Any, Final, Generic, TypeVar
+
+from polonaise.errors import Closed, Forked, WrongThread
+
+T = TypeVar("T")
+
+_log = logging.getLogger("polonaise.client")
+
+CLOSE_S_MAX: Final = 10.0
+"""How long `close` waits for the background thread, which application code may be holding up."""
+
+
+class Background:
+    """One background thread with one event loop, until `close`.
+
+    Promises: `call` and `now` may be used from any number of threads; what they are given runs in the background
+    thread, and what it returns or raises is handed back. Whoever waits here is released by `close`, whatever the
+    background thread is doing. Nothing of it keeps the interpreter from exiting.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._guard = threading.Lock()
+        self._waiting: set[Future[Any]] = set()
+        self._closed = False
+        # A daemon, because a program that forgot to close must be able to exit.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the background thread itself."""
+        return threading.get_ident() == self._thread.ident
+
+    def call(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Await what `make` returns in the background thread, and wait for it.
+
+        Giving up waiting (`KeyboardInterrupt`) cancels it. Raises `WrongThread` in the background thread, where it
+        would wait for itself, `Forked` in a child process, `Closed`.
+        """
+        return self.begin(make).result()
+
+    def begin(self, make: Callable[[], Awaitable[T]]) -> Call[T]:
+        """As `call`, without waiting yet."""
+        if self.is_current:
+            raise WrongThread(
+                "this would wait for the background thread, and it is the background thread that asks: views and "
+                "submitted contexts run there; have it done by another thread"
+            )
+        call: Call[T] = Call(self)
+
+        def start() -> None:
+            call.task = self._loop.create_task(_awaited(make))
+            call.task.add_done_callback(lambda done: _hand_over(done, call.waiting))
+
+        self._ask(call.waiting, start)
+        return call
+
+    def now(self, do: Callable[[], T]) -> T:
+        """Do something that does not wait, in the background thread; at once if this is it. Raises as `call`."""
+        if self.is_current:
+            return do()
+
+        waiting: Future[T] = Future()
+
+        def start() -> None:
+            try:
+                found = do()
+            except Exception as error:  # noqa: BLE001 - handed to the thread that asked
+                _settle(waiting, error=error)
+            else:
+                _settle(waiting, found)
+
+        self._ask(waiting, start)
+        return _result(waiting)
+
+    def post(self, do: Callable[[], object]) -> None:
+        """Have something done in the background thread and don't wait for it; nothing is done once it is closed."""
+        if self._pid != os.getpid():
+            return
+        try:
+            self._loop.call_soon_threadsafe(do)
+        except RuntimeError:
+            pass  # the loop is closed
+
+    def _ask(self, waiting: Future[Any], start: Callable[[], None]) -> None:
+        if self._pid != os.getpid():
+            raise Forked(
+                "this log was opened before the process forked, and its connections belong to the parent: "
+                "open one in each process, after the fork"
+            )
+        with self._guard:
+            if self._closed:
+                raise Closed("this log was closed")
+            self._waiting.add(waiting)
+            waiting.add_done_callback(self._waiting.discard)
+            # Under the guard: `close` ends the loop after whatever was asked before it.
+            self._loop.call_soon_threadsafe(start)
+
+    def close(self, last: Callable[[], Awaitable[None]]) -> None:
+        """Await what `last` returns in the background thread, and end it. Doing it twice is no error.
+
+        Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind.
+        """
+        if self._pid != os.getpid():
+            return
+        if self.is_current:
+            raise WrongThread("the background thread can't wait for its own end: close the log from another thread")
+        with self._guard:
+            first, self._closed = not self._closed, True
+        if first:
+            self.post(lambda: self._loop.create_task(self._end(last)))
+        self._thread.join(CLOSE_S_MAX)
+        if self._thread.is_alive() and first:
+            _log.error("%s does not end: application code holds it up; it is left behind", self._thread.name)
+        for waiting in list(self._waiting):
+            _settle(waiting, error=Closed("this log was closed"))
+
+    async def _end(self, last: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await last()
+        except Exception:  # noqa: BLE001 - whatever it is, the thread has to end
+            _log.exception("closing failed")
+        finally:
+            self._loop.stop()
+
+
+class Call(Generic[T]):
+    """Something that is being awaited in the background thread, and the thread that waits for it."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        self.waiting: Future[T] = Future()
+        self.task: asyncio.Task[T] | None = None
+
+    def result(self) -> T:
+        """What it returned or raised. Giving up waiting cancels it."""
+        try:
+            return _result(self.waiting)
+        except BaseException:
+            if not self.waiting.done():
+                self.give_up()
+            raise
+
+    def give_up(self) -> None:
+        """Cancel it, and wait no more."""
+        self._background.post(lambda: self.task.cancel() if self.task is not None else None)
+
+
+def _result(waiting: Future[T]) -> T:
+    try:
+        return waiting.result()
+    except CancelledError:
+        raise Closed("this log was closed") from None
+
+
+async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
+    return await make()
+
+
+def _hand_over(task: asyncio.Task[T], waiting: Future[T]) -> None:
+    if task.cancelled():
+        _settle(waiting, error=CancelledError())
+        return
+    error = task.exception()
+    if error is not None:
+        _settle(waiting, error=error)
+    else:
+        _settle(waiting, task.result())
+
+
+def _settle(waiting: Future[T], found: T | None = None, *, error: BaseException | None = None) -> None:
+    """Unless the one who waits was released by `close`."""
+    try:
+        if error is not None:
+            waiting.set_exception(error)
+        else:
+            waiting.set_result(found)  # type: ignore[arg-type]
+    except InvalidStateError:
+        pass

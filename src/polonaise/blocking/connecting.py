@@ -1,0 +1,101 @@
+"""`polonaise.blocking.connect`: from an address to a log, and what holds both open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, TypeVar
+
+from polonaise.blocking.background import Background
+from polonaise.blocking.log import Log
+from polonaise.client import connecting
+from polonaise.client.log import Log as AsynchronousLog
+from polonaise.client.log import Partitioner, Serializer
+from polonaise.client.settings import ClientSettings
+from polonaise.client.view import View
+from polonaise.errors import Closed
+from polonaise.terms import BodyForm, PartitionId
+
+T = TypeVar("T")
+
+
+def connect(
+    address: str,
+    *,
+    view: View | None = None,
+    settings: ClientSettings | None = None,
+    serializer: Serializer | None = None,
+    partitioner: Partitioner | None = None,
+    partitions: Collection[PartitionId] | None = None,
+    bodies: BodyForm = BodyForm.INLINE,
+    wants: Callable[[int], bool] | None = None,
+    header_filter: tuple[int, int] | None = None,
+) -> Log:
+    """As `polonaise.connect`, for threads: the log, connected. Use it as a context manager, or `close` it."""
+    background, held = hold(
+        lambda: connecting.connect(
+            address,
+            view=view,
+            settings=settings,
+            serializer=serializer,
+            partitioner=partitioner,
+            partitions=partitions,
+            bodies=bodies,
+            wants=wants,
+            header_filter=header_filter,
+        ),
+        f"polonaise {address}",
+    )
+    return Log(background, held.value, held.close)
+
+
+def hold(
+    make: Callable[[], AbstractAsyncContextManager[AsynchronousLog]], name: str
+) -> tuple[Background, Held[AsynchronousLog]]:
+    """Enter an asynchronous context manager in a background thread of its own."""
+    background = Background(name)
+    held = Held(make)
+    try:
+        background.call(held.open)
+    except BaseException:
+        background.close(held.close)
+        raise
+    return background, held
+
+
+class Held(Generic[T]):
+    """An asynchronous context manager that is entered and left by one and the same task, whoever asks for it."""
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        self._make = make
+        self._task: asyncio.Task[None] | None = None
+        self._leave = asyncio.Event()
+        self.value: T
+
+    async def open(self) -> None:
+        """Enter it. Raises what entering raises."""
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._hold(opened))
+        await opened
+
+    async def _hold(self, opened: asyncio.Future[None]) -> None:
+        try:
+            async with self._make() as self.value:
+                opened.set_result(None)
+                await self._leave.wait()
+        except Exception as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+        finally:
+            if not opened.done():
+                opened.set_exception(Closed("it was closed before it was open"))
+
+    async def close(self) -> None:
+        """Leave it; break off entering it."""
+        self._leave.set()
+        if self._task is not None:
+            if not hasattr(self, "value"):
+                self._task.cancel()
+            await asyncio.wait([self._task])

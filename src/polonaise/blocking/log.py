@@ -1,0 +1,237 @@
+"""The log, as a thread sees it: each method is that of `polonaise.client.log.Log`, and waits where that is awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from polonaise.blocking.background import Background
+from polonaise.blocking.contexts import PlainContext, check_plain, run_here
+from polonaise.blocking.producer import Producer
+from polonaise.blocking.reading import Reading
+from polonaise.blocking.receipt import Receipt, Submission, waited, with_receipt
+from polonaise.client.log import Log as AsynchronousLog
+from polonaise.client.log import Serializer
+from polonaise.client.protocol.draft import Change, Expectation, Lock
+from polonaise.errors import AppendUnknown, PolonaiseError
+from polonaise.log.batch import Batch
+from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Log:
+    """One client of a cluster's log, for any number of threads. `polonaise.blocking.connect` makes it.
+
+    A context manager. Nothing waits for ever: what has no deadline of its own ends with `close`, from any thread.
+    """
+
+    def __init__(self, background: Background, log: AsynchronousLog, close: Callable[[], Awaitable[None]]) -> None:
+        """`log` is open in the background thread, and `close` closes it there."""
+        self._background = background
+        self._log = log
+        self._close = close
+
+    # ------------------------------------------------------------------ life
+
+    def close(self) -> None:
+        """End everything, and the background thread. Doing it twice is no error.
+
+        Whoever waits in another thread gets `Closed`; appends that were sent and not decided are `AppendUnknown`.
+        Takes at most 10 seconds, also when the view or a submitted context holds up the background thread.
+        """
+        self._background.close(self._close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def client_id(self) -> ClientId:
+        """Unique in the cluster, from the coordinator."""
+        return self._log.client_id
+
+    @property
+    def partition_count(self) -> int:
+        return self._log.partition_count
+
+    @property
+    def serializer(self) -> Serializer | None:
+        return self._log.serializer
+
+    # ------------------------------------------------------------------ contexts
+
+    def run(
+        self, context: PlainContext, *args: Any, partition: PartitionId | None = None, timeout: float | None = None
+    ) -> Receipt:
+        """Run `context(tx, *args)` in this thread until what it builds is committed; the receipt.
+
+        As `polonaise.Log.run`. A context that is still running when the time is up is let end first.
+        """
+        try:
+            receipt = run_here(
+                self._background,
+                context,
+                lambda there: self._log.run(there, *args, partition=partition, timeout=timeout),
+            )
+        except AppendUnknown as error:
+            with_receipt(self._background, error)
+            raise
+        return Receipt(self._background, receipt)
+
+    def submit(
+        self, context: PlainContext, *args: Any, partition: PartitionId | None = None, timeout: float | None = None
+    ) -> Submission:
+        """As `run`, but returns at once; the context runs in the background thread and must not wait."""
+        check_plain(context)
+        submit = self._log.submit
+        return Submission(
+            self._background,
+            self._background.now(lambda: submit(context, *args, partition=partition, timeout=timeout)),
+        )
+
+    # ------------------------------------------------------------------ single appends
+
+    def append(
+        self,
+        data: Any,
+        partition: PartitionId | None = None,
+        *,
+        header: int = 0,
+        high_water_mark: TransactionId | None = None,
+        locks: Iterable[Lock] = (),
+        expectations: Iterable[Expectation] = (),
+        changes: Iterable[Change] = (),
+    ) -> Receipt:
+        """Append one transaction; returns at once. As `polonaise.Log.append`."""
+        append = self._log.append
+        receipt = self._background.now(
+            lambda: append(
+                data,
+                partition,
+                header=header,
+                high_water_mark=high_water_mark,
+                locks=locks,
+                expectations=expectations,
+                changes=changes,
+            )
+        )
+        return Receipt(self._background, receipt)
+
+    def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
+        """Wait until the partition is mounted and has room for another append. As `polonaise.Log.ready`."""
+        return self._background.call(lambda: self._log.ready(partition, timeout=timeout))
+
+    def flush(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> TransactionId:
+        """Wait until the fate of everything appended so far is known; the committed high-water mark then."""
+        return self._background.call(lambda: self._log.flush(partition, timeout=timeout))
+
+    def producer(self, name: str, *, partition: PartitionId | None = None, timeout: float | None = None) -> Producer:
+        """Open an idempotent producer of the partition; whoever had it open is fenced. As `polonaise.Log.producer`."""
+        opened = waited(self._background, lambda: self._log.producer(name, partition=partition, timeout=timeout))
+        return Producer(self._background, opened)
+
+    # ------------------------------------------------------------------ marks
+
+    def applied(self, partition: PartitionId | None = None) -> TransactionId:
+        """The client high-water mark: the last id that this client's view has applied (or was fed, without one)."""
+        return self._background.now(lambda: self._log.applied(partition))
+
+    def wait_applied(
+        self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Wait until this client's view has applied `id`. Raises `DeadlineExceeded` after `timeout` seconds."""
+        return self._background.call(lambda: self._log.wait_applied(id, partition, timeout=timeout))
+
+    def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
+        """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition."""
+        return self._background.call(lambda: self._log.high_water_mark(partition, timeout=timeout))
+
+    def register(
+        self, key: bytes, partition: PartitionId | None = None, *, timeout: float | None = None
+    ) -> bytes | None:
+        """The value of a register, proved by the owner after it was asked; None if it is absent."""
+        return self._background.call(lambda: self._log.register(key, partition, timeout=timeout))
+
+    def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
+        """How the server that owns the partition is, as it says itself."""
+        return self._background.call(lambda: self._log.health(partition, timeout=timeout))
+
+    # ------------------------------------------------------------------ reading
+
+    def read(
+        self,
+        partition: PartitionId | None = None,
+        *,
+        after: TransactionId = -1,
+        until: TransactionId | None = None,
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> Reading[Transaction]:
+        """The transactions with ids above `after`, in order: `for tx in log.read(0)`. As `polonaise.Log.read`."""
+        read = self._log.read
+        return Reading(
+            self._background,
+            lambda: read(partition, after=after, until=until, follow=follow, timeout=timeout),
+            _body_bytes,
+        )
+
+    def read_batches(
+        self,
+        partition: PartitionId | None = None,
+        *,
+        after: TransactionId = -1,
+        until: TransactionId | None = None,
+        follow: bool = False,
+        with_data: bool = True,
+        timeout: float | None = None,
+    ) -> Reading[Batch]:
+        """As `read`, but whole batches. As `polonaise.Log.read_batches`."""
+        read = self._log.read_batches
+        return Reading(
+            self._background,
+            lambda: read(partition, after=after, until=until, follow=follow, with_data=with_data, timeout=timeout),
+            _batch_bytes,
+        )
+
+    def read_time(
+        self,
+        partition: PartitionId | None = None,
+        *,
+        since: int | datetime,
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> Reading[Transaction]:
+        """As `read`, from the first transaction committed at `since` or later. As `polonaise.Log.read_time`."""
+        read = self._log.read_time
+        return Reading(
+            self._background, lambda: read(partition, since=since, follow=follow, timeout=timeout), _body_bytes
+        )
+
+    def transaction(
+        self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
+    ) -> Transaction:
+        """One transaction. Raises `BeyondLog` when it is not committed (yet)."""
+        return self._background.call(lambda: self._log.transaction(id, partition, timeout=timeout))
+
+    def decode(self, tx: Transaction) -> Any:
+        """The value of a transaction, by the client's serializer; its bytes without one."""
+        return self._log.decode(tx)
+
+    # ------------------------------------------------------------------ odds
+
+    def trouble(self, partition: PartitionId) -> PolonaiseError | None:
+        """Why a mounted partition is not ready at the moment; None if it is, or was never used."""
+        return self._background.now(lambda: self._log.trouble(partition))
+
+
+def _body_bytes(tx: Transaction) -> int:
+    return len(tx.data)
+
+
+def _batch_bytes(batch: Batch) -> int:
+    return batch.length

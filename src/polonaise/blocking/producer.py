@@ -1,0 +1,48 @@
+"""An idempotent producer for threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polonaise.blocking.background import Background
+from polonaise.blocking.receipt import waited
+from polonaise.client import producer as asynchronous
+from polonaise.client.protocol.packing import LockHashes
+from polonaise.terms import TransactionId
+
+
+class Producer:
+    """A named writer of one partition, opened by one process at a time. As `polonaise.Producer`."""
+
+    def __init__(self, background: Background, producer: asynchronous.Producer) -> None:
+        self._background = background
+        self._producer = producer
+
+    @property
+    def name(self) -> str:
+        return self._producer.name
+
+    @property
+    def epoch(self) -> int:
+        """How often it was opened; the latest opener holds it."""
+        return self._producer.epoch
+
+    @property
+    def last_sequence(self) -> int:
+        """The last number that is in the log as far as this producer knows; -1 for none."""
+        return self._producer.last_sequence
+
+    def append(
+        self,
+        sequence: int,
+        data: Any,
+        *,
+        header: int = 0,
+        locks: LockHashes = (),
+        timeout: float | None = None,
+    ) -> TransactionId:
+        """Append under this number; the id, for a repetition that of the first time. As `polonaise.Producer.append`."""
+        return waited(
+            self._background,
+            lambda: self._producer.append(sequence, data, header=header, locks=locks, timeout=timeout),
+        )
