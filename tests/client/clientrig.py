@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from fakeserver import FakeLog, FakeServer
-from memoryhost import MemoryCoordinator, MemoryHost
 
 from polonaise.client.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.terms import Transaction
+from polonaise.testing.memory import MemoryCoordinator, MemoryHost
 
 QUICK = ClientSettings(
     idle_flush_s=0.03,

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from memoryhost import KEY
-
 from polonaise.errors import NotOwner, PolonaiseError
 from polonaise.link.connection import Connection, hello
-from polonaise.log import producers
-from polonaise.log.batch import Batch, Columns, seal
-from polonaise.terms import BodyForm, ChangeKind, ExpectationKind, FailureReason, LockMode, MountState
-from polonaise.wire.appends import CHANGE, Failure, ReceivedAppends, encode_failures
+from polonaise.log.batch import Batch, Columns
+from polonaise.terms import BodyForm, FailureReason, MountState
+from polonaise.testing.memory import KEY
+from polonaise.testing.partition import MemoryPartition
+from polonaise.wire.appends import Failure, ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     ROLE_CLIENT,
@@ -42,37 +40,9 @@ from polonaise.wire.messages import (
     Unmount,
 )
 
-SESSION = 7
 
-
-class FakeLog:
+class FakeLog(MemoryPartition):
     """One partition's committed log, shared by every fake server that is told to own it."""
-
-    def __init__(self, partition: int) -> None:
-        self.partition = partition
-        self.batches: list[Batch] = []
-        self.registers: dict[bytes, bytes] = {}
-        self.locks: dict[int, int] = {}
-        self.time_us = 1_000_000
-
-    @property
-    def mark(self) -> int:
-        return self.batches[-1].last if self.batches else -1
-
-    def commit(self, columns: Columns, generation: int = 1) -> Batch:
-        self.time_us += 1_000
-        raw = seal(
-            columns,
-            partition=self.partition,
-            first=self.mark + 1,
-            session=SESSION,
-            generation=generation,
-            commit_time_us=self.time_us,
-            previous_crc=self.batches[-1].crc if self.batches else 0,
-        )
-        batch = Batch.parse(raw)
-        self.batches.append(batch)
-        return batch
 
     def fill(self, *bodies: bytes, client: int = 1, header: int = 0, each: bool = False) -> None:
         """Somebody else's transactions: in one batch, or each in its own."""
@@ -82,12 +52,8 @@ class FakeLog:
                 columns.add(client, 1, self.mark + 1, header, body)
             self.commit(columns)
 
-    def from_id(self, first: int) -> list[Batch]:
-        start = bisect_left(self.batches, first, key=lambda batch: batch.last)
-        return self.batches[start:]
-
     def bodies(self) -> list[bytes]:
-        return [tx.data for batch in self.batches for tx in batch.transactions()]
+        return [tx.data for tx in self.transactions()]
 
 
 @dataclass
@@ -336,117 +302,15 @@ class FakeServer:
             connection.send(Flushed(log.mark), request=request, partition=log.partition)
 
     def order(self, mount: FakeMount, log: FakeLog, appends: ReceivedAppends) -> None:
-        """Judge and commit what a frame brought, group by group."""
-        columns = Columns()
-        rows: list[tuple[int, int, FailureReason]] = []
-        ends = bytes(appends.group_ends) if appends.group_ends is not None else b"\1" * appends.count
-        if appends.lock_ends is None and not appends.operations and appends.group_ends is None:
-            self._take_all(columns, mount, appends)
-        else:
-            start = 0
-            while start < appends.count:
-                stop = ends.index(1, start) + 1
-                row = self._judge(log, columns, appends, start, stop)
-                if row is None:
-                    for place in range(start, stop):
-                        self._take(columns, mount, appends, place)
-                else:
-                    rows += [(appends.sequences[place], *row) for place in range(start, stop)]
-                start = stop
-        if len(columns):
-            log.commit(columns, self.generation)
-        if rows:
-            self.tell(mount, log, rows)
+        """Judge and commit what a frame brought."""
+        refusals = log.append(mount.client, appends)
+        if refusals:
+            self.tell(mount, log, [(refusal.sequence, refusal.value, refusal.reason) for refusal in refusals])
         self.feed_all(log.partition)
-
-    def _take_all(self, columns: Columns, mount: FakeMount, appends: ReceivedAppends) -> None:
-        count = appends.count
-        columns.client_ids.extend([mount.client] * count)
-        columns.generations.extend([self.generation] * count)
-        columns.sequences.frombytes(appends.sequences.cast("B"))
-        columns.headers.frombytes(appends.headers.cast("B"))
-        columns.data_crcs.frombytes(appends.data_crcs.cast("B"))
-        columns.data_ends.frombytes(appends.data_ends.cast("B"))
-        columns.data.append(appends.data)
-        columns.data_bytes = len(appends.data)
-
-    def _take(self, columns: Columns, mount: FakeMount, appends: ReceivedAppends, place: int) -> None:
-        ends = appends.data_ends
-        body = bytes(appends.data[ends[place - 1] if place else 0 : ends[place]])
-        columns.add(mount.client, self.generation, appends.sequences[place], appends.headers[place], body)
-
-    def _judge(
-        self, log: FakeLog, columns: Columns, appends: ReceivedAppends, start: int, stop: int
-    ) -> tuple[int, FailureReason] | None:
-        next_id = log.mark + 1 + len(columns)
-        held: list[tuple[int, int, int]] = []
-        if appends.lock_ends is not None and appends.lock_hashes is not None and appends.lock_modes is not None:
-            for place in range(start, stop):
-                before = appends.lock_ends[place - 1] if place else 0
-                for at in range(before, appends.lock_ends[place]):
-                    held.append((appends.lock_hashes[at], appends.lock_modes[at], next_id + place - start))
-        mark = min(appends.client_high_water_marks[start:stop])
-        estimate = max((log.locks.get(lock, -1) for lock, mode, _ in held if mode != LockMode.APPEND), default=-1)
-        if estimate > mark:
-            return estimate, FailureReason.LOCK_CONFLICT
-        registers = dict(log.registers)
-        for operation in appends.operations:
-            if not start <= operation.place < stop:
-                continue
-            refused = _operate(registers, operation.kind, operation.key, operation.value, next_id)
-            if refused is not None:
-                return refused
-        log.registers = registers
-        for lock, mode, transaction in held:
-            if mode != LockMode.READ:
-                log.locks[lock] = transaction
-        return None
 
     def tell(self, mount: FakeMount, log: FakeLog, rows: list[tuple[int, int, FailureReason]]) -> None:
         payload = encode_failures([Failure(*row) for row in rows])
         mount.connection.send(AppendsFailed(self.generation, payload), partition=log.partition)
-
-
-def _operate(
-    registers: dict[bytes, bytes], kind: int, key: bytes, value: bytes, next_id: int
-) -> tuple[int, FailureReason] | None:
-    held = registers.get(key)
-    failed = (next_id, FailureReason.EXPECTATION_FAILED)
-    if kind == ExpectationKind.EQUALS:
-        return None if held == value else failed
-    if kind == ExpectationKind.ABSENT:
-        return None if held is None else failed
-    if kind == ExpectationKind.PRESENT:
-        return None if held is not None else failed
-    if kind == ExpectationKind.POSITION:
-        return None if int.from_bytes(value, "little", signed=True) == next_id else failed
-    if kind == CHANGE + ChangeKind.SET:
-        registers[key] = value
-    elif kind == CHANGE + ChangeKind.DELETE:
-        registers.pop(key, None)
-    else:
-        return _produce(registers, key, value, next_id)
-    return None
-
-
-def _produce(registers: dict[bytes, bytes], key: bytes, value: bytes, next_id: int) -> tuple[int, FailureReason] | None:
-    epoch, sequence = producers.parse_request(value)
-    held = registers.get(key)
-    known = producers.Produced.none() if held is None else producers.Produced.parse(held)
-    if sequence == producers.OPEN:
-        if epoch <= known.epoch:
-            return known.epoch, FailureReason.PRODUCER_FENCED
-        registers[key] = known.opened(epoch).pack()
-        return None
-    if epoch != known.epoch:
-        return known.epoch, FailureReason.PRODUCER_FENCED
-    if sequence != known.last_sequence + 1:
-        first = known.id_of(sequence)
-        if first is not None:
-            return first, FailureReason.DUPLICATE
-        return known.last_sequence, FailureReason.PRODUCER_GAP
-    registers[key] = known.produced(next_id).pack()
-    return None
 
 
 def _client(connection: Connection) -> int:

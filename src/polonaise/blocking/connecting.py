@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 from polonaise.blocking.background import Background
 from polonaise.blocking.log import Log
 from polonaise.client import connecting
-from polonaise.client.log import Log as AsynchronousLog
 from polonaise.client.log import Partitioner, Serializer
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
@@ -50,9 +49,7 @@ def connect(
     return Log(background, held.value, held.close)
 
 
-def hold(
-    make: Callable[[], AbstractAsyncContextManager[AsynchronousLog]], name: str
-) -> tuple[Background, Held[AsynchronousLog]]:
+def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, Held[T]]:
     """Enter an asynchronous context manager in a background thread of its own."""
     background = Background(name)
     held = Held(make)

@@ -1,4 +1,4 @@
-"""A machine without a network card: transports within one loop, and a coordinator in a variable."""
+"""A machine without disk and network card: transports within one loop, and a coordinator in a variable."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Versioned
 from polonaise.errors import ConnectionLost
+from polonaise.host import Clock, Network
 
 KEY = bytes(range(16))
+"""The cluster key of every cluster in memory."""
 
 
 class MemoryTransport(asyncio.Transport):
@@ -87,6 +89,8 @@ class MemoryTransport(asyncio.Transport):
 
 
 class MemoryNetwork:
+    """Who listens where, within this process; connecting takes no time."""
+
     def __init__(self) -> None:
         self.listening: dict[str, Callable[[], asyncio.Protocol]] = {}
         self.attempts: list[str] = []
@@ -108,6 +112,8 @@ class MemoryNetwork:
 
 
 class MemoryClock:
+    """The system's clocks: heartbeats and deadlines are real."""
+
     def monotonic_s(self) -> float:
         return time.monotonic()
 
@@ -118,11 +124,12 @@ class MemoryClock:
 class MemoryHost:
     """The client's host. Tasks that die of an exception are kept in `failures`, and fail the test at its end."""
 
-    def __init__(self) -> None:
-        self.clock = MemoryClock()
-        self.network = MemoryNetwork()
+    def __init__(self, seed: int = 1) -> None:
+        self.clock: Clock = MemoryClock()
+        self.wires = MemoryNetwork()
+        self.network: Network = self.wires
         self.disk: Any = None
-        self.random = random.Random(1)
+        self.random = random.Random(seed)
         self.tasks: set[asyncio.Task[None]] = set()
         self.failures: list[BaseException] = []
 

@@ -1,0 +1,151 @@
+"""A log in memory and its clients, as a test of an application opens them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, cast
+
+from polonaise.blocking.background import Background
+from polonaise.blocking.connecting import hold
+from polonaise.blocking.log import Log as BlockingLog
+from polonaise.client.log import Log, Partitioner, Serializer
+from polonaise.client.settings import ClientSettings
+from polonaise.client.view import View
+from polonaise.coordination import Coordinator
+from polonaise.errors import BadOption
+from polonaise.terms import BodyForm, PartitionId, Transaction
+from polonaise.testing.faults import Faults
+from polonaise.testing.memory import MemoryCoordinator, MemoryHost
+from polonaise.testing.partition import MemoryPartition
+from polonaise.testing.server import ADDRESS, GENERATION, MemoryServer
+
+SETTINGS: Final = ClientSettings(
+    name="test", idle_flush_s=0.05, retry_s_min=0.001, retry_s_max=0.01, mount_s_max=0.5, question_s_max=5.0
+)
+"""Every pause is short, so that a test of what happens after a fault does not wait for it."""
+
+
+class MemoryCluster:
+    """A cluster within this process: one server, and everything that was ever committed, in memory."""
+
+    def __init__(self, partitions: int = 1, seed: int = 1) -> None:
+        if partitions < 1:
+            raise BadOption(f"a log has at least one partition, not {partitions}")
+        self.host = MemoryHost(seed)
+        self.coordinator = MemoryCoordinator(partitions)
+        self.server = MemoryServer(self.host, partitions)
+        for partition in range(partitions):
+            self.coordinator.assign(partition, ADDRESS, GENERATION)
+
+    def partition(self, partition: PartitionId) -> MemoryPartition:
+        """Raises `UnknownPartition`."""
+        return self.server.owned(partition).log
+
+    @asynccontextmanager
+    async def connect(self, **options: Any) -> AsyncIterator[MemoryLog]:
+        """One more client of this cluster. Options as those of `polonaise.connect`."""
+        async with MemoryLog(self, **options) as log:
+            yield log
+        if self.host.failures:
+            raise self.host.failures[0]
+
+
+class MemoryLog(Log):
+    """A `polonaise.Log` in memory: the real client, with `faults`, and with what is in the log to look at."""
+
+    def __init__(self, cluster: MemoryCluster, **options: Any) -> None:
+        """Options as those of `polonaise.Log`."""
+        coordinator = cast(Coordinator, cluster.coordinator)  # as far as a client asks anything of it
+        super().__init__(cluster.host, coordinator, **{"settings": SETTINGS, **options})
+        self.cluster = cluster
+        self.faults = Faults(cluster.server, lambda do: do())
+
+    def transactions(self, partition: PartitionId = 0) -> list[Transaction]:
+        """What is committed in the partition, whether this client was told of it or not."""
+        return self.cluster.partition(partition).transactions()
+
+    def registers(self, partition: PartitionId = 0) -> dict[bytes, bytes]:
+        """The partition's registers as they are committed."""
+        return dict(self.cluster.partition(partition).registers)
+
+
+class BlockingMemoryLog(BlockingLog):
+    """A `polonaise.blocking.Log` in memory, as `MemoryLog`."""
+
+    def __init__(self, background: Background, log: MemoryLog, close: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(background, log, close)
+        self._memory = log
+        self.faults = Faults(log.cluster.server, background.now)
+
+    def transactions(self, partition: PartitionId = 0) -> list[Transaction]:
+        """What is committed in the partition, whether this client was told of it or not."""
+        return self._background.now(lambda: self._memory.transactions(partition))
+
+    def registers(self, partition: PartitionId = 0) -> dict[bytes, bytes]:
+        """The partition's registers as they are committed."""
+        return self._background.now(lambda: self._memory.registers(partition))
+
+
+@asynccontextmanager
+async def log(
+    *,
+    partitions: int = 1,
+    seed: int = 1,
+    view: View | None = None,
+    settings: ClientSettings | None = None,
+    serializer: Serializer | None = None,
+    partitioner: Partitioner | None = None,
+    bodies: BodyForm = BodyForm.INLINE,
+    wants: Callable[[int], bool] | None = None,
+    header_filter: tuple[int, int] | None = None,
+) -> AsyncIterator[MemoryLog]:
+    """A new, empty log in memory, and a client of it: `async with polonaise.testing.log(view=view) as log`.
+
+    `partitions` is how many it has, `seed` draws the client's pauses; the other options are those of
+    `polonaise.connect`. Settings are such that all pauses are short.
+    """
+    cluster = MemoryCluster(partitions, seed)
+    try:
+        async with cluster.connect(
+            view=view,
+            settings=settings or SETTINGS,
+            serializer=serializer,
+            partitioner=partitioner,
+            bodies=bodies,
+            wants=wants,
+            header_filter=header_filter,
+        ) as connected:
+            yield connected
+    finally:
+        cluster.server.close()
+
+
+def blocking_log(
+    *,
+    partitions: int = 1,
+    seed: int = 1,
+    view: View | None = None,
+    settings: ClientSettings | None = None,
+    serializer: Serializer | None = None,
+    partitioner: Partitioner | None = None,
+    bodies: BodyForm = BodyForm.INLINE,
+    wants: Callable[[int], bool] | None = None,
+    header_filter: tuple[int, int] | None = None,
+) -> BlockingMemoryLog:
+    """As `log`, for threads: `with polonaise.testing.blocking_log(view=view) as log`."""
+    background, held = hold(
+        lambda: log(
+            partitions=partitions,
+            seed=seed,
+            view=view,
+            settings=settings,
+            serializer=serializer,
+            partitioner=partitioner,
+            bodies=bodies,
+            wants=wants,
+            header_filter=header_filter,
+        ),
+        "polonaise in memory",
+    )
+    return BlockingMemoryLog(background, held.value, held.close)

@@ -1,0 +1,370 @@
+"""The test driver: an application's test has a real client, and the faults that it asked for, no others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+import polonaise
+from polonaise import testing
+from polonaise.errors import (
+    AppendFailed,
+    AppendUnknown,
+    BadOption,
+    BeyondLog,
+    ExpectationFailed,
+    LockConflict,
+    PolonaiseError,
+    ProducerFenced,
+    UnknownPartition,
+)
+from polonaise.terms import BodyForm, FailureReason
+
+
+class Sums:
+    """A view: a sum for each account, and everything it was given."""
+
+    def __init__(self) -> None:
+        self.marks: dict[int, int] = {}
+        self.sums: dict[str, int] = {}
+        self.applied: list[bytes] = []
+        self.failures = 0
+
+    def high_water_mark(self, partition: int) -> int:
+        return self.marks.get(partition, -1)
+
+    def apply(self, tx: polonaise.Transaction) -> None:
+        account, amount = tx.data.decode().split()
+        self.sums[account] = self.sums.get(account, 0) + int(amount)
+        self.marks[tx.partition] = tx.id
+        self.applied.append(tx.data)
+
+    def failed(self, partition: int, id: int, error: Exception) -> None:
+        self.failures += 1
+
+    def withdraw(self, tx: polonaise.Draft, account: int, amount: int) -> None:
+        tx.write_lock("account", account)
+        if self.sums.get(str(account), 0) < amount:
+            return tx.abandon("insufficient funds")
+        return tx.append(f"{account} {-amount}".encode())
+
+
+def bodies(log: testing.MemoryLog, partition: int = 0) -> list[bytes]:
+    return [tx.data for tx in log.transactions(partition)]
+
+
+# ------------------------------------------------------------------ without faults
+
+
+async def test_what_an_application_does_with_a_log() -> None:
+    view = Sums()
+    async with testing.log(view=view) as log:
+        await (await log.append(b"1 100")).applied()
+        receipt = await log.run(view.withdraw, 1, 30)
+        await receipt.applied()
+        assert view.sums == {"1": 70}
+        with pytest.raises(PolonaiseError, match="insufficient"):
+            await log.run(view.withdraw, 1, 71)
+        assert [tx.data async for tx in log.read(0)] == bodies(log) == [b"1 100", b"1 -30"]
+        assert (await log.transaction(1)).data == b"1 -30"
+        with pytest.raises(BeyondLog):
+            await log.transaction(2)
+        assert await log.high_water_mark() == await log.flush() == 1
+        assert (await log.health())["partitions"]["0"]["committed"] == 1
+
+
+async def test_clients_of_one_cluster_meet_real_conflicts() -> None:
+    mine, theirs = Sums(), Sums()
+    async with testing.log(view=mine) as log, log.cluster.connect(view=theirs) as other:
+        await (await log.append(b"1 100")).applied()
+        await other.wait_applied(0)
+        both = await asyncio.gather(
+            log.submit(mine.withdraw, 1, 70).outcome(), other.submit(theirs.withdraw, 1, 70).outcome()
+        )
+        kinds = sorted(outcome.kind.name for outcome in both)
+        assert kinds == ["ABANDONED", "COMMITTED"], "the second one ran again, on the new balance"
+        assert len(bodies(log)) == 2
+
+
+async def test_locks_registers_expectations_and_producers_are_those_of_the_server() -> None:
+    async with testing.log() as log:
+        first = await log.append(b"a", locks=[polonaise.Lock("x", 1)], changes=[polonaise.Change.set(b"k", b"v")])
+        assert log.registers() == {b"k": b"v"}
+        assert await log.register(b"k") == b"v"
+        with pytest.raises(LockConflict) as conflict:
+            await log.append(b"b", high_water_mark=-1, locks=[polonaise.Lock("x", 1)])
+        assert conflict.value.conflict == first.id
+        with pytest.raises(ExpectationFailed):
+            await log.append(b"b", expectations=[polonaise.Expectation.absent(b"k")])
+        producer = await log.producer("billing")
+        assert await producer.append(0, b"once") == await producer.append(0, b"once")
+        await log.producer("billing")
+        with pytest.raises(ProducerFenced):
+            await producer.append(1, b"late")
+        assert bodies(log).count(b"once") == 1
+
+
+async def test_partitions_are_apart_and_a_mistaken_one_is_refused() -> None:
+    async with testing.log(partitions=3) as log:
+        await log.append(b"one", 1)
+        assert [bodies(log, partition) for partition in range(3)] == [[], [b"one"], []]
+        for ask in (lambda: log.transactions(3), lambda: log.registers(-1), lambda: log.faults.suspend_feed(3)):
+            with pytest.raises(UnknownPartition):
+                ask()
+    with pytest.raises(BadOption):
+        async with testing.log(partitions=0):
+            pass
+
+
+async def test_bodies_may_be_fetched_and_filtered() -> None:
+    for options in (
+        {"bodies": BodyForm.LAZY, "wants": lambda header: header == 1},
+        {"bodies": BodyForm.FILTERED, "header_filter": (3, 1), "wants": lambda header: header == 1},
+    ):
+        seen: list[bytes] = []
+
+        class Seen(Sums):
+            def apply(self, tx: polonaise.Transaction) -> None:
+                self.marks[tx.partition] = tx.id
+                seen.append(tx.data)  # noqa: B023
+
+        async with testing.log(view=Seen(), **options) as log:
+            for header in (1, 0, 1, 2):
+                await (await log.append(b"%d" % header, header=header)).applied()
+        assert seen == [b"1", b"", b"1", b""]
+
+
+async def test_commit_times_are_the_same_in_every_run_and_can_be_sought() -> None:
+    async with testing.log() as log:
+        for number in range(3):
+            await log.append(b"%d" % number)
+        times = [tx.commit_time_us for tx in log.transactions()]
+        assert times == [946_684_800_001_000, 946_684_800_002_000, 946_684_800_003_000]
+        since = datetime.fromtimestamp(times[1] / 1e6, UTC)
+        assert [tx.data async for tx in log.read_time(since=since)] == [b"1", b"2"]
+
+
+async def test_a_reader_that_follows_waits_for_more() -> None:
+    async with testing.log() as log:
+        reading = log.read(0, follow=True)
+        waiting = asyncio.ensure_future(anext(reading))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        await log.append(b"at last")
+        assert (await waiting).data == b"at last"
+        await reading.aclose()
+
+
+async def test_large_groups_and_many_appends_at_once() -> None:
+    async with testing.log() as log:
+        receipts = [log.append(b"%d" % number) for number in range(5_000)]
+        await log.flush()
+        assert [receipt.id for receipt in receipts] == list(range(5_000))
+
+        def group(tx: polonaise.Draft) -> None:
+            for number in range(100):
+                tx.append(b"%d" % number)
+
+        assert (await log.run(group)).count == 100
+        await log.append(bytes(1024 * 1024))
+        assert [len(tx.data) async for tx in log.read(0, after=5_099)] == [1024 * 1024]
+
+
+# ------------------------------------------------------------------ faults
+
+
+async def test_an_append_that_fails_is_not_in_the_log_and_a_context_runs_again() -> None:
+    async with testing.log() as log:
+        log.faults.fail_next_append()
+        with pytest.raises(AppendFailed):
+            await log.append(b"lost")
+        log.faults.fail_next_append()
+        log.faults.fail_next_append(FailureReason.DEADLINE)
+        runs = 0
+
+        def context(tx: polonaise.Draft) -> None:
+            nonlocal runs
+            runs += 1
+            tx.append(b"kept")
+
+        await log.run(context)
+        assert (runs, bodies(log)) == (3, [b"kept"])
+
+
+async def test_one_append_of_those_that_go_out_together_fails() -> None:
+    async with testing.log() as log:
+        await log.ready()
+        log.faults.fail_next_append()
+        receipts = [log.append(b"%d" % number) for number in range(3)]
+        await log.flush()
+        assert [receipt.committed for receipt in receipts] == [False, True, True]
+        assert bodies(log) == [b"1", b"2"]
+
+
+async def test_a_group_fails_as_a_whole() -> None:
+    async with testing.log() as log:
+        log.faults.fail_next_append(FailureReason.EXPECTATION_FAILED)
+
+        def pair(tx: polonaise.Draft) -> None:
+            tx.append(b"a")
+            tx.append(b"b")
+            tx.set(b"k", b"v")
+
+        with pytest.raises(ExpectationFailed):
+            await log.run(pair)
+        assert (bodies(log), log.registers()) == ([], {})
+        await log.run(pair)
+        assert (bodies(log), log.registers()) == ([b"a", b"b"], {b"k": b"v"})
+
+
+async def test_what_is_no_failure_can_not_be_asked_for() -> None:
+    async with testing.log() as log:
+        for reason in (FailureReason.DUPLICATE, FailureReason.GENERATION):
+            with pytest.raises(BadOption):
+                log.faults.fail_next_append(reason)
+        with pytest.raises(BadOption):
+            log.faults.rate(1.0)
+        with pytest.raises(BadOption):
+            log.faults.delay(-1)
+
+
+async def test_a_lock_that_fails_hits_the_next_append_with_a_lock() -> None:
+    async with testing.log() as log:
+        log.faults.fail_next_lock()
+        await log.append(b"no lock")
+        runs = 0
+
+        def context(tx: polonaise.Draft) -> None:
+            nonlocal runs
+            runs += 1
+            tx.write_lock("x", 1)
+            tx.append(b"locked")
+
+        await log.run(context)
+        assert (runs, bodies(log)) == (2, [b"no lock", b"locked"])
+
+
+async def test_a_rate_of_faults_fails_the_same_appends_each_time() -> None:
+    async def failed() -> list[bool]:
+        async with testing.log() as log:
+            log.faults.rate(0.3, seed=7)
+            receipts = [log.append(b"%d" % number) for number in range(100)]
+            await log.flush()
+            log.faults.rate(0)
+            await log.append(b"whole again")
+            return [receipt.committed for receipt in receipts]
+
+    first = await failed()
+    assert first == await failed()
+    assert 50 < sum(first) < 90
+
+
+async def test_contexts_commit_once_each_under_a_rate_of_faults() -> None:
+    view = Sums()
+    async with testing.log(view=view) as log:
+        log.faults.rate(0.4, seed=1)
+
+        def deposit(tx: polonaise.Draft, number: int) -> None:
+            tx.write_lock("account", number % 3)
+            tx.append(b"%d 1" % (number % 3))
+
+        await asyncio.gather(*[log.run(deposit, number) for number in range(60)])
+        assert len(bodies(log)) == 60
+        await log.wait_applied(59)
+        assert view.sums == {"0": 20, "1": 20, "2": 20}
+
+
+async def test_a_delay_holds_decisions_up_in_their_order() -> None:
+    async with testing.log() as log:
+        await log.ready()
+        log.faults.delay(0.05)
+        began_s = time.monotonic()
+        receipts = [log.append(b"%d" % number) for number in range(3)]
+        await asyncio.sleep(0.01)
+        log.faults.delay(0)
+        receipts.append(log.append(b"3"))
+        await log.flush()
+        assert time.monotonic() - began_s >= 0.05
+        assert [receipt.id for receipt in receipts] == [0, 1, 2, 3]
+
+
+async def test_a_suspended_feed_hides_what_is_committed() -> None:
+    view = Sums()
+    async with testing.log(partitions=2, view=view) as log:
+        await log.ready(0)
+        await log.ready(1)
+        log.faults.suspend_feed(0)
+        held, told = log.append(b"1 1", 0), log.append(b"2 2", 1)
+        await told.applied()
+        assert bodies(log, 0) == [b"1 1"]
+        assert not held.done
+        assert view.applied == [b"2 2"]
+        log.faults.resume_feed(0)
+        await held.applied(2)
+        assert view.sums == {"1": 1, "2": 2}
+
+
+async def test_lost_connections_are_made_again_and_nothing_is_doubled() -> None:
+    view = Sums()
+    async with testing.log(view=view) as log:
+        for number in range(20):
+            log.faults.lose_connection()
+            await (await log.run(lambda tx, n=number: tx.append(b"1 %d" % n), timeout=5)).applied()
+        assert view.applied == bodies(log) == [b"1 %d" % number for number in range(20)]
+
+
+async def test_a_server_that_is_not_reachable_until_told() -> None:
+    async with testing.log() as log:
+        await log.append(b"before")
+        log.faults.lose_connection(reachable=False)
+        await asyncio.sleep(0.01)
+        receipt = log.append(b"after")
+        await asyncio.sleep(0.02)
+        assert not receipt.done
+        log.faults.reconnect()
+        await receipt
+        assert bodies(log) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_fate_that_is_unknown_is_found_out_later(committed: bool) -> None:
+    async with testing.log() as log:
+        await log.append(b"0")
+        log.faults.unknown_next_append(committed=committed)
+        with pytest.raises(AppendUnknown) as unknown:
+            await log.run(lambda tx: tx.append(b"?"), timeout=0.05)
+        receipt = unknown.value.receipt
+        assert not receipt.done
+        log.faults.reconnect()
+        if committed:
+            assert (await receipt).id == 1
+        else:
+            with pytest.raises(AppendFailed):
+                await receipt
+        assert bodies(log) == [b"0", b"?"][: 1 + committed]
+
+
+async def test_a_log_that_is_closed_with_an_unknown_fate_says_so() -> None:
+    async with testing.log() as log:
+        await log.ready()
+        log.faults.unknown_next_append()
+        receipt = log.append(b"?")
+        await asyncio.sleep(0.01)
+    with pytest.raises(AppendUnknown):
+        await receipt
+
+
+async def test_a_view_that_fails_is_given_the_same_again() -> None:
+    class Weak(Sums):
+        def apply(self, tx: polonaise.Transaction) -> None:
+            if not self.failures:
+                raise RuntimeError("weak")
+            super().apply(tx)
+
+    view = Weak()
+    async with testing.log(view=view) as log:
+        await (await log.append(b"1 1")).applied()
+        assert (view.failures, view.applied) == (1, [b"1 1"])
