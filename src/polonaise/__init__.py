@@ -7,7 +7,8 @@
         await receipt.applied()
 
 What is named here is imported when it is first used, so that `import polonaise` stays light. Errors are in
-`polonaise.errors`, which says of each whether to try again.
+`polonaise.errors`, which says of each whether to try again; `polonaise.blocking` is the same for threads, and
+`polonaise.testing` a log in memory for tests.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from polonaise import blocking as blocking
+    from polonaise import testing as testing
     from polonaise.client.connecting import connect
     from polonaise.client.log import Log, Serializer
     from polonaise.client.producer import Producer
@@ -70,10 +73,13 @@ _HOMES = {
     "polonaise.log.batch": ("Batch",),
     "polonaise.terms": ("BodyForm", "LockMode", "Transaction"),
 }
+_MODULES = ("blocking", "testing")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"polonaise.{name}")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'polonaise' has no attribute {name!r}")
@@ -83,4 +89,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*globals(), *__all__, *_MODULES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import Any, Final, Generic, TypeVar
 
+from polonaise.client.waiting import retrieve
 from polonaise.errors import Closed, Forked, WrongThread
 
 T = TypeVar("T")
@@ -18,6 +20,9 @@ _log = logging.getLogger("polonaise.client")
 
 CLOSE_S_MAX: Final = 10.0
 """How long `close` waits for the background thread, which application code may be holding up."""
+_EXIT_S_MAX: Final = 1.0
+"""The same for a program that ends without `close`."""
+_CANCEL_S_MAX: Final = 1.0
 
 
 class Background:
@@ -37,24 +42,37 @@ class Background:
         # A daemon, because a program that forgot to close must be able to exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        atexit.register(self._at_exit)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self._loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+            self._loop.run_until_complete(self._cancel_all())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        """Nobody hears any more of what these raise."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            done, _ = await asyncio.wait(tasks, timeout=_CANCEL_S_MAX)
+            for task in done:
+                retrieve(task)
+
+    def _at_exit(self) -> None:
+        """The program ends without `close`: only what would complain when it is torn down is ended."""
+        if self._pid == os.getpid():
+            self.post(self._loop.stop)
+            self._thread.join(_EXIT_S_MAX)
 
     @property
     def is_current(self) -> bool:
         """Whether this is the background thread itself."""
-        return threading.get_ident() == self._thread.ident
+        return threading.current_thread() is self._thread
 
     def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Await what `make` returns in the background thread, and wait for it.
@@ -133,6 +151,7 @@ class Background:
         with self._guard:
             first, self._closed = not self._closed, True
         if first:
+            atexit.unregister(self._at_exit)
             self.post(lambda: self._loop.create_task(self._end(last)))
         self._thread.join(CLOSE_S_MAX)
         if self._thread.is_alive() and first:

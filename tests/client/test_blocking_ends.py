@@ -1,0 +1,181 @@
+"""How a log for threads ends: never hanging, never leaving a thread, and in no process but its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from polonaise import testing
+from polonaise.blocking import background
+from polonaise.client.protocol.draft import Draft
+from polonaise.errors import AppendUnknown, Closed, Forked
+from polonaise.terms import Transaction
+
+
+def threads_of_logs() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("polonaise")]
+
+
+def test_close_ends_the_thread_and_all_who_wait() -> None:
+    log = testing.blocking_log()
+    log.ready()
+    log.faults.suspend_feed()
+    receipt = log.append(b"x")
+    raised: list[Exception] = []
+
+    def wait(what: object) -> None:
+        try:
+            what()  # type: ignore[operator]
+        except Exception as error:  # noqa: BLE001
+            raised.append(error)
+
+    waits = [receipt.result, lambda: next(log.read(0, after=0, follow=True)), lambda: log.wait_applied(99)]
+    waiting = [threading.Thread(target=wait, args=(each,)) for each in waits]
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.05)
+    log.close()
+    for thread in waiting:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert {type(error) for error in raised} <= {Closed, AppendUnknown}
+    assert len(raised) == 3
+    assert not threads_of_logs()
+
+
+def test_many_threads_close_at_once() -> None:
+    log = testing.blocking_log()
+    closing = [threading.Thread(target=log.close) for _ in range(8)]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(5)
+    assert not threads_of_logs()
+
+
+def test_a_view_that_never_returns_does_not_hold_up_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "CLOSE_S_MAX", 0.2)
+    release = threading.Event()
+
+    class Stuck:
+        def high_water_mark(self, partition: int) -> int:
+            return -1
+
+        def apply(self, tx: Transaction) -> None:
+            release.wait(20)
+
+        def failed(self, partition: int, id: int, error: Exception) -> None: ...
+
+    log = testing.blocking_log(view=Stuck())
+    log.append(b"x")
+    time.sleep(0.05)
+    raised: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            log.flush()
+        except Closed as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.05)
+    began_s = time.monotonic()
+    log.close()
+    assert time.monotonic() - began_s < 5
+    waiting.join(5)
+    assert raised
+    release.set()
+
+
+def test_keyboard_interrupt_leaves_no_thread_and_no_work() -> None:
+    with pytest.raises(KeyboardInterrupt), testing.blocking_log() as log:  # noqa: PT012
+        log.ready()
+        log.faults.suspend_feed()
+        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        log.append(b"x").result()
+    assert not threads_of_logs()
+
+
+def test_keyboard_interrupt_within_a_context_ends_the_run() -> None:
+    def context(tx: Draft) -> None:
+        tx.append(b"x")
+        raise KeyboardInterrupt
+
+    with testing.blocking_log() as log:
+        with pytest.raises(KeyboardInterrupt):
+            log.run(context)
+        log.flush()
+        assert log.transactions() == []
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "log.append(b'x')",
+        "log.append(b'x').result(); reading = log.read(0, follow=True); next(reading)",
+        "import contextlib, threading, polonaise\n"
+        "def wait():\n"
+        "    with contextlib.suppress(polonaise.errors.Closed): log.wait_applied(9)\n"
+        "threading.Thread(target=wait, daemon=True).start()",
+        "log.submit(lambda tx: tx.append(b'x'))",
+    ],
+)
+def test_a_program_that_does_not_close_ends_all_the_same(script: str) -> None:
+    done = run(f"from polonaise import testing\nlog = testing.blocking_log()\n{script}\nprint('end')")
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Fatal" not in done.stderr
+
+
+def test_a_forked_child_is_told_to_open_its_own() -> None:
+    done = run(
+        """
+        import os, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from polonaise import testing
+        from polonaise.errors import Forked
+        log = testing.blocking_log()
+        reading = log.read(0, follow=True)
+        child = os.fork()
+        if not child:
+            for use in (log.flush, log.applied, lambda: log.append(b"x"), lambda: next(reading)):
+                try:
+                    use()
+                except Forked as error:
+                    print(error.code, flush=True)
+            log.close()
+            reading.close()
+            with testing.blocking_log() as own:
+                own.append(b"y").result(5)
+                print("own", flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        log.append(b"x").result(5)
+        log.close()
+        print("parent")
+        """
+    )
+    assert done.stdout.split() == ["forked"] * 4 + ["own", "parent"], done.stderr
+
+
+def test_forked_is_a_fault_that_no_repetition_mends() -> None:
+    assert Forked.code == "forked"
+    assert Forked.retry.name == "NEVER"
