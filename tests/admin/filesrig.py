@@ -14,10 +14,12 @@ from polonaise.log.partition import LogSettings, PartitionLog
 KEY = bytes(range(16))
 
 
-def batch(first: int, previous_crc: int, partition: int, changes: list[registers.Change], bad_crc: bool) -> Batch:
+def batch(
+    first: int, previous_crc: int, partition: int, changes: list[registers.Change], bad_crc: bool, body: bytes | None
+) -> Batch:
     columns = Columns()
     for id in (first, first + 1):
-        columns.add(7, 1, id, 5, f"body {id}".encode(), 1 if bad_crc else None)
+        columns.add(7, 1, id, 5, f"body {id}".encode() if body is None else body, 1 if bad_crc else None)
     raw = seal(
         columns, partition=partition, first=first, session=1, generation=1, commit_time_us=1_000_000 * (first + 1),
         previous_crc=previous_crc, registers=registers.encode(changes),
@@ -26,7 +28,13 @@ def batch(first: int, previous_crc: int, partition: int, changes: list[registers
 
 
 def make_storage(
-    directory: Path, *, partitions: int = 1, batches: int = 9, per_segment: int = 3, bad_body_at: int = -1
+    directory: Path,
+    *,
+    partitions: int = 1,
+    batches: int = 9,
+    per_segment: int = 3,
+    bad_body_at: int = -1,
+    body: bytes | None = None,
 ) -> Path:
     """Batches of two transactions, so many to a segment; the batch from `bad_body_at` has bodies not as summed."""
 
@@ -40,7 +48,7 @@ def make_storage(
             for number in range(batches):
                 changes: list[registers.Change] = [(b"newest", b"%d" % number)] if number % 2 else []
                 first = 2 * number
-                await log.append([batch(first, log.last_crc, partition, changes, first == bad_body_at)])
+                await log.append([batch(first, log.last_crc, partition, changes, first == bad_body_at, body)])
             await log.close()
         await control.close()
         host.close()

@@ -155,7 +155,7 @@ class MemoryCoordinator:
         self.description = ClusterDescription(KEY, partitions, ("s1", "s2", "s3"))
         self._ids = 0
         self._held = Versioned(1, Assignment())
-        self._changed = asyncio.Event()
+        self._watching: list[asyncio.Future[None]] = []
 
     async def describe(self) -> ClusterDescription:
         return self.description
@@ -169,15 +169,19 @@ class MemoryCoordinator:
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
         while self._held.version <= version:
-            self._changed.clear()
-            await self._changed.wait()
+            changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._watching.append(changed)
+            await changed
         return self._held
 
     def assign(self, partition: int, address: str, generation: int) -> None:
         owners = dict(self._held.value.owners)
         owners[partition] = Owner(1, address, generation)
         self._held = Versioned(self._held.version + 1, Assignment(owners))
-        self._changed.set()
+        watching, self._watching = self._watching, []
+        for changed in watching:
+            if not changed.done():
+                changed.set_result(None)
 
     async def close(self) -> None:
         pass

@@ -1,0 +1,91 @@
+"""`polonaise …` run in this process, on logs in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+import polonaise
+from polonaise.cli import main
+from polonaise.errors import BadOption
+from polonaise.testing import MemoryCluster
+
+
+class Said(NamedTuple):
+    """What a command said, and how it ended."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The table without its heading, cell by cell."""
+        return [line.split() for line in self.output.splitlines()[1:]]
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.output.splitlines()]
+
+
+class Shell:
+    """Runs commands. `memory:NAME` is the address of a log in memory, which is made when it is first named."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capfd = capfd
+        self.clusters: dict[str, MemoryCluster] = {}
+        monkeypatch.delenv("POLONAISE_LOG", raising=False)
+        monkeypatch.setattr(polonaise, "connect", self._connect, raising=False)
+
+    def _connect(self, address: str) -> Any:
+        if address not in self.clusters:
+            raise BadOption(f"{address!r} is no address of a log")
+        return self.clusters[address].connect()
+
+    def cluster(self, address: str = "memory:log", partitions: int = 1) -> MemoryCluster:
+        return self.clusters.setdefault(address, MemoryCluster(partitions))
+
+    def environment(self, address: str) -> None:
+        self._monkeypatch.setenv("POLONAISE_LOG", address)
+
+    def run(self, *arguments: object, stdin: bytes = b"") -> Said:
+        self._monkeypatch.setattr(sys, "argv", ["polonaise", *map(str, arguments)])
+        self._capfd.readouterr()
+        status = 0
+        with _standard_input(stdin):
+            try:
+                main()
+            except SystemExit as ended:
+                status = int(ended.code or 0)
+        sys.stdout.flush()
+        return Said(status, *self._capfd.readouterr())
+
+    def refuses(self, *arguments: object, code: str, naming: str = "", stdin: bytes = b"") -> None:
+        """It ends with exit status 1 and one line that names the fault."""
+        said = self.run(*arguments, stdin=stdin)
+        assert said.status == 1, said
+        assert said.errors.startswith(f"polonaise: [{code}] "), said.errors
+        assert naming in said.errors
+        assert len(said.errors.splitlines()) == 1, said.errors
+
+
+@contextmanager
+def _standard_input(raw: bytes) -> Iterator[None]:
+    before = os.dup(0)
+    with tempfile.TemporaryFile() as file:
+        file.write(raw)
+        file.seek(0)
+        os.dup2(file.fileno(), 0)
+        try:
+            yield
+        finally:
+            os.dup2(before, 0)
+            os.close(before)

@@ -1,0 +1,281 @@
+"""`polonaise log …`: append, read, tail, high-water-mark, and what they are given by mistake."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+
+import pytest
+from clirig import Shell
+
+from polonaise.terms import FailureReason
+
+LOG = "memory:log"
+
+
+def bodies(shell: Shell, partition: int = 0) -> list[bytes]:
+    return [tx.data for tx in shell.clusters[LOG].partition(partition).transactions()]
+
+
+# ------------------------------------------------------------------ which log
+
+
+@pytest.mark.parametrize("verb", ["read", "tail", "high-water-mark"])
+def test_the_log_is_named_first_or_by_option_or_in_the_environment(shell: Shell, verb: str) -> None:
+    shell.cluster()
+    assert shell.run("log", verb, LOG).status == 0
+    assert shell.run("log", verb, "--log", LOG).status == 0
+    shell.refuses("log", verb, code="bad_option", naming="which log?")
+    shell.environment(LOG)
+    assert shell.run("log", verb).status == 0
+    shell.refuses("log", verb, "memory:other", code="bad_option", naming="memory:other")
+
+
+def test_one_argument_of_append_is_the_body_where_the_log_is_known(shell: Shell) -> None:
+    shell.cluster()
+    assert shell.run("log", "append", LOG, "a").output == "0 0\n"
+    assert shell.run("log", "append", "b", "--log", LOG).output == "0 1\n"
+    shell.environment(LOG)
+    assert shell.run("log", "append", "c").output == "0 2\n"
+    shell.refuses("log", "append", LOG, code="bad_option", naming="Name both")
+    shell.refuses("log", "append", LOG, "a", "b", code="bad_option", naming="quote")
+    assert bodies(shell) == [b"a", b"b", b"c"]
+
+
+# ------------------------------------------------------------------ append
+
+
+def test_append_takes_lines_a_file_or_all_of_standard_input(shell: Shell, tmp_path: object) -> None:
+    shell.cluster()
+    said = shell.run("log", "append", LOG, "--json", stdin=b"one\r\n\ntwo\nthree")
+    assert said.objects == [{"partition": 0, "id": id} for id in range(4)]
+    file = tmp_path / "body"  # type: ignore[operator]
+    file.write_bytes(b"\0\xff\n")
+    assert shell.run("log", "append", LOG, "--file", file).status == 0
+    assert shell.run("log", "append", LOG, "--file", "-", stdin=b"all\nof it\n").status == 0
+    assert bodies(shell) == [b"one", b"", b"two", b"three", b"\0\xff\n", b"all\nof it\n"]
+
+
+def test_nothing_on_standard_input_appends_nothing(shell: Shell) -> None:
+    shell.cluster()
+    assert shell.run("log", "append", LOG) == (0, "", "")
+    assert bodies(shell) == []
+
+
+def test_thousands_of_lines_go_out_together(shell: Shell) -> None:
+    shell.cluster()
+    said = shell.run("log", "append", LOG, stdin=b"".join(b"%d\n" % number for number in range(5_000)))
+    assert said.output.splitlines()[-1] == "0 4999"
+    assert bodies(shell) == [b"%d" % number for number in range(5_000)]
+
+
+def test_headers_locks_and_registers(shell: Shell) -> None:
+    cluster = shell.cluster()
+    assert shell.run("log", "append", LOG, "a", "--header", "-7", "--write-lock", "account:1").status == 0
+    assert cluster.partition(0).transactions()[0].header == -7
+    shell.refuses(
+        "log", "append", LOG, "b", "--read-lock", "account:1", "--high-water-mark", -1, code="lock_conflict", naming="0"
+    )
+    assert shell.run("log", "append", LOG, "b", "--append-lock", "account:1", "--high-water-mark", -1).status == 0
+    assert shell.run("log", "append", LOG, "c", "--expect-absent", "k", "--set", "k=v=w").status == 0
+    assert cluster.partition(0).registers == {b"k": b"v=w"}
+    shell.refuses("log", "append", LOG, "d", "--expect-absent", "k", code="expectation_failed")
+    shell.refuses("log", "append", LOG, "d", "--expect", "k=x", code="expectation_failed")
+    assert shell.run("log", "append", LOG, "d", "--expect", "k=v=w").status == 0
+    shell.refuses("log", "append", LOG, "e", "--expect-position", 3, code="expectation_failed")
+    assert shell.run("log", "append", LOG, "e", "--expect-position", 4).status == 0
+    assert bodies(shell) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_lines_under_one_lock_do_not_conflict_with_each_other(shell: Shell) -> None:
+    shell.cluster()
+    assert shell.run("log", "append", LOG, "--write-lock", "account:1", stdin=b"a\nb\nc").status == 0
+    assert bodies(shell) == [b"a", b"b", b"c"]
+
+
+def test_the_first_that_fails_ends_it(shell: Shell) -> None:
+    cluster = shell.cluster()
+    cluster.server.armed.next_reasons.append(FailureReason.SESSION_ENDED)
+    shell.refuses("log", "append", LOG, "--write-lock", "a:1", code="append_failed", stdin=b"a\nb\nc")
+    assert bodies(shell) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "naming"),
+    [
+        (["--write-lock", "account"], "NAME:ID"),
+        (["--write-lock", ":1"], "NAME:ID"),
+        (["--read-lock", "account:x"], "NAME:ID"),
+        (["--append-lock", "account:9223372036854775808"], "NAME:ID"),
+        (["--expect", "k"], "KEY=VALUE"),
+        (["--set", "=v"], "KEY=VALUE"),
+        (["--header", "2147483648"], "32-bit"),
+        (["--high-water-mark", "5"], "committed up to -1"),
+        (["--high-water-mark", "-2"], "committed up to -1"),
+        (["--set", f"{'k' * 1_025}=v"], "1024"),
+        (["--file", "body"], "only one"),
+    ],
+)
+def test_an_append_that_cannot_be_meant(shell: Shell, options: list[str], naming: str) -> None:
+    shell.cluster()
+    shell.refuses("log", "append", LOG, "body", *options, code="bad_option", naming=naming)
+    assert bodies(shell) == []
+
+
+def test_what_is_said_of_one_transaction_is_not_said_of_lines(shell: Shell) -> None:
+    shell.cluster()
+    for option in ("--high-water-mark", "--expect-position"):
+        shell.refuses("log", "append", LOG, option, 0, code="bad_option", naming="one transaction", stdin=b"a")
+
+
+def test_a_file_that_is_not_there_and_bodies_that_are_too_large(shell: Shell, tmp_path: object) -> None:
+    shell.cluster()
+    shell.refuses("log", "append", LOG, "--file", "there-is-none", code="not_found")
+    shell.refuses("log", "append", LOG, "--file", tmp_path, code="disk_failed")
+    large = b"x" * (1024 * 1024 + 1)
+    shell.refuses("log", "append", LOG, "--file", "-", code="body_too_large", stdin=large)
+    shell.refuses("log", "append", LOG, code="body_too_large", stdin=large)
+    assert bodies(shell) == []
+
+
+# ------------------------------------------------------------------ read and tail
+
+
+@pytest.fixture
+def filled(shell: Shell) -> Shell:
+    """Five transactions in partition 0 and three in partition 1, of three."""
+    shell.cluster(partitions=3)
+    assert shell.run("log", "append", LOG, "-p", 0, stdin=b"a\nb\nc\nd\ne").status == 0
+    assert shell.run("log", "append", LOG, "-p", 1, "--header", 4, stdin=b"x\ny\nz").status == 0
+    return shell
+
+
+def read(shell: Shell, *options: object, verb: str = "read") -> str:
+    said = shell.run("log", verb, LOG, "--json", *options)
+    assert said.status == 0, said.errors
+    return "".join(tx["data"] for tx in said.objects)
+
+
+def test_read_from_where_to_where(filled: Shell) -> None:
+    assert read(filled, "-p", 0) == "abcde"
+    assert read(filled, "-p", 0, "--after", 1) == "cde"
+    assert read(filled, "-p", 0, "--after", 1, "--until", 3) == "cd"
+    assert read(filled, "-p", 0, "--limit", 2) == "ab"
+    assert read(filled, "-p", 0, "--limit", 0) == ""
+    assert read(filled, "-p", 0, "--after", 4) == ""
+    assert read(filled, "-p", "all") == "abcdexyz"
+    assert read(filled, "-p", "all", "--limit", 6) == "abcdex"
+    assert read(filled, "-p", "1-2") == "xyz"
+    assert read(filled, "-p", "1,0") == "xyzabcde"
+    assert read(filled, "-p", 2) == ""
+
+
+def test_read_by_time(filled: Shell) -> None:
+    filled.run("log", "append", LOG, "late", "-p", 0)
+    late = filled.clusters[LOG].partition(0).transactions()[-1].commit_time_us
+    since = datetime.fromtimestamp(late / 1_000_000, UTC).isoformat()
+    assert read(filled, "-p", 0, "--since", since) == "late"
+    assert read(filled, "-p", 0, "--since", "1999-12-31T00:00:00+01:00") == "abcdelate"
+    assert read(filled, "-p", 0, "--since", "90s") == "", "the log in memory lives in the year 2000"
+    for since, naming in (("yesterday", "no time"), ("2000-01-01T00:00:00", "time zone"), ("9" * 30 + "d", "no time")):
+        filled.refuses("log", "read", LOG, "-p", 0, "--since", since, code="bad_option", naming=naming)
+    filled.refuses("log", "read", LOG, "-p", 0, "--since", "1d", "--after", 1, code="bad_option", naming="--after")
+
+
+def test_follow_ends_with_the_limit(filled: Shell) -> None:
+    assert read(filled, "-p", 0, "--follow", "--limit", 5) == "abcde"
+    assert sorted(read(filled, "-p", "all", "--follow", "--limit", 8)) == sorted("abcdexyz")
+    assert sorted(read(filled, "-p", "all", "-n", 1, "--follow", "--limit", 2, verb="tail")) == ["e", "z"]
+
+
+def test_tail_shows_the_last(filled: Shell) -> None:
+    assert read(filled, "-p", 0, "-n", 2, verb="tail") == "de"
+    assert read(filled, "-p", 0, "-n", 0, verb="tail") == ""
+    assert read(filled, "-p", 0, verb="tail") == "abcde"
+    assert read(filled, "-p", "all", "-n", 1, verb="tail") == "ez"
+
+
+def test_a_transaction_for_people_and_for_machines(filled: Shell) -> None:
+    said = filled.run("log", "read", LOG, "-p", 1, "--limit", 1)
+    assert said.output.splitlines()[0].split() == ["partition", "id", "commit", "time", "header", "data"]
+    assert said.rows == [["1", "0", "2000-01-01T00:00:00.001000Z", "4", "x"]]
+    (tx,) = filled.run("log", "read", LOG, "-p", 1, "--limit", 1, "--json").objects
+    assert tx | {"client_id": 0} == {
+        "partition": 1,
+        "id": 0,
+        "header": 4,
+        "commit_time": "2000-01-01T00:00:00.001000Z",
+        "client_id": 0,
+        "generation": 1,
+        "sequence": 1,
+        "data": "x",
+    }
+
+
+def test_binary_bodies_and_what_a_terminal_would_obey(shell: Shell) -> None:
+    shell.cluster()
+    raw = [b"\xff\0binary", "tab\t bell\a \x1b[31mred é \u202e".encode(), b"[bold]no markup[/bold]"]
+    for body in raw:
+        shell.run("log", "append", LOG, "--file", "-", stdin=body)
+    objects = shell.run("log", "read", LOG, "--json").objects
+    assert base64.b64decode(objects[0]["data_base64"]) == raw[0]
+    assert [tx["data"].encode() for tx in objects[1:]] == raw[1:]
+    lines = shell.run("log", "read", LOG).output.splitlines()
+    assert lines[1].endswith(" 0xff0062696e617279")
+    assert lines[2].endswith(r"tab\t bell\x07 \x1b[31mred é \u202e")
+    assert lines[3].endswith("[bold]no markup[/bold]")
+
+
+def test_an_empty_log(shell: Shell) -> None:
+    shell.cluster()
+    for verb in ("read", "tail"):
+        assert shell.run("log", verb, LOG) == (0, "", "")
+
+
+def test_partitions_that_are_not_there(filled: Shell) -> None:
+    for verb in ("read", "tail"):
+        filled.refuses("log", verb, LOG, code="bad_option", naming="which of 3 partitions?")
+        filled.refuses("log", verb, LOG, "-p", 3, code="unknown_partition", naming="0 to 2")
+        for wrong in ("x", "", "1-", "2-1", "-1", "0,,1", "1-2-3"):
+            filled.refuses("log", verb, LOG, f"--partition={wrong}", code="bad_option", naming="names no partitions")
+    filled.refuses("log", "append", LOG, "x", code="bad_option", naming="which of 3")
+    filled.refuses("log", "append", LOG, "x", "-p", 3, code="unknown_partition")
+
+
+# ------------------------------------------------------------------ high-water marks
+
+
+def test_high_water_marks(filled: Shell) -> None:
+    assert filled.run("log", "high-water-mark", LOG).rows == [["0", "4"], ["1", "2"], ["2", "-1"]]
+    assert filled.run("log", "high-water-mark", LOG, "-p", 1, "--json").objects == [
+        {"partition": 1, "committed_high_water_mark": 2}
+    ]
+
+
+# ------------------------------------------------------------------ trouble
+
+
+def test_no_server_is_said_within_the_timeout(shell: Shell) -> None:
+    shell.cluster().server.lose_connections(reachable=False)
+    for verb in ("read", "tail", "high-water-mark"):
+        shell.refuses("log", verb, LOG, "--timeout", 0.1, code="deadline_exceeded", naming="memory:1")
+    shell.refuses("log", "append", LOG, "x", "--timeout", 0.1, code="deadline_exceeded", naming="not ready")
+
+
+def test_an_append_that_is_not_decided_in_time_may_still_commit(shell: Shell) -> None:
+    shell.cluster().server.armed.next_unknown.append(True)
+    shell.refuses("log", "append", LOG, "x", "--timeout", 0.2, code="append_unknown", naming="may still commit")
+    assert bodies(shell) == [b"x"]
+
+
+@pytest.mark.parametrize("arguments", [["--limit", "-1"], ["--timeout", "0"], ["--nonsense"], ["a", "b"]])
+def test_a_command_line_that_cannot_be_meant_is_exit_status_2(shell: Shell, arguments: list[str]) -> None:
+    shell.cluster()
+    assert shell.run("log", "read", *arguments).status == 2
+
+
+@pytest.mark.parametrize("command", [["log"], ["segment"], ["log", "append"], ["segment", "verify"]])
+def test_help_tells_the_exit_statuses(shell: Shell, command: list[str]) -> None:
+    said = shell.run(*command, "--help")
+    assert said.status == 0
+    assert "Exit status" in said.output
