@@ -66,6 +66,8 @@ class Background:
     def _at_exit(self) -> None:
         """The program ends without `close`: only what would complain when it is torn down is ended."""
         if self._pid == os.getpid():
+            with self._guard:
+                self._closed = True
             self.post(self._loop.stop)
             self._thread.join(_EXIT_S_MAX)
 
