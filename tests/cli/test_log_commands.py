@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import io
+import json
+import sys
 from datetime import UTC, datetime
 
 import pytest
 from clirig import Shell
 
+from polonaise.cli import log as log_commands
 from polonaise.terms import FailureReason
 
 LOG = "memory:log"
@@ -114,6 +118,7 @@ def test_the_first_that_fails_ends_it(shell: Shell) -> None:
         (["--high-water-mark", "-2"], "committed up to -1"),
         (["--set", f"{'k' * 1_025}=v"], "1024"),
         (["--file", "body"], "only one"),
+        (["--write-lock", "a\udcff:1"], "NAME:ID"),
     ],
 )
 def test_an_append_that_cannot_be_meant(shell: Shell, options: list[str], naming: str) -> None:
@@ -226,6 +231,25 @@ def test_binary_bodies_and_what_a_terminal_would_obey(shell: Shell) -> None:
     assert lines[3].endswith("[bold]no markup[/bold]")
 
 
+def test_arguments_are_the_bytes_that_were_typed(shell: Shell) -> None:
+    cluster = shell.cluster()
+    assert shell.run("log", "append", LOG, "\udcff", "--set", "\udcfe=\udcfd").status == 0
+    assert (bodies(shell), cluster.partition(0).registers) == ([b"\xff"], {b"\xfe": b"\xfd"})
+
+
+def test_an_output_that_takes_no_more_than_ascii(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.cluster()
+    shell.run("log", "append", LOG, "é")
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    monkeypatch.setattr(log_commands, "while_read", lambda work: work)
+    for option in ((), ("--json",)):
+        assert shell.run("log", "read", LOG, *option).status == 0
+    lines = raw.getvalue().splitlines()
+    assert lines[1].endswith(b"\\xe9")
+    assert json.loads(lines[2])["data"] == "é"
+
+
 def test_an_empty_log(shell: Shell) -> None:
     shell.cluster()
     for verb in ("read", "tail"):
@@ -268,7 +292,10 @@ def test_an_append_that_is_not_decided_in_time_may_still_commit(shell: Shell) ->
     assert bodies(shell) == [b"x"]
 
 
-@pytest.mark.parametrize("arguments", [["--limit", "-1"], ["--timeout", "0"], ["--nonsense"], ["a", "b"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--limit", "-1"], *[["--timeout", wrong] for wrong in ("0", "nan", "inf", "x")], ["--nonsense"], ["a", "b"]],
+)
 def test_a_command_line_that_cannot_be_meant_is_exit_status_2(shell: Shell, arguments: list[str]) -> None:
     shell.cluster()
     assert shell.run("log", "read", *arguments).status == 2

@@ -76,6 +76,17 @@ def test_a_reader_that_goes_away_is_no_fault(cluster: LocalCluster) -> None:
         assert reading.wait(ENDS_S) == 141
 
 
+def test_following_ends_when_its_reader_does_although_nothing_comes(cluster: LocalCluster) -> None:
+    assert run("log", "append", cluster.coordinator, "x").returncode == 0
+    with start("log", "tail", cluster.coordinator, "-n", 1, "-f", "--json") as following:
+        assert following.stdout is not None
+        following.stdout.readline()
+        following.stdout.close()
+        assert following.wait(ENDS_S) == 141
+        assert following.stderr is not None
+        assert following.stderr.read() == b""
+
+
 def test_an_output_that_is_full_is_told_in_one_line(cluster: LocalCluster) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(

@@ -19,10 +19,25 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT: Final = "-"
 _ADDRESS: Final = re.compile(r"[a-z]+:")
+_LOCK: Final = re.compile(r"([^\ud800-\udfff]+):(-?[0-9]{1,19})")
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_SECONDS_MAX: Final = 86_400.0
 _CHUNK_BYTES: Final = 65_536
 _CHUNKS_AHEAD: Final = 16
+
+
+def seconds_of(text: str) -> float:
+    """A time to wait. Raises `ValueError`, which the command line tells, for what is none."""
+    seconds = float(text)
+    if not 0.0 < seconds <= _SECONDS_MAX:
+        raise ValueError(f"{text} is no number of seconds above 0, up to {_SECONDS_MAX:g}")
+    return seconds
+
+
+def bytes_of(text: str) -> bytes:
+    """An argument as the bytes that were typed, whatever they are."""
+    return text.encode(errors="surrogateescape")
 
 
 def address_of(argument: str | None, option: str | None) -> str:
@@ -56,10 +71,10 @@ def lock_of(text: str, mode: LockMode) -> Lock:
     """The lock written as NAME:ID."""
     from polonaise.client.protocol.draft import Lock
 
-    name, colon, id = text.rpartition(":")
-    if not colon or not name or not re.fullmatch(r"-?\d+", id) or not -(2**63) <= int(id) < 2**63:
+    found = _LOCK.fullmatch(text)
+    if found is None or not -(2**63) <= int(found[2]) < 2**63:
         raise BadOption(f"{text!r} is no lock: write NAME:ID, for example account:1")
-    return Lock(name, int(id), mode)
+    return Lock(found[1], int(found[2]), mode)
 
 
 def expectation_of(text: str) -> Expectation:
@@ -81,7 +96,7 @@ def _register(text: str) -> tuple[bytes, bytes]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise BadOption(f"{text!r} is no register with its value: write KEY=VALUE")
-    return key.encode(), value.encode()
+    return bytes_of(key), bytes_of(value)
 
 
 def time_of(text: str) -> datetime:

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polonaise.cli import inputs
-from polonaise.cli.output import fitted, line_width, print_table, say, say_json, shown, tidy, transaction_fields, when
+from polonaise.cli.output import (
+    fitted,
+    line_width,
+    print_table,
+    say,
+    say_json,
+    shown,
+    tidy,
+    transaction_fields,
+    when,
+    while_read,
+)
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
@@ -34,7 +45,9 @@ Partitions = Annotated[
     str | None, typer.Option("--partition", "-p", help="all, 3, or 0-6,9. Needed unless there is only one.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
-Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds to wait for an answer.")]
+Timeout = Annotated[
+    float, typer.Option(parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for an answer.")
+]
 
 
 def _with_log(address: str, do: Callable[[Log], Coroutine[Any, Any, None]]) -> None:
@@ -46,7 +59,7 @@ def _with_log(address: str, do: Callable[[Log], Coroutine[Any, Any, None]]) -> N
             await do(found)
 
     with tidy():
-        asyncio.run(connected())
+        asyncio.run(while_read(connected()))
 
 
 @log.command(epilog=EXIT_STATUS)
@@ -93,7 +106,7 @@ def append(
     if body is not None and file is not None:
         raise BadOption("a body and --file: only one of them can be appended")
     if body is not None:
-        bodies = inputs.one(body.encode(errors="surrogateescape"))
+        bodies = inputs.one(inputs.bytes_of(body))
     elif file is not None:
         bodies = inputs.whole(file)
     elif high_water_mark is not None or expect_position is not None:
@@ -103,7 +116,7 @@ def append(
     modes = ((write_lock, LockMode.WRITE), (read_lock, LockMode.READ), (append_lock, LockMode.APPEND))
     locks = [inputs.lock_of(text, mode) for given, mode in modes for text in given or ()]
     expectations = [inputs.expectation_of(text) for text in expect or ()]
-    expectations += [Expectation.absent(key.encode()) for key in expect_absent or ()]
+    expectations += [Expectation.absent(inputs.bytes_of(key)) for key in expect_absent or ()]
     if expect_position is not None:
         expectations.append(Expectation.position(expect_position))
     changes = [inputs.change_of(text) for text in set_register or ()]

@@ -6,12 +6,15 @@ interrupted · 141 whoever read the output went away, as when it is piped into `
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import io
 import json
 import os
 import shutil
+import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +34,8 @@ _NARROWEST: Final = 80
 @contextmanager
 def tidy() -> Iterator[None]:
     """Around a command that prints: what its output meets, and Ctrl-C, end it without a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         yield
         sys.stdout.flush()
@@ -42,6 +47,35 @@ def tidy() -> Iterator[None]:
         raise DiskFailed(f"standard output can't be written: {error.strerror or error}") from error
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+async def while_read(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, as long as somebody reads the output: `… --follow | head` ends when `head` does.
+
+    Raises `BrokenPipeError` when the reader goes away, also while nothing is written.
+    """
+    task = asyncio.ensure_future(work)
+    gone = False
+
+    def end() -> None:
+        nonlocal gone
+        gone = True
+        task.cancel()
+
+    loop, output = asyncio.get_running_loop(), sys.stdout.fileno()
+    watched = stat.S_ISFIFO(os.fstat(output).st_mode)
+    if watched:
+        # A pipe that is written to never has anything to read, but it is told of its reader's end in the same way.
+        loop.add_reader(output, end)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if gone:
+            raise BrokenPipeError from None
+        raise
+    finally:
+        if watched:
+            loop.remove_reader(output)
 
 
 def _discard_output() -> None:
@@ -57,8 +91,8 @@ def say(line: str, *, now: bool = False) -> None:
 
 
 def say_json(fields: dict[str, Any], *, now: bool = False) -> None:
-    """One object, on one line."""
-    say(json.dumps(fields, ensure_ascii=False, separators=(",", ":")), now=now)
+    """One object, on one line, in ASCII: a machine reads the escapes, and every output can take them."""
+    say(json.dumps(fields, separators=(",", ":")), now=now)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> None:
