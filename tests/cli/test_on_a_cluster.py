@@ -116,3 +116,10 @@ def test_files_are_verified_while_their_node_writes_them(cluster: LocalCluster) 
     statistics = run("segment", "statistics", cluster.directory / "storage-0", "--json")
     assert statistics.returncode == 0
     assert json.loads(statistics.stdout.splitlines()[0])["transactions"] > 0
+
+
+def test_a_standard_input_that_is_closed_is_told_in_one_line(cluster: LocalCluster) -> None:
+    command = f"exec {' '.join(POLONAISE)} log append {cluster.coordinator} <&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=2 * ENDS_S, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"polonaise: [disk_failed] standard input can't be read: it is closed\n"

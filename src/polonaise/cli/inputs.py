@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 import threading
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
@@ -159,24 +160,34 @@ async def _standard_input() -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(_CHUNKS_AHEAD)
+    wanted = True
+    if sys.stdin is None:
+        # Closed, and its number may be that of something else by now.
+        raise DiskFailed("standard input can't be read: it is closed")
+    descriptor = os.dup(0)
 
     def read() -> None:
-        while True:
-            room.acquire()
-            try:
-                found: bytes | OSError = os.read(0, _CHUNK_BYTES)
-            except OSError as error:
-                found = error
-            try:
+        found: bytes | OSError = b"."
+        try:
+            while wanted and found and isinstance(found, bytes):
+                try:
+                    found = os.read(descriptor, _CHUNK_BYTES)
+                except OSError as error:
+                    found = error
                 loop.call_soon_threadsafe(arrived.put_nowait, found)
-            except RuntimeError:
-                return  # the command has ended meanwhile
-            if not isinstance(found, bytes) or not found:
-                return
+                room.acquire()
+        except RuntimeError:
+            pass  # the command has ended meanwhile
+        finally:
+            os.close(descriptor)
 
     threading.Thread(target=read, name="standard input", daemon=True).start()
-    while found := await arrived.get():
-        if isinstance(found, OSError):
-            raise DiskFailed(f"standard input can't be read: {found.strerror or found}") from found
+    try:
+        while found := await arrived.get():
+            if isinstance(found, OSError):
+                raise DiskFailed(f"standard input can't be read: {found.strerror or found}") from found
+            room.release()
+            yield found
+    finally:
+        wanted = False
         room.release()
-        yield found
