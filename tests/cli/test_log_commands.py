@@ -113,7 +113,7 @@ def test_the_first_that_fails_ends_it(shell: Shell) -> None:
         (["--append-lock", "account:9223372036854775808"], "NAME:ID"),
         (["--expect", "k"], "KEY=VALUE"),
         (["--set", "=v"], "KEY=VALUE"),
-        (["--header", "2147483648"], "32-bit"),
+        (["--header", "2147483648"], "32 bits"),
         (["--high-water-mark", "5"], "committed up to -1"),
         (["--high-water-mark", "-2"], "committed up to -1"),
         (["--set", f"{'k' * 1_025}=v"], "1024"),

@@ -98,9 +98,9 @@ def test_a_receipt_is_waited_for_with_and_without_a_deadline(log: testing.Blocki
     log.faults.suspend_feed()
     receipt = log.append(b"1 1")
     assert not receipt.wait(0.01)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(DeadlineExceeded):
         receipt.result(0.01)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(DeadlineExceeded):
         receipt.applied(0.01)
     log.faults.resume_feed()
     assert receipt.result(5) is receipt
@@ -129,7 +129,7 @@ def test_submissions(log: testing.BlockingMemoryLog) -> None:
         refused.result()
     log.faults.suspend_feed()
     waiting = log.submit(deposit, 1, 1)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(DeadlineExceeded):
         waiting.result(0.01)
     waiting.cancel()
     assert waiting.outcome(5).kind is OutcomeKind.RAISED

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from polonaise.blocking.background import Background
 from polonaise.blocking.receipt import waited
 from polonaise.client import producer as asynchronous
-from polonaise.client.protocol.packing import LockHashes
+from polonaise.client.protocol.draft import Lock
 from polonaise.terms import TransactionId
 
 
@@ -38,7 +39,7 @@ class Producer:
         data: Any,
         *,
         header: int = 0,
-        locks: LockHashes = (),
+        locks: Iterable[Lock] = (),
         timeout: float | None = None,
     ) -> TransactionId:
         """Append under this number; the id, for a repetition that of the first time. As `polonaise.Producer.append`."""

@@ -10,7 +10,7 @@ from polonaise.blocking.background import Background
 from polonaise.client import receipt as asynchronous
 from polonaise.client.running import OutcomeKind
 from polonaise.client.running import Submission as AsynchronousSubmission
-from polonaise.errors import AppendUnknown, PolonaiseError
+from polonaise.errors import AppendUnknown, DeadlineExceeded, PolonaiseError
 from polonaise.terms import PartitionId, TransactionId
 
 T = TypeVar("T")
@@ -29,10 +29,10 @@ class Receipt:
     def result(self, timeout: float | None = None) -> Receipt:
         """This receipt, once the append is committed. Raises what it failed with.
 
-        Raises `TimeoutError` after `timeout` seconds, which changes nothing about the append: ask again later.
+        Raises `DeadlineExceeded` after `timeout` seconds, which changes nothing about the append: ask again later.
         """
         if not self.wait(timeout):
-            raise TimeoutError(f"{self!r} is not decided after {timeout:g} s")
+            raise DeadlineExceeded(f"{self!r} is not decided after {timeout:g} s: it may still commit, so ask again")
         error = self.error
         if error is not None:
             raise error
@@ -51,7 +51,7 @@ class Receipt:
     def applied(self, timeout: float | None = None) -> None:
         """Wait until it is committed and this client's own view has applied it.
 
-        Raises what the append failed with, and `TimeoutError` after `timeout` seconds.
+        Raises what the append failed with, and `DeadlineExceeded` after `timeout` seconds.
         """
         waited(self._background, lambda: self._receipt.applied(timeout))
 
@@ -125,7 +125,7 @@ class Submission:
     def result(self, timeout: float | None = None) -> Receipt:
         """The receipt, once committed. Raises what ended the submission otherwise.
 
-        Raises `TimeoutError` after `timeout` seconds; it goes on all the same.
+        Raises `DeadlineExceeded` after `timeout` seconds; it goes on all the same.
         """
         outcome = self.outcome(timeout)
         if outcome.error is not None:
@@ -134,8 +134,11 @@ class Submission:
         return outcome.receipt
 
     def outcome(self, timeout: float | None = None) -> Outcome:
-        """How it ended, as a value. Raises nothing but `TimeoutError` after `timeout` seconds, and `Closed`."""
-        kind, receipt, error = self._background.call(lambda: _within(self._submission.outcome, timeout))
+        """How it ended, as a value. Raises nothing but `DeadlineExceeded` after `timeout` seconds, and `Closed`."""
+        try:
+            kind, receipt, error = self._background.call(lambda: _within(self._submission.outcome, timeout))
+        except TimeoutError:
+            raise DeadlineExceeded(f"the submission has not ended after {timeout:g} s: it goes on") from None
         if error is not None:
             with_receipt(self._background, error)
         return Outcome(kind, None if receipt is None else Receipt(self._background, receipt), error)

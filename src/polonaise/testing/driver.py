@@ -9,7 +9,8 @@ from typing import Any, Final, cast
 from polonaise.blocking.background import Background
 from polonaise.blocking.connecting import hold
 from polonaise.blocking.log import Log as BlockingLog
-from polonaise.client.log import Log, Partitioner, Serializer
+from polonaise.client.connected import Partitioner
+from polonaise.client.log import Log, Serializer
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
 from polonaise.coordination import Coordinator
