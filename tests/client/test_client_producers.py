@@ -9,7 +9,7 @@ from clientrig import World, until
 from fakeserver import FakeLog, FakeMount
 
 from polonaise.client.protocol.locks import Lock
-from polonaise.errors import AppendUnknown, BadOption, DeadlineExceeded, ProducerFenced, ProducerSequence
+from polonaise.errors import AppendUnknown, BadOption, DeadlineExceeded, LockConflict, ProducerFenced, ProducerSequence
 from polonaise.terms import FailureReason
 from polonaise.wire.appends import ReceivedAppends
 from polonaise.wire.messages import Append
@@ -53,9 +53,12 @@ async def test_a_second_opener_fences_the_first(world: World) -> None:
 
 
 async def test_a_producers_append_carries_locks(world: World) -> None:
-    producer = await (await world.client()).producer("billing")
+    client = await world.client()
+    producer = await client.producer("billing")
     id = await producer.append(0, b"0", locks=[Lock("account", 1)])
-    assert list(world.log.locks.values()) == [id]
+    with pytest.raises(LockConflict):
+        await client.append(b"stale", high_water_mark=id - 1, locks=[Lock("account", 1)])
+    await client.append(b"fresh", high_water_mark=id, locks=[Lock("account", 1)])
 
 
 async def test_producers_of_different_names_do_not_meet(world: World) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from polonaise import testing
 from polonaise.client.log import Log
-from polonaise.client.protocol.draft import Change, Draft, Expectation, Lock
+from polonaise.client.protocol.draft import Change, Draft, Expectation
+from polonaise.client.protocol.locks import Lock
 from polonaise.errors import LockConflict, PolonaiseError
 from polonaise.terms import LockMode
 

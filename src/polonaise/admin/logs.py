@@ -14,7 +14,8 @@ from polonaise.terms import PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
     from polonaise.client.log import Log
-    from polonaise.client.protocol.draft import Change, Expectation, Lock
+    from polonaise.client.protocol.draft import Change, Expectation
+    from polonaise.client.protocol.locks import Lock
     from polonaise.client.receipt import Receipt
 
 _PENDING_MAX: Final = 1_024

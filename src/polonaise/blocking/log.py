@@ -13,7 +13,8 @@ from polonaise.blocking.reading import Reading
 from polonaise.blocking.receipt import Receipt, Submission, waited, with_receipt
 from polonaise.client.log import Log as AsynchronousLog
 from polonaise.client.log import Serializer
-from polonaise.client.protocol.draft import Change, Expectation, Lock
+from polonaise.client.protocol.draft import Change, Expectation
+from polonaise.client.protocol.locks import Lock
 from polonaise.errors import AppendUnknown, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId

@@ -8,7 +8,7 @@ from typing import Any
 from polonaise.blocking.background import Background
 from polonaise.blocking.receipt import waited
 from polonaise.client import producer as asynchronous
-from polonaise.client.protocol.draft import Lock
+from polonaise.client.protocol.locks import Lock
 from polonaise.terms import TransactionId
 
 

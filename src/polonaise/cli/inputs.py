@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from polonaise.errors import BadOption, DiskFailed, NotFound
 
 if TYPE_CHECKING:
-    from polonaise.client.protocol.draft import Change, Expectation, Lock
+    from polonaise.client.protocol.draft import Change, Expectation
+    from polonaise.client.protocol.locks import Lock
     from polonaise.terms import LockMode
 
 STANDARD_INPUT: Final = "-"
@@ -70,7 +71,7 @@ def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str
 
 def lock_of(text: str, mode: LockMode) -> Lock:
     """The lock written as NAME:ID."""
-    from polonaise.client.protocol.draft import Lock
+    from polonaise.client.protocol.locks import Lock
 
     found = _LOCK.fullmatch(text)
     if found is None or not -(2**63) <= int(found[2]) < 2**63:
