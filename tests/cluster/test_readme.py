@@ -45,7 +45,7 @@ def test_there_is_a_python_block() -> None:
 def test_a_command_is_one_with_these_options(line: str) -> None:
     """Parsed only: the ports that README names may be taken where this runs."""
     command = typer.main.get_command(application)
-    arguments = shlex.split(line.removesuffix("&"))[1:]
+    arguments = shlex.split(line.removesuffix("&"), comments=True)[1:]
     context = command.make_context("polonaise", arguments)
     for _ in range(2):
         name, command, arguments = command.resolve_command(context, [*context._protected_args, *context.args])  # type: ignore[attr-defined]
