@@ -346,3 +346,30 @@ def test_hazard_g_sessions_that_come_at_once_are_compared_and_set_one_after_the_
         assert max(max(line.told, default=0) for line in lines) == 20
 
     simulate(scenario, seed)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_hazard_e_partitions_that_are_made_at_the_same_time_do_not_cut_each_other_off(seed: int) -> None:
+    """Each asked how long the control file is and made it longer: the later one made it shorter again."""
+    numbers = (1, 6, 2, 5, 3, 4)
+
+    async def scenario(machine: Machine) -> None:
+        async def make(host: Host) -> None:
+            control = await ControlFile.open(host, DIRECTORY, KEY)
+
+            async def create(number: int, after_s: float) -> None:
+                await asyncio.sleep(after_s)
+                await control.create(number)
+
+            await asyncio.gather(*(create(number, place * 0.00003) for place, number in enumerate(numbers)))
+
+        async def look(host: Host) -> None:
+            control = await ControlFile.open(host, DIRECTORY, KEY)
+            for number in numbers:
+                assert await control.load(number) is not None
+
+        await life(machine, make)
+        machine.power_loss()
+        await life(machine, look)
+
+    simulate(scenario, seed)

@@ -1,0 +1,74 @@
+"""What the watcher of P1 takes for durable: it must neither miss what is there nor count what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from logrig import DIRECTORY, PARTITION, SEGMENT, Maker, Open, life, simulate
+
+from polonaise.host import Host
+from polonaise.log.partition import LogSettings
+from polonaise.log.segment import FRAME_BYTES, SegmentHeader
+from polonaise.simulator.disk import SimulatedDisk
+from polonaise.simulator.ground import durable_last
+from polonaise.simulator.world import Machine
+
+PER_SEGMENT = 4
+SECOND = f"{DIRECTORY}/{PARTITION}/{PER_SEGMENT:020d}.seq"
+
+
+def spoil_nothing(_: SimulatedDisk) -> None:
+    pass
+
+
+def tear_the_last(disk: SimulatedDisk) -> None:
+    """Its frame came to the disk, and of the batch as many bytes as it has, but not those."""
+    raw = disk.contents(SECOND)
+    disk.overwrite(SECOND, len(raw) - 100, bytes(100))
+
+
+def cut_the_last_short(disk: SimulatedDisk) -> None:
+    disk.truncate(SECOND, len(disk.contents(SECOND)) - 50)
+
+
+def tear_the_first(disk: SimulatedDisk) -> None:
+    start = SegmentHeader.decode(disk.contents(SECOND)).data_start
+    disk.flip_bit(SECOND, start + FRAME_BYTES + 70)
+
+
+def spoil_what_is_before(disk: SimulatedDisk) -> None:
+    """The batches of the next segment are whole, and follow on nothing."""
+    raw = disk.contents(SEGMENT)
+    disk.overwrite(SEGMENT, len(raw) - 100, bytes(100))
+
+
+def spoil_the_header(disk: SimulatedDisk) -> None:
+    disk.flip_bit(SECOND, 60)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "last"),
+    [
+        (spoil_nothing, 6),
+        (tear_the_last, 5),
+        (cut_the_last_short, 5),
+        (tear_the_first, 3),
+        (spoil_what_is_before, 2),
+        (spoil_the_header, 3),
+    ],
+)
+def test_the_last_id_that_is_durable_is_that_of_the_last_whole_batch_that_follows(
+    spoil: Callable[[SimulatedDisk], None], last: int
+) -> None:
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host, LogSettings(segment_batches_max=PER_SEGMENT))
+            for batch in Maker().batches(7, size=200):
+                await opened.log.append([batch])
+
+        await life(machine, write)
+        spoil(machine.disk)
+        assert durable_last(machine.disk, DIRECTORY, PARTITION) == last
+
+    simulate(scenario)
