@@ -2,7 +2,7 @@
 
 ::
 
-    async with polonaise.connect("file:./bank", view=balances) as log:
+    async with polonaise.connect("embedded:./bank", view=balances) as log:
         receipt = await log.run(transfer, 1, 2, 500, partition=0, timeout=10)
         await receipt.applied()
 
@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polonaise.client.connecting import connect
     from polonaise.client.log import Log, Serializer
     from polonaise.client.producer import Producer
     from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, Lock
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from polonaise.client.view import View
     from polonaise.errors import PolonaiseError, Retry
     from polonaise.log.batch import Batch
+    from polonaise.node.connecting import connect
     from polonaise.terms import BodyForm, LockMode, Transaction
 
 __all__ = [
@@ -55,7 +55,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "polonaise.client.connecting": ("connect",),
     "polonaise.client.log": ("Log", "Serializer"),
     "polonaise.client.producer": ("Producer",),
     "polonaise.client.protocol.draft": ("Change", "Draft", "Expectation", "Limits", "Lock"),
@@ -66,6 +65,7 @@ _HOMES = {
     "polonaise.client.view": ("View",),
     "polonaise.errors": ("PolonaiseError", "Retry"),
     "polonaise.log.batch": ("Batch",),
+    "polonaise.node.connecting": ("connect",),
     "polonaise.terms": ("BodyForm", "LockMode", "Transaction"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

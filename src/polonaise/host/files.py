@@ -13,15 +13,16 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
-from polonaise.errors import Closed, DirectoryInUse, DiskFailed, DiskFull, NotFound, PolonaiseError
+from polonaise.errors import AccessDenied, Closed, DirectoryInUse, DiskFailed, DiskFull, NotFound, PolonaiseError
 from polonaise.host import Buffer, DirectoryLock, File
 
 T = TypeVar("T")
 
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FILE_MODE: Final = 0o644
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
@@ -32,6 +33,8 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
         return DiskFull(f"no space left for {path!r}: free some, then try again")
     if error.errno == errno.ENOENT:
         return NotFound(f"no file or directory {path!r}")
+    if error.errno in _NOT_ALLOWED:
+        return AccessDenied(f"{path!r}: {error.strerror}: give this process's user the right, or choose another place")
     return DiskFailed(f"{path!r}: {error.strerror or error}")
 
 
@@ -75,7 +78,12 @@ class RealDisk:
         await self._hop(path, lambda: _sync_directory(path))
 
     async def lock(self, path: str) -> DirectoryLock:
-        return await self._hop(path, lambda: _RealLock(path))
+        return await self._hop(path, lambda: RealLock(path))
+
+
+def try_lock(path: str) -> RealLock:
+    """`Disk.lock` for a thread that has no event loop. Raises the same."""
+    return _at_the_door(path, lambda: RealLock(path))
 
 
 def _sync_directory(path: str) -> None:
@@ -86,8 +94,14 @@ def _sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-class _RealLock:
-    """An advisory lock on a file; the kernel frees it when the process dies."""
+class RealLock:
+    """An advisory lock on a file; the kernel frees it when the process dies.
+
+    It belongs to the open file, which a forked child shares, and which would go on to be locked by the child after
+    its parent's death. So a child closes what it inherits as it begins.
+    """
+
+    _held: ClassVar[set[RealLock]] = set()
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
@@ -99,11 +113,22 @@ class _RealLock:
         except OSError:
             os.close(self._descriptor)
             raise
+        self._held.add(self)
 
     def release(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
+        self._held.discard(self)
         if descriptor >= 0:
             os.close(descriptor)
+
+    @classmethod
+    def disown(cls) -> None:
+        """In a forked child: the locks are the parent's. Closing does not free them, the parent has them open."""
+        for lock in list(cls._held):
+            lock.release()
+
+
+os.register_at_fork(after_in_child=RealLock.disown)
 
 
 class _RealFile:
