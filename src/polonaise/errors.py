@@ -118,6 +118,12 @@ class AccessDenied(DiskFailed):
     code = "access_denied"
 
 
+class NotDirectory(DiskFailed):
+    """A file is where a directory should be."""
+
+    code = "not_a_directory"
+
+
 class NotFound(PolonaiseError):
     """No such file or directory."""
 

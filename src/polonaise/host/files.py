@@ -15,7 +15,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import ClassVar, Final, TypeVar
 
-from polonaise.errors import AccessDenied, Closed, DirectoryInUse, DiskFailed, DiskFull, NotFound, PolonaiseError
+from polonaise.errors import (
+    AccessDenied,
+    Closed,
+    DirectoryInUse,
+    DiskFailed,
+    DiskFull,
+    NotDirectory,
+    NotFound,
+    PolonaiseError,
+)
 from polonaise.host import Buffer, DirectoryLock, File
 
 T = TypeVar("T")
@@ -33,6 +42,8 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
         return DiskFull(f"no space left for {path!r}: free some, then try again")
     if error.errno == errno.ENOENT:
         return NotFound(f"no file or directory {path!r}")
+    if error.errno == errno.ENOTDIR:
+        return NotDirectory(f"{path!r}: this, or what leads there, is a file: correct the path, or move the file away")
     if error.errno in _NOT_ALLOWED:
         return AccessDenied(f"{path!r}: {error.strerror}: give this process's user the right, or choose another place")
     return DiskFailed(f"{path!r}: {error.strerror or error}")
@@ -50,6 +61,7 @@ class RealDisk:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
+        self._locks: set[RealLock] = set()
 
     async def _hop(self, path: str, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, _at_the_door, path, call)
@@ -78,12 +90,17 @@ class RealDisk:
         await self._hop(path, lambda: _sync_directory(path))
 
     async def lock(self, path: str) -> DirectoryLock:
-        return await self._hop(path, lambda: RealLock(path))
+        return await self._hop(path, lambda: RealLock(path, self._locks))
+
+    def release_locks(self) -> None:
+        """Release what its users have left locked, as the end of a process does."""
+        for lock in list(self._locks):
+            lock.release()
 
 
 def try_lock(path: str) -> RealLock:
     """`Disk.lock` for a thread that has no event loop. Raises the same."""
-    return _at_the_door(path, lambda: RealLock(path))
+    return _at_the_door(path, lambda: RealLock(path, set()))
 
 
 def _sync_directory(path: str) -> None:
@@ -103,7 +120,8 @@ class RealLock:
 
     _held: ClassVar[set[RealLock]] = set()
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, book: set[RealLock]) -> None:
+        """It is in `book` while it is held."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,11 +131,14 @@ class RealLock:
         except OSError:
             os.close(self._descriptor)
             raise
+        self._book = book
         self._held.add(self)
+        book.add(self)
 
     def release(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         self._held.discard(self)
+        self._book.discard(self)
         if descriptor >= 0:
             os.close(descriptor)
 

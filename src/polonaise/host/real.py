@@ -44,7 +44,8 @@ class RealHost:
         self._executor = ThreadPoolExecutor(disk_threads, thread_name_prefix="disk")
         self._tasks: set[asyncio.Task[None]] = set()
         self.clock: Clock = RealClock()
-        self.disk: Disk = RealDisk(self._executor)
+        self._files = RealDisk(self._executor)
+        self.disk: Disk = self._files
         self.network: Network = RealNetwork()
         self.random = random.Random()
 
@@ -59,8 +60,9 @@ class RealHost:
         os._exit(FAILED_EXIT_CODE)
 
     def close(self) -> None:
-        """End the disk's threads, after what they have under way."""
+        """End the disk's threads, after what they have under way, and release what is still locked."""
         self._executor.shutdown()
+        self._files.release_locks()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

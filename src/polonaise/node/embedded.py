@@ -200,8 +200,8 @@ class EmbeddedSockets(SocketDirectory):
             ) from error
 
 
-class _Stopped(SystemExit):
-    """Leaves an event loop at once: nothing else in it runs."""
+class _Stopped(BaseException):
+    """Ends whatever found the mistake, past everything that handles faults."""
 
 
 class EmbeddedHost(RealHost):
@@ -214,12 +214,13 @@ class EmbeddedHost(RealHost):
         """Why the nodes stopped themselves."""
 
     def fail(self, error: BaseException) -> None:
-        """Stop the nodes as the end of a process would: they reach the disk no more, and run no more."""
+        """Stop the nodes as the end of their process would: they reach the disk no more, and their loop ends."""
         if self.failure is not None:
             return
         self.failure = error
         _log.critical("the embedded log stops here: %s", error, exc_info=error)
         self._executor.shutdown(cancel_futures=True)
+        asyncio.get_running_loop().stop()
         raise _Stopped
 
 

@@ -26,6 +26,7 @@ WATCH_S: Final = 0.1
 _RETRY_S_MAX: Final = 2.0
 _LEFTOVERS_S: Final = 5.0
 """How long locks inside of the directory may outlive the host's: a dying process gives its files up one by one."""
+_CANCELS_MAX: Final = 20
 
 OnFailure: TypeAlias = Callable[[PolonaiseError], None]
 Identity: TypeAlias = tuple[int, int]
@@ -100,9 +101,12 @@ class Seat:
         host = EmbeddedHost(self._address.directory)
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(self._until_left(host))
-        except SystemExit:
-            pass  # `host.failure` says why
+                try:
+                    runner.run(self._until_left(host))
+                except RuntimeError:
+                    if host.failure is None:  # or else: the loop was stopped
+                        raise
+                    _end_all_tasks(runner.get_loop())
         finally:
             host.close()
         error = host.failure
@@ -152,6 +156,18 @@ class Seat:
             self.settled.set_exception(error)
         for listener in list(self.listeners):
             listener(error)
+
+
+def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel until none is left: without their disk, tasks that clean up behind themselves may wait for ever."""
+    for _ in range(_CANCELS_MAX):
+        tasks = asyncio.all_tasks(loop)
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(tasks, timeout=0.05))
+    _log.error("tasks of the nodes do not end: %s", ", ".join(sorted(task.get_name() for task in tasks)))
 
 
 def _cancel_in(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
