@@ -45,6 +45,7 @@ kill-test: $(STAMP) ## processes on an embedded log, killed with -9: KILLS=how m
 
 bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/append.py
+	$(BIN)/python benchmarks/embedded.py
 
 format: $(STAMP)
 	$(BIN)/ruff format src tests benchmarks

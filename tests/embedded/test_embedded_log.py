@@ -13,6 +13,7 @@ from embeddedrig import CAME_UP_S, host_of
 
 import polonaise
 from polonaise.errors import AppendExpired, HostFailed, InvariantViolated, PolonaiseError
+from polonaise.host.files import try_lock
 from polonaise.node import seat
 
 
@@ -193,6 +194,49 @@ async def test_a_mistake_in_the_nodes_ends_them_alone_and_the_application_is_tol
             await again.append(b"goes on", partition=0)
     assert not seat._seats
     assert open_sockets() <= sockets
+
+
+async def test_a_mistake_before_the_nodes_serve_is_told_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polonaise.server.node import Server
+
+    async def stumbles(self: Server) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(Server, "start", stumbles)
+    with pytest.raises(HostFailed, match="planted"):
+        async with polonaise.connect(f"embedded:{tmp_path}"):
+            pass
+    assert not seat._seats
+
+
+async def test_a_moment_without_descriptors_costs_a_guest_nothing_but_the_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polonaise.errors import DiskFailed
+
+    tries = threading.Event()
+
+    def exhausted(path: str) -> None:
+        tries.set()
+        raise DiskFailed("planted: too many open files")
+
+    host = try_lock(str(tmp_path / "host.lock"))
+    guest = polonaise.connect(f"embedded:{tmp_path}")
+    opening = asyncio.create_task(guest.__aenter__())
+    while not seat._seats:
+        await asyncio.sleep(0.01)
+    (taken,) = seat._seats.values()
+    await asyncio.wrap_future(taken.settled)
+    with monkeypatch.context() as planted:
+        planted.setattr(seat, "try_lock", exhausted)
+        await asyncio.to_thread(tries.wait, CAME_UP_S)
+        assert taken.failure is None
+    host.release()
+    log = await opening
+    assert (await log.append(b"x", partition=0)).id == 0
+    await guest.__aexit__(None, None, None)
 
 
 async def test_a_disk_that_breaks_a_promise_stops_the_nodes_and_not_the_application(

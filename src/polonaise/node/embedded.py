@@ -200,7 +200,7 @@ class EmbeddedSockets(SocketDirectory):
             ) from error
 
 
-class _Stopped(BaseException):
+class NodesStopped(BaseException):
     """Ends whatever found the mistake, past everything that handles faults."""
 
 
@@ -221,7 +221,7 @@ class EmbeddedHost(RealHost):
         _log.critical("the embedded log stops here: %s", error, exc_info=error)
         self._executor.shutdown(cancel_futures=True)
         asyncio.get_running_loop().stop()
-        raise _Stopped
+        raise NodesStopped
 
 
 # ---------------------------------------------------------------------- the nodes

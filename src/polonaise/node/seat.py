@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from polonaise.errors import DirectoryInUse, HostFailed, PolonaiseError, Retry
 from polonaise.host.files import try_lock
 from polonaise.host.real import loop_factory, stop_at_mistakes
-from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, host_log, lock_path
+from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped, host_log, lock_path
 
 _log = logging.getLogger(__name__)
 
@@ -65,36 +65,36 @@ class Seat:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        path = lock_path(self._address.directory)
+        while self.failure is None and not self._stopping.is_set():
             try:
-                self._try_to_host()
+                lock = try_lock(path)
+            except DirectoryInUse:
+                self._pause_s = WATCH_S
+                self._settle()
             except PolonaiseError as error:
-                self._failed(error)
-                if self.failure is not None:
-                    return
+                # Who has the log open already can go on without hosting it.
+                self._failed(error, passes=self.settled.done())
+            else:
+                try:
+                    self._host_with(path)
+                except PolonaiseError as error:
+                    self._failed(error, passes=self.settled.done() and error.retry is Retry.AGAIN)
+                finally:
+                    lock.release()
             self._stopping.wait(self._pause_s * random.uniform(0.5, 1.5))
 
-    def _try_to_host(self) -> None:
-        path = lock_path(self._address.directory)
-        try:
-            lock = try_lock(path)
-        except DirectoryInUse:
-            self._pause_s = WATCH_S
-            self._settle()
-            return
-        try:
-            with contextlib.suppress(OSError):  # for whoever looks for the host; nothing rests on it
-                Path(path).write_text(f"{os.getpid()}\n")
-            give_up_s = time.monotonic() + _LEFTOVERS_S
-            while True:
-                try:
-                    self._host()
-                    return
-                except DirectoryInUse:
-                    if time.monotonic() >= give_up_s or self._stopping.wait(WATCH_S / 2):
-                        raise
-        finally:
-            lock.release()
+    def _host_with(self, lock_path: str) -> None:
+        with contextlib.suppress(OSError):  # for whoever looks for the host; nothing rests on it
+            Path(lock_path).write_text(f"{os.getpid()}\n")
+        give_up_s = time.monotonic() + _LEFTOVERS_S
+        while True:
+            try:
+                self._host()
+                return
+            except DirectoryInUse:
+                if time.monotonic() >= give_up_s or self._stopping.wait(WATCH_S / 2):
+                    raise
 
     def _host(self) -> None:
         """Run the nodes until the seat is left, or they fail."""
@@ -103,18 +103,19 @@ class Seat:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 try:
                     runner.run(self._until_left(host))
-                except RuntimeError:
+                except (RuntimeError, NodesStopped):
                     if host.failure is None:  # or else: the loop was stopped
                         raise
                     _end_all_tasks(runner.get_loop())
+        except OSError as error:
+            raise HostFailed(f"this process can't have another event loop: {error}") from error
         finally:
             host.close()
-        error = host.failure
-        if error is not None:
+        if host.failure is not None:
             raise HostFailed(
                 f"the nodes of the log in {self._address.directory} stopped themselves in this process, what was "
-                f"acknowledged is safe: {error}; see the log, mend the cause, and open the log again"
-            ) from error
+                f"acknowledged is safe: {host.failure}; see the log, mend the cause, and open the log again"
+            ) from host.failure
 
     async def _until_left(self, host: EmbeddedHost) -> None:
         loop = asyncio.get_running_loop()
@@ -125,13 +126,15 @@ class Seat:
         if self._stopping.is_set():
             nodes.cancel()
         try:
-            await nodes
-        except asyncio.CancelledError:
-            if not self._stopping.is_set():
-                raise
+            await asyncio.wait([nodes])
         finally:
             with self._guard:
                 self._cancel = None
+        error = None if nodes.cancelled() else nodes.exception()
+        if isinstance(error, PolonaiseError):
+            raise error
+        if error is not None:
+            host.fail(error)
 
     def _started(self) -> None:
         _log.info("this process (%d) hosts the log in %s", os.getpid(), self._address.directory)
@@ -142,9 +145,8 @@ class Seat:
         if not self.settled.done():
             self.settled.set_result(None)
 
-    def _failed(self, error: PolonaiseError) -> None:
-        """What passes is tried again, unless somebody waits for the first answer."""
-        if error.retry is Retry.AGAIN and self.settled.done():
+    def _failed(self, error: PolonaiseError, *, passes: bool) -> None:
+        if passes:
             _log.warning("this process can't host the log in %s: %s", self._address.directory, error)
             self._pause_s = min(2 * self._pause_s, _RETRY_S_MAX)
             return
