@@ -164,7 +164,7 @@ def started(kind: str, directory: Path) -> list[str]:
 def test_a_directory_that_cannot_be_written(command: Command, tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("not a directory")
     directory = f"{tmp_path}/file{below}"
-    command.refuses("storage", "run", "--directory", directory, code="disk_failed", naming=directory)
+    command.refuses("storage", "run", "--directory", directory, code="not_a_directory", naming=directory)
     assert (tmp_path / "file").read_text() == "not a directory"
 
 

@@ -33,21 +33,25 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-async def test_who_listens_under_a_name_is_reached_by_it(deep: Path, host: RealHost) -> None:
-    network = SocketDirectory(str(deep), host.network)
-    before = descriptors()
-    reached = asyncio.Event()
+async def _reached(network: SocketDirectory) -> None:
+    ended = asyncio.Event()
 
     class Peer(asyncio.Protocol):
         def connection_lost(self, error: Exception | None) -> None:
-            reached.set()
+            ended.set()
 
     listener = await network.listen("unix:here", Peer)
     assert listener.address == "unix:here"
     transport, _ = await network.connect("unix:here", asyncio.Protocol)
     transport.close()
-    await reached.wait()
+    await ended.wait()
     await listener.close()
+
+
+async def test_who_listens_under_a_name_is_reached_by_it(deep: Path, host: RealHost) -> None:
+    network = SocketDirectory(str(deep), host.network)
+    before = descriptors()
+    await _reached(network)
     assert not (deep / "here").exists()
     while descriptors() > before:
         await asyncio.sleep(0.01)
@@ -81,8 +85,4 @@ async def test_without_a_short_way_a_short_path_works_and_a_long_one_is_refused(
     with pytest.raises(BadOption, match="shorter path"):
         await SocketDirectory(str(deep), host.network).listen("unix:here", asyncio.Protocol)
     monkeypatch.chdir(tmp_path)
-    network = SocketDirectory(".", host.network)
-    listener = await network.listen("unix:here", asyncio.Protocol)
-    transport, _ = await network.connect("unix:here", asyncio.Protocol)
-    transport.close()
-    await listener.close()
+    await _reached(SocketDirectory(".", host.network))

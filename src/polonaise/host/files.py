@@ -32,6 +32,7 @@ T = TypeVar("T")
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+_A_FILE_THERE: Final = (errno.ENOTDIR, errno.EEXIST)
 _FILE_MODE: Final = 0o644
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
@@ -42,7 +43,7 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
         return DiskFull(f"no space left for {path!r}: free some, then try again")
     if error.errno == errno.ENOENT:
         return NotFound(f"no file or directory {path!r}")
-    if error.errno == errno.ENOTDIR:
+    if error.errno in _A_FILE_THERE:
         return NotDirectory(f"{path!r}: this, or what leads there, is a file: correct the path, or move the file away")
     if error.errno in _NOT_ALLOWED:
         return AccessDenied(f"{path!r}: {error.strerror}: give this process's user the right, or choose another place")
