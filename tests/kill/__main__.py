@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import statistics
 import sys
 import tempfile
@@ -20,10 +21,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make kill-test", description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the moments and the victims")
+    parser.add_argument(
+        "--keep", type=Path, help="a new directory that keeps the log, the journals and what was logged"
+    )
     arguments = parser.parse_args()
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="polonaise-kill-") as directory:
-        report = _campaign(Path(directory), arguments.kills, arguments.seed, console)
+    with contextlib.ExitStack() as scratch:
+        directory = arguments.keep
+        if directory is None:
+            directory = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="polonaise-kill-")))
+        else:
+            directory.mkdir(parents=True)
+        report = _campaign(directory, arguments.kills, arguments.seed, console)
     if report is None:
         return 1
     console.print(table_of(report))

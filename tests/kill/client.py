@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import signal
 import sys
@@ -92,4 +93,5 @@ async def main(directory: Path, name: str, life: str) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(created).3f %(process)d %(name)s: %(message)s")
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
