@@ -45,7 +45,9 @@ HOST_LOCK: Final = "host.lock"
 STORAGE_MAX: Final = 7
 PARTITIONS_MAX: Final = 4_096
 SEGMENT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Smaller than elsewhere: who takes over reads the last segment before anything else, and is waited for."""
+SEGMENT_BATCHES_MAX: Final = 32_768
+"""Smaller than elsewhere: who takes over reads what the last segment's index does not cover, all of it when registers
+changed there, and is waited for."""
 
 _MARKER: Final = "polonaise-embedded"
 _UNFINISHED: Final = _MARKER + ".new"
@@ -248,6 +250,7 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
                 listen=name,
                 cluster_key=description.key,
                 segment_bytes_max=SEGMENT_BYTES_MAX,
+                segment_batches_max=SEGMENT_BATCHES_MAX,
             )
             node = StorageNode(host, settings)
             await node.start()
