@@ -11,8 +11,9 @@ START ?= 0
 PLANT ?=
 PAYMENTS ?=
 MODEL_ARGUMENTS ?=
+KILLS ?= 200
 
-.PHONY: check test demo simulate model bench format clean
+.PHONY: check test demo simulate model kill-test bench format clean
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
@@ -39,8 +40,12 @@ simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first PLANT=a plante
 model: $(STAMP) ## session start explored exhaustively over the production decision functions
 	$(BIN)/python -m tests.model $(MODEL_ARGUMENTS)
 
+kill-test: $(STAMP) ## processes on an embedded log, killed with -9: KILLS=how many
+	$(BIN)/python -m tests.kill --kills $(KILLS)
+
 bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/append.py
+	$(BIN)/python benchmarks/embedded.py
 
 format: $(STAMP)
 	$(BIN)/ruff format src tests benchmarks

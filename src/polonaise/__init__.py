@@ -2,7 +2,7 @@
 
 ::
 
-    async with polonaise.connect("file:./bank", view=balances) as log:
+    async with polonaise.connect("embedded:./bank", view=balances) as log:
         receipt = await log.run(transfer, 1, 2, 500, partition=0, timeout=10)
         await receipt.applied()
 
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polonaise import blocking as blocking
     from polonaise import testing as testing
-    from polonaise.client.connecting import connect
     from polonaise.client.log import Log, Serializer
     from polonaise.client.producer import Producer
     from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from polonaise.client.view import View
     from polonaise.errors import PolonaiseError, Retry
     from polonaise.log.batch import Batch
+    from polonaise.node.connecting import connect
     from polonaise.terms import BodyForm, LockMode, Transaction
 
 __all__ = [
@@ -59,7 +59,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "polonaise.client.connecting": ("connect",),
     "polonaise.client.log": ("Log", "Serializer"),
     "polonaise.client.producer": ("Producer",),
     "polonaise.client.protocol.draft": ("Change", "Draft", "Expectation", "Limits"),
@@ -71,6 +70,7 @@ _HOMES = {
     "polonaise.client.view": ("View",),
     "polonaise.errors": ("PolonaiseError", "Retry"),
     "polonaise.log.batch": ("Batch",),
+    "polonaise.node.connecting": ("connect",),
     "polonaise.terms": ("BodyForm", "LockMode", "Transaction"),
 }
 _MODULES = ("blocking", "testing")

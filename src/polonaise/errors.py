@@ -112,6 +112,12 @@ class DiskFailed(PolonaiseError):
     code = "disk_failed"
 
 
+class AccessDenied(DiskFailed):
+    """This process's user may not do that with a file or directory."""
+
+    code = "access_denied"
+
+
 class NotADirectory(DiskFailed):
     """A file where a directory has to be."""
 
@@ -390,6 +396,18 @@ class NotInitialized(PolonaiseError):
 
 class AlreadyInitialized(PolonaiseError):
     code = "already_initialized"
+
+
+class NotEmbeddedLog(PolonaiseError):
+    """A directory that is in use for something else than an embedded log."""
+
+    code = "not_embedded_log"
+
+
+class HostFailed(PolonaiseError):
+    """The nodes of an embedded log stopped themselves in this process: a disk that fails, or a mistake of ours."""
+
+    code = "host_failed"
 
 
 class BadOption(PolonaiseError):

@@ -197,7 +197,7 @@ def test_a_directory_that_may_not_be_made(command: Command, tmp_path: Path, monk
 
     monkeypatch.setattr(os, "makedirs", refuse)
     directory = tmp_path / "s"
-    command.refuses("storage", "run", "--directory", directory, code="disk_failed", naming="let the user")
+    command.refuses("storage", "run", "--directory", directory, code="access_denied", naming="let the user")
 
 
 def test_an_empty_name_is_not_the_working_directory(

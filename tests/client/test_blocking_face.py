@@ -9,11 +9,11 @@ import pytest
 
 import polonaise
 from polonaise import blocking
-from polonaise.client.connecting import connect
 from polonaise.client.log import Log
 from polonaise.client.producer import Producer
 from polonaise.client.receipt import Receipt
 from polonaise.client.running import Submission
+from polonaise.node.connecting import connect
 
 NOT_FOR_THREADS = {"start", "fail"}
 """`connect` starts it; `fail` is how its host tells it of our own mistakes."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from polonaise.errors import Closed
 from polonaise.host.threads import DiskThreads
 
 
@@ -79,3 +80,27 @@ async def test_closing_waits_for_what_is_under_way() -> None:
     threads.close()
     assert made == [0, 1, 2]
     await asyncio.gather(*outcomes)
+
+
+async def test_after_the_end_nothing_is_taken_any_more() -> None:
+    threads = DiskThreads(1)
+    threads.close()
+    with pytest.raises(Closed):
+        threads.run(lambda: None)
+
+
+async def test_what_had_not_begun_can_be_dropped() -> None:
+    threads, begun, go = DiskThreads(1), threading.Event(), threading.Event()
+    carried_out: list[str] = []
+
+    def first() -> None:
+        begun.set()
+        go.wait(10)
+        carried_out.append("begun")
+
+    threads.run(first)
+    threads.run(lambda: carried_out.append("waiting"))
+    assert await asyncio.to_thread(begun.wait, 10)
+    asyncio.get_running_loop().call_later(0.01, go.set)
+    await asyncio.to_thread(threads.close, drop=True)
+    assert carried_out == ["begun"]

@@ -100,11 +100,12 @@ async def goes_on(host: Host, acknowledged: list[Batch]) -> None:
 # ------------------------------------------------------------------ (a)
 
 
+@pytest.mark.parametrize(("bound", "value"), [("CHECKPOINT_BYTES", 300), ("CHECKPOINT_BATCHES", 2)])
 def test_hazard_a_an_index_is_a_whole_checkpoint_or_none_whenever_the_power_goes(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, bound: str, value: int
 ) -> None:
     """Waltz begins its recovery at an index entry that was written after the checkpoint's flush."""
-    monkeypatch.setattr(tail, "CHECKPOINT_BYTES", 300)
+    monkeypatch.setattr(tail, bound, value)
     die_at_every_call(appends, goes_on)
 
 

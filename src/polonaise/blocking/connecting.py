@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.blocking.log import Log
-from polonaise.client import connecting
 from polonaise.client.connected import Partitioner
 from polonaise.client.log import Serializer
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
 from polonaise.errors import Closed
+from polonaise.node import connecting
 from polonaise.terms import BodyForm, PartitionId
 
 T = TypeVar("T")

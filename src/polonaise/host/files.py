@@ -13,9 +13,10 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from polonaise.errors import (
+    AccessDenied,
     Closed,
     DirectoryInUse,
     DiskFailed,
@@ -45,7 +46,7 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
     if error.errno in (errno.ENOTDIR, errno.EEXIST):  # EEXIST: a directory was to be made where a file is
         return NotADirectory(f"{path!r} is not a directory, or lies below a file: name another path")
     if error.errno in _NOT_ALLOWED:
-        return DiskFailed(
+        return AccessDenied(
             f"{path!r}: {error.strerror}: let the user of this process read and write there, or name another path"
         )
     return DiskFailed(f"{path!r}: {error.strerror or error}")
@@ -63,6 +64,7 @@ class RealDisk:
 
     def __init__(self, threads: DiskThreads) -> None:
         self._threads = threads
+        self._locks: set[RealLock] = set()
 
     async def _hop(self, path: str, call: Callable[[], T]) -> T:
         return await self._threads.run(lambda: _at_the_door(path, call))
@@ -91,7 +93,17 @@ class RealDisk:
         await self._hop(path, lambda: _sync_directory(path))
 
     async def lock(self, path: str) -> DirectoryLock:
-        return await self._hop(path, lambda: _RealLock(path))
+        return await self._hop(path, lambda: RealLock(path, self._locks))
+
+    def release_locks(self) -> None:
+        """Release what its users have left locked, as the end of a process does."""
+        for lock in list(self._locks):
+            lock.release()
+
+
+def try_lock(path: str) -> RealLock:
+    """`Disk.lock` for a thread that has no event loop. Raises the same."""
+    return _at_the_door(path, lambda: RealLock(path, set()))
 
 
 def _make_directories(path: str) -> None:
@@ -109,10 +121,17 @@ def _sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-class _RealLock:
-    """An advisory lock on a file; the kernel frees it when the process dies."""
+class RealLock:
+    """An advisory lock on a file; the kernel frees it when the process dies.
 
-    def __init__(self, path: str) -> None:
+    It belongs to the open file, which a forked child shares, and which would go on to be locked by the child after
+    its parent's death. So a child closes what it inherits as it begins.
+    """
+
+    _held: ClassVar[set[RealLock]] = set()
+
+    def __init__(self, path: str, book: set[RealLock]) -> None:
+        """It is in `book` while it is held."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,11 +141,25 @@ class _RealLock:
         except OSError:
             os.close(self._descriptor)
             raise
+        self._book = book
+        self._held.add(self)
+        book.add(self)
 
     def release(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
+        self._held.discard(self)
+        self._book.discard(self)
         if descriptor >= 0:
             os.close(descriptor)
+
+    @classmethod
+    def disown(cls) -> None:
+        """In a forked child: the locks are the parent's. Closing does not free them, the parent has them open."""
+        for lock in list(cls._held):
+            lock.release()
+
+
+os.register_at_fork(after_in_child=RealLock.disown)
 
 
 class _RealFile:

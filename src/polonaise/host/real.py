@@ -43,7 +43,8 @@ class RealHost:
         self._threads = DiskThreads(disk_threads)
         self._tasks: set[asyncio.Task[None]] = set()
         self.clock: Clock = RealClock()
-        self.disk: Disk = RealDisk(self._threads)
+        self._files = RealDisk(self._threads)
+        self.disk: Disk = self._files
         self.network: Network = RealNetwork()
         self.random = random.Random()
 
@@ -57,9 +58,14 @@ class RealHost:
         _log.critical("this process stops: %s", error, exc_info=error)
         os._exit(FAILED_EXIT_CODE)
 
+    def cut_off_disk(self) -> None:
+        """No call reaches the disk any more, but for those that have begun: these end first."""
+        self._threads.close(drop=True)
+
     def close(self) -> None:
-        """End the disk's threads, after what they have under way."""
+        """End the disk's threads, after what they have under way, and release what is still locked."""
         self._threads.close()
+        self._files.release_locks()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -71,7 +77,7 @@ def run(main: Main) -> None:
     """Run a node until `main` returns; SIGTERM and SIGINT cancel it, which is a clean stop and not an error."""
     host = RealHost()
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_until_stopped(main, host))
     finally:
         host.close()
@@ -86,16 +92,8 @@ async def _until_stopped(main: Main, host: Host) -> None:
         stopped = True
         task.cancel()
 
-    def mistake(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What a callback raises, nobody else will ever see; a fault was to be handled before it came here."""
-        error = context.get("exception")
-        if error is None or isinstance(error, PolonaiseError):
-            _log.warning("%s", context.get("message"), exc_info=error)
-        else:
-            host.fail(error)
-
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(mistake)
+    stop_at_mistakes(loop, host)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     try:
@@ -108,7 +106,21 @@ async def _until_stopped(main: Main, host: Host) -> None:
             loop.remove_signal_handler(number)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def stop_at_mistakes(loop: asyncio.AbstractEventLoop, host: Host) -> None:
+    """What a callback raises, nobody else will ever see: a fault of ours stops the node, others are logged."""
+
+    def mistake(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is None or isinstance(error, PolonaiseError):
+            _log.warning("%s", context.get("message"), exc_info=error)
+        else:
+            host.fail(error)
+
+    loop.set_exception_handler(mistake)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes a node's event loop; None for asyncio's own, where uvloop is not installed."""
     try:
         import uvloop
     except ImportError:

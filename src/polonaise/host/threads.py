@@ -7,10 +7,13 @@ call into the loop. An executor's futures, their locks and their chaining to the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from polonaise.errors import Closed
 
 T = TypeVar("T")
 
@@ -34,9 +37,12 @@ class DiskThreads:
         self._threads: list[threading.Thread] = []
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._unfinished = 0
+        self._closed = False
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """The outcome of `call`; cancelling gives up the outcome, not the call."""
+        """The outcome of `call`; cancelling gives up the outcome, not the call. Raises `Closed` after `close`."""
+        if self._closed:
+            raise Closed("this machine's disk was closed")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._unfinished += 1
@@ -47,8 +53,12 @@ class DiskThreads:
         self._jobs.put(_Job(loop, done, call))
         return done
 
-    def close(self) -> None:
-        """End the threads, after what they have under way."""
+    def close(self, *, drop: bool = False) -> None:
+        """End the threads, after what was asked for; `drop`: after what they have begun, and nothing more."""
+        self._closed = True
+        with contextlib.suppress(Empty):
+            while drop:
+                self._jobs.get_nowait()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:

@@ -110,25 +110,26 @@ class IndexFile:
 
     def __init__(self, cluster_key: bytes, partition: PartitionId, first: TransactionId) -> None:
         self._identity = (cluster_key, partition, first)
-        self._count = 0
+        self.batches = 0
+        """How many the last checkpoint covers."""
         self._crc = 0
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on after a checkpoint that was read."""
-        self._count, self._crc = checkpoint.batches, checkpoint.entries_crc
+        self.batches, self._crc = checkpoint.batches, checkpoint.entries_crc
 
     def rewrite(self) -> None:
         """Write everything at the next checkpoint: the file is gone or not to be believed."""
-        self._count = self._crc = 0
+        self.batches = self._crc = 0
 
     async def write(self, file: File, index: Index, *, end: int, last: TransactionId, with_registers: int) -> None:
         """Make the checkpoint durable."""
-        entries = index.encode(self._count, len(index))
+        entries = index.encode(self.batches, len(index))
         crc = crc32(entries, self._crc)
         checkpoint = Checkpoint(*self._identity, len(index), end, last, crc, with_registers)
-        await file.write(HEADER_BYTES + ENTRY_BYTES * self._count, [entries])
+        await file.write(HEADER_BYTES + ENTRY_BYTES * self.batches, [entries])
         await file.write(0, [checkpoint.encode()], sync=True)
-        self._count, self._crc = len(index), crc
+        self.batches, self._crc = len(index), crc
 
 
 async def load(file: File, cluster_key: bytes, partition: PartitionId, first: TransactionId) -> (

@@ -30,7 +30,9 @@ from polonaise.log.segment import (
 from polonaise.terms import TransactionId
 
 CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
-"""How much may be written between two checkpoints of the index, and so about how much is scanned after a crash."""
+CHECKPOINT_BATCHES: Final = 4_096
+"""How much may be written between two checkpoints of the index, and so about how much is scanned after a crash: small
+batches take a time each, however few bytes they are."""
 
 
 class Tail:
@@ -99,7 +101,8 @@ class Tail:
         for batch in batches:
             take(self._found, batch)
         invariant(self.end == offset, "the index follows the file")
-        if self.end - self._checkpoint_end >= CHECKPOINT_BYTES:
+        unwritten = len(self.index) - self._index_file.batches
+        if self.end - self._checkpoint_end >= CHECKPOINT_BYTES or unwritten >= CHECKPOINT_BATCHES:
             await self.checkpoint()
 
     async def checkpoint(self) -> None:

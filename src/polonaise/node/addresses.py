@@ -16,6 +16,8 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
     scheme, separator, place = address.partition(":")
     if not separator or not place:
         raise BadOption(f"{address!r} is no coordinator address: write file:PATH")
+    if "\0" in place:
+        raise BadOption(f"{address!r} is no file:PATH: no path holds a zero byte")
     if scheme != "file":
         raise BadOption(f"no coordinator of kind {scheme!r}: this version knows file:PATH")
     return FileCoordinator(host, os.path.abspath(place))

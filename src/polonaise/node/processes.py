@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
+from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AlreadyInitialized, BadOption, NotInitialized
 from polonaise.host import Host
@@ -37,6 +38,20 @@ async def run_storage(host: Host, settings: StorageSettings, ready: Ready) -> No
         await node.close()
 
 
+async def cluster_at(coordinator: Coordinator, storage: tuple[StorageId, ...], partitions: int) -> ClusterDescription:
+    """The cluster that is there, or else a new one of these."""
+    try:
+        return await coordinator.describe()
+    except NotInitialized:
+        pass
+    description = ClusterDescription(secrets.token_bytes(16), partitions, storage)
+    try:
+        await coordinator.initialize(description)
+    except AlreadyInitialized:
+        return await coordinator.describe()
+    return description
+
+
 async def run_server(
     host: Host,
     coordinator_address: str,
@@ -50,16 +65,13 @@ async def run_server(
         check_storage_address(address)  # before it is in the description of a cluster for good
     parse_address(settings.listen)  # before a cluster is made by a server that can't serve it
     coordinator = coordinator_at(host, coordinator_address)
-    try:
-        description = await coordinator.describe()
-    except NotInitialized:
-        if not storage:
-            raise BadOption("no cluster here yet: name its storage nodes with --storage A,B,C") from None
-        description = ClusterDescription(secrets.token_bytes(16), partitions or 1, storage)
+    if storage:
+        description = await cluster_at(coordinator, storage, partitions or 1)
+    else:
         try:
-            await coordinator.initialize(description)
-        except AlreadyInitialized:
             description = await coordinator.describe()
+        except NotInitialized:
+            raise BadOption("no cluster here yet: name its storage nodes with --storage A,B,C") from None
     if partitions is not None and partitions != description.partitions:
         raise BadOption(
             f"this cluster has {description.partitions} partitions for good; --partitions names {partitions}"

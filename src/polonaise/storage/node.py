@@ -166,7 +166,7 @@ class StorageNode:
         slot = await control.load(partition)
         if slot is None:
             slot = await control.create(partition)
-        settings = LogSettings(segment_bytes_max=self._settings.segment_bytes_max)
+        settings = LogSettings(self._settings.segment_bytes_max, self._settings.segment_batches_max)
         return await PartitionLog.open(self._host, control.partition_directory(partition), slot, settings, self._cache)
 
     async def _opened_control(self) -> ControlFile:

@@ -20,6 +20,7 @@ class StorageSettings:
     connections_bytes_max: int = 192 * 1024 * 1024
     """Unfinished frames and untaken answers of all servers together; above it the greediest are cut off."""
     segment_bytes_max: int = 256 * 1024 * 1024
+    segment_batches_max: int = 262_144
     partitions_max: int = 4_096
     queue_bytes_max: int = 64 * 1024 * 1024
     """Messages of one partition that wait for the disk; above it the connections that send them are not read."""

@@ -1,0 +1,152 @@
+"""How fast is an embedded log? One process that hosts it and appends; every commit synced.
+
+    python benchmarks/embedded.py [--seconds 10] [--runs 3] [--write]
+
+Measures the time from `connect` on an empty directory to the first commit, appends with one and three storage
+directories, and how long another process takes over after a kill, also when the last segment is full of small
+batches. With `--write` the figures replace the ones in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import platform
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import uvloop
+
+import polonaise
+from append import DOCUMENT, Result, append_load, fdatasync_s
+
+BEGIN, END = "<!-- benchmarks/embedded.py: begin -->", "<!-- benchmarks/embedded.py: end -->"
+OUTSTANDING = (1, 64, 1_024)
+FIRST_COMMITS = 9
+TAKE_OVERS = 9
+SINGLE = 30_000
+"""Commits of one transaction each: nearly as many as a segment of an embedded log takes."""
+
+
+@dataclass
+class Figures:
+    """What was measured; times in seconds."""
+
+    fdatasync_s: float = 0.0
+    first_commit_s: dict[int, float] = field(default_factory=dict)
+    """By storage directories."""
+    loads: dict[tuple[int, int], Result] = field(default_factory=dict)
+    """By storage directories and appends outstanding."""
+    take_over_s: dict[int, list[float]] = field(default_factory=dict)
+    """By commits in the log."""
+
+
+async def first_commit_s(directory: Path, storage: int) -> float:
+    began = time.perf_counter()
+    async with polonaise.connect(f"embedded:{directory}?storage={storage}") as log:
+        await log.append(b"first", partition=0)
+        return time.perf_counter() - began
+
+
+def host(directory: Path, transactions: int, ready: Connection) -> None:
+    """A process that hosts until it is killed."""
+
+    async def serve() -> None:
+        async with polonaise.connect(f"embedded:{directory}") as log:
+            for _ in range(transactions):
+                await log.append(bytes(100), partition=0)
+            ready.send(None)
+            await asyncio.get_running_loop().create_future()
+
+    uvloop.run(serve())
+
+
+async def take_over_s(directory: Path, transactions: int) -> float:
+    """From the kill of the host to the first commit that was asked for after it, by a process that was attached."""
+    spawn = multiprocessing.get_context("spawn")
+    ready, said = spawn.Pipe()
+    process = spawn.Process(target=host, args=(directory, transactions, said))
+    process.start()
+    await asyncio.to_thread(ready.recv)
+    async with polonaise.connect(f"embedded:{directory}") as log:
+        await log.append(b"attached", partition=0)
+        process.kill()
+        began = time.perf_counter()
+        await log.run(lambda tx: tx.append(b"after"), partition=0)
+        took_s = time.perf_counter() - began
+    process.join()
+    return took_s
+
+
+async def measure(seconds: float, runs: int) -> Figures:
+    figures = Figures()
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        figures.fdatasync_s = fdatasync_s(root)
+        for storage in (1, 3):
+            times = [await first_commit_s(root / f"first-{storage}-{n}", storage) for n in range(FIRST_COMMITS)]
+            figures.first_commit_s[storage] = statistics.median(times)
+            print(f"first commit, {storage} storage: {1e3 * figures.first_commit_s[storage]:.0f} ms", flush=True)
+            for outstanding in OUTSTANDING:
+                results: list[Result] = []
+                for run in range(runs):
+                    directory = root / f"load-{storage}-{outstanding}-{run}"
+                    async with polonaise.connect(f"embedded:{directory}?storage={storage}") as log:
+                        await log.append(b"first", partition=0)
+                        results.append(await append_load(log, outstanding, seconds))
+                best = max(results, key=lambda result: result.per_second)
+                figures.loads[storage, outstanding] = best
+                print(f"{storage} storage, {outstanding} outstanding: {best.per_second:,.0f}/s", flush=True)
+        for transactions in (1, SINGLE):
+            count = TAKE_OVERS if transactions == 1 else 3
+            figures.take_over_s[transactions] = sorted(
+                [await take_over_s(root / f"take-over-{transactions}-{n}", transactions) for n in range(count)]
+            )
+            told = ", ".join(f"{1e3 * took_s:.0f}" for took_s in figures.take_over_s[transactions])
+            print(f"take-over after {transactions:,} commits: {told} ms", flush=True)
+    return figures
+
+
+def table(figures: Figures, seconds: float, runs: int) -> list[str]:
+    lines = [
+        f"`python benchmarks/embedded.py --seconds {seconds:g} --runs {runs} --write` on {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}; best of {runs} runs of {seconds:g} s.",
+        f"Floor in the same run: one fdatasync {1e3 * figures.fdatasync_s:.3f} ms.",
+        "",
+        "| storage directories | load | transactions/s | median ms | p99 ms |",
+        "| ---: | --- | ---: | ---: | ---: |",
+    ]
+    for (storage, outstanding), load in figures.loads.items():
+        speed = f"{load.per_second:,.0f} | {load.p50_ms:.2f} | {load.p99_ms:.2f}"
+        lines.append(f"| {storage} | {outstanding:,} outstanding | {speed} |")
+    lines += ["", "| from connecting to an empty directory to the first commit | median ms |", "| --- | ---: |"]
+    lines += [f"| {n} storage | {1e3 * took_s:.0f} |" for n, took_s in figures.first_commit_s.items()]
+    lines += ["", "| take-over after kill -9 of the host | median ms | longest ms |", "| --- | ---: | ---: |"]
+    lines += [
+        f"| {n:,} commits in the last segment | {1e3 * statistics.median(took):.0f} | {1e3 * took[-1]:.0f} |"
+        for n, took in figures.take_over_s.items()
+    ]
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
+    options = parser.parse_args()
+    figures = uvloop.run(measure(options.seconds, options.runs))
+    if options.write:
+        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
+        lines = [BEGIN, *table(figures, options.seconds, options.runs), END]
+        DOCUMENT.write_text(before + "\n".join(lines) + rest.partition(END)[2])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""The embedded log: a whole cluster in one directory, hosted by one of the processes that have it open.
+
+::
+
+    <directory>/
+      polonaise-embedded      says what the directory is, and of which format
+      host.lock               locked for as long as a process hosts; holds its process id
+      coordinator/            the coordinator, as `coordination.file` keeps it
+      storage-<n>/            the directory of storage node n
+      sockets/                where the nodes listen; means nothing while nobody hosts
+
+The host runs the nodes of any other cluster, all of them in one event loop. Everybody, the host's own application
+included, is their client through the sockets. `node.seat` decides which process hosts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import posixpath
+import secrets
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl
+
+from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination.values import ClusterDescription
+from polonaise.errors import BadOption, ConnectionLost, NotEmbeddedLog, NotFound, UnsupportedFormat
+from polonaise.host import Disk, Host, ProtocolFactory
+from polonaise.host.real import RealHost
+from polonaise.host.socketdirectory import SocketDirectory
+from polonaise.node.processes import cluster_at
+from polonaise.server.node import Server
+from polonaise.server.settings import ServerSettings
+from polonaise.storage.node import StorageNode
+from polonaise.storage.settings import StorageSettings
+
+_log = logging.getLogger(__name__)
+
+SCHEME: Final = "embedded:"
+FORMAT: Final = 1
+HOST_LOCK: Final = "host.lock"
+STORAGE_MAX: Final = 7
+PARTITIONS_MAX: Final = 4_096
+SEGMENT_BYTES_MAX: Final = 32 * 1024 * 1024
+SEGMENT_BATCHES_MAX: Final = 32_768
+"""Smaller than elsewhere: who takes over reads what the last segment's index does not cover, all of it when registers
+changed there, and is waited for."""
+
+_MARKER: Final = "polonaise-embedded"
+_UNFINISHED: Final = _MARKER + ".new"
+_COORDINATOR: Final = "coordinator"
+_SOCKETS: Final = "sockets"
+_USAGE: Final = "write embedded:PATH, with ?storage=3, partitions=4 or host=no after it (joined by &) as needed"
+
+
+class EmbeddedAddress(NamedTuple):
+    """`embedded:PATH?…`, read."""
+
+    directory: str
+    """Absolute."""
+    storage: int | None = None
+    """How many storage directories; None for as many as there are, 1 in a new log."""
+    partitions: int | None = None
+    """How many partitions; None as for `storage`."""
+    may_host: bool = True
+
+    def check(self, description: ClusterDescription) -> None:
+        """Raises `BadOption` when the log is another one than the address speaks of."""
+        for option, wanted, there in (
+            ("storage", self.storage, len(description.storage)),
+            ("partitions", self.partitions, description.partitions),
+        ):
+            if wanted is not None and wanted != there:
+                raise BadOption(
+                    f"the log in {self.directory} was made with {option}={there}, for good; the address says "
+                    f"{option}={wanted}: leave it out, or choose another directory for another log"
+                )
+
+
+def parse_embedded(address: str) -> EmbeddedAddress:
+    """Read an address. Raises `BadOption`, which says what is wrong with it."""
+    path, _, query = address.removeprefix(SCHEME).partition("?")
+    if not path or "\0" in path:
+        raise BadOption(f"{address!r} names no directory: {_USAGE}")
+    options: dict[str, str] = {}
+    for option, value in parse_qsl(query, keep_blank_values=True):
+        if option not in ("storage", "partitions", "host") or option in options:
+            raise BadOption(f"{address!r}: {option!r} is not known, or said twice: {_USAGE}")
+        options[option] = value
+    host = options.get("host", "yes")
+    if host not in ("yes", "no"):
+        raise BadOption(f"{address!r}: host={host!r} can't be meant: host=no only attaches, host=yes may host as well")
+    return EmbeddedAddress(
+        os.path.abspath(path),
+        _count(address, options, "storage", STORAGE_MAX),
+        _count(address, options, "partitions", PARTITIONS_MAX),
+        host == "yes",
+    )
+
+
+def _count(address: str, options: dict[str, str], option: str, most: int) -> int | None:
+    text = options.get(option)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
+        raise BadOption(f"{address!r}: {option}={text} can't be meant: a number from 1 to {most}")
+    return int(text)
+
+
+# ---------------------------------------------------------------------- the directory
+
+
+def lock_path(directory: str) -> str:
+    return posixpath.join(directory, HOST_LOCK)
+
+
+def coordinator_of(host: Host, directory: str) -> FileCoordinator:
+    return FileCoordinator(host, posixpath.join(directory, _COORDINATOR))
+
+
+async def is_log(disk: Disk, directory: str) -> bool:
+    """Whether there is an embedded log; False where one may be made.
+
+    Raises `NotEmbeddedLog`, `UnsupportedFormat`, and what the disk says.
+    """
+    try:
+        names = await disk.list(directory)
+    except NotFound:
+        return False
+    if _MARKER in names:
+        file = await disk.open(posixpath.join(directory, _MARKER))
+        try:
+            _check_marker(directory, await file.read(0, 256))
+        finally:
+            await file.close()
+        return True
+    # Whoever began to make one and died has left no more than this.
+    others = sorted(set(names) - {HOST_LOCK, _UNFINISHED})
+    if others:
+        raise NotEmbeddedLog(
+            f"{directory} is not an embedded log and not empty (it holds {', '.join(others[:3])}): nothing was "
+            "touched; choose an empty or a new directory, or for the coordinator of a cluster write file:PATH"
+        )
+    return False
+
+
+def _check_marker(directory: str, raw: bytes) -> None:
+    words = raw.decode("ascii", "replace").split()
+    if len(words) != 2 or words[0] != _MARKER or not words[1].isdigit():
+        raise NotEmbeddedLog(
+            f"{directory}/{_MARKER} does not read as this version or any other writes it: nothing was touched; "
+            "restore the directory from a backup, or choose another one"
+        )
+    if words[1] != str(FORMAT):
+        raise UnsupportedFormat(
+            f"{directory} is an embedded log of format {words[1]}; this version of Polonaise reads format {FORMAT}: "
+            "run the version that wrote it, or a newer one"
+        )
+
+
+async def _make(disk: Disk, directory: str) -> None:
+    """Make the directory an embedded log's, durably. With the host's lock held."""
+    unfinished = posixpath.join(directory, _UNFINISHED)
+    file = await disk.open(unfinished, create=True)
+    try:
+        await file.truncate(0)
+        await file.write(0, [f"{_MARKER} {FORMAT}\n".encode()], sync=True)
+    finally:
+        await file.close()
+    await disk.rename(unfinished, posixpath.join(directory, _MARKER))
+    await disk.sync_directory(directory)
+
+
+async def _clear_sockets(disk: Disk, directory: str) -> None:
+    """With the host's lock held, sockets here are those of the dead, even where a forked child has them open."""
+    sockets = posixpath.join(directory, _SOCKETS)
+    await disk.make_directory(sockets)
+    for name in await disk.list(sockets):
+        await disk.remove(posixpath.join(sockets, name))
+
+
+# ---------------------------------------------------------------------- the machine
+
+
+class EmbeddedSockets(SocketDirectory):
+    """The network of an embedded log."""
+
+    def __init__(self, directory: str, machine: RealHost) -> None:
+        super().__init__(posixpath.join(directory, _SOCKETS), machine.network)
+        self._log_directory = directory
+
+    async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        try:
+            return await super().connect(address, factory)
+        except ConnectionLost as error:
+            raise ConnectionLost(
+                f"nobody hosts the embedded log in {self._log_directory} at the moment; an application that has it "
+                f"open without host=no takes over within about a second ({error.text})"
+            ) from error
+
+
+class NodesStopped(BaseException):
+    """Ends whatever found the mistake, past everything that handles faults."""
+
+
+class EmbeddedHost(RealHost):
+    """The machine of nodes inside of an application, which is not theirs to stop: `fail` stops the nodes alone."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__()
+        self.network = EmbeddedSockets(directory, self)
+        self.failure: BaseException | None = None
+        """Why the nodes stopped themselves."""
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the nodes as the end of their process would: they reach the disk no more, and their loop ends."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        _log.critical("the embedded log stops here: %s", error, exc_info=error)
+        self.cut_off_disk()
+        asyncio.get_running_loop().stop()
+        raise NodesStopped
+
+
+# ---------------------------------------------------------------------- the nodes
+
+
+async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callable[[], None]) -> None:
+    """Run the nodes of the log until cancelled; makes the log if there is none. With the host's lock held.
+
+    `started` is called when the nodes serve. Raises what is wrong with the directory.
+    """
+    directory = address.directory
+    if not await is_log(host.disk, directory):
+        await _make(host.disk, directory)
+    await _clear_sockets(host.disk, directory)
+    async with contextlib.AsyncExitStack() as closing:
+        coordinator = coordinator_of(host, directory)
+        closing.push_async_callback(coordinator.close)
+        names = tuple(f"unix:storage-{number}" for number in range(address.storage or 1))
+        description = await cluster_at(coordinator, names, address.partitions or 1)
+        address.check(description)
+        for number, name in enumerate(description.storage):
+            settings = StorageSettings(
+                directory=posixpath.join(directory, f"storage-{number}"),
+                listen=name,
+                cluster_key=description.key,
+                segment_bytes_max=SEGMENT_BYTES_MAX,
+                segment_batches_max=SEGMENT_BATCHES_MAX,
+            )
+            node = StorageNode(host, settings)
+            await node.start()
+            closing.push_async_callback(node.close)
+        # A name of its own in each life: connections to an earlier host's are never taken for this one's.
+        server = Server(host, coordinator, ServerSettings(listen=f"unix:server-{secrets.token_hex(4)}"))
+        closing.push_async_callback(server.close)
+        await server.start()
+        started()
+        await asyncio.get_running_loop().create_future()

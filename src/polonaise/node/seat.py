@@ -1,0 +1,217 @@
+"""Which process hosts an embedded log: whoever holds the lock, and the next one when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from polonaise.errors import DirectoryInUse, HostFailed, PolonaiseError, Retry
+from polonaise.host.files import try_lock
+from polonaise.host.real import loop_factory, stop_at_mistakes
+from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped, host_log, lock_path
+
+_log = logging.getLogger(__name__)
+
+WATCH_S: Final = 0.1
+"""How often a process looks whether the host is gone, about: a take-over begins so much later at most."""
+_RETRY_S_MAX: Final = 2.0
+_LEFTOVERS_S: Final = 5.0
+"""How long locks inside of the directory may outlive the host's: a dying process gives its files up one by one."""
+_CANCELS_MAX: Final = 20
+
+OnFailure: TypeAlias = Callable[[PolonaiseError], None]
+Identity: TypeAlias = tuple[int, int]
+
+
+class Seat:
+    """One process's place at one directory, shared by all its logs there: a thread that hosts while it has the lock.
+
+    A thread with an event loop of its own, so that an application that keeps its loop busy does not hold up the
+    others. Use `take` and `leave`.
+    """
+
+    def __init__(self, identity: Identity, address: EmbeddedAddress) -> None:
+        self._identity = identity
+        self._address = address
+        self._stopping = threading.Event()
+        self._guard = threading.Lock()
+        self._cancel: Callable[[], None] | None = None
+        self._pause_s = WATCH_S
+        self._users = 0
+        self.listeners: list[OnFailure] = []
+        """Told, in the seat's thread, when this process can't host any more for a reason that does not pass."""
+        self.settled: Future[None] = Future()
+        """Done once somebody is known to host, this process or another; or else why this one can't."""
+        self.failure: PolonaiseError | None = None
+        """Why this seat neither hosts nor watches any more."""
+        self._thread = threading.Thread(target=self._run, name=f"host {address.directory}", daemon=True)
+
+    def _close(self) -> None:
+        self._stopping.set()
+        with self._guard:
+            if self._cancel is not None:
+                self._cancel()
+        self._thread.join()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        path = lock_path(self._address.directory)
+        while self.failure is None and not self._stopping.is_set():
+            try:
+                lock = try_lock(path)
+            except DirectoryInUse:
+                self._pause_s = WATCH_S
+                self._settle()
+            except PolonaiseError as error:
+                # Who has the log open already can go on without hosting it.
+                self._failed(error, passes=self.settled.done())
+            else:
+                try:
+                    self._host_with(path)
+                except PolonaiseError as error:
+                    self._failed(error, passes=self.settled.done() and error.retry is Retry.AGAIN)
+                finally:
+                    lock.release()
+            self._stopping.wait(self._pause_s * random.uniform(0.5, 1.5))
+
+    def _host_with(self, lock_path: str) -> None:
+        with contextlib.suppress(OSError):  # for whoever looks for the host; nothing rests on it
+            Path(lock_path).write_text(f"{os.getpid()}\n")
+        give_up_s = time.monotonic() + _LEFTOVERS_S
+        while True:
+            try:
+                self._host()
+                return
+            except DirectoryInUse:
+                if time.monotonic() >= give_up_s or self._stopping.wait(WATCH_S / 2):
+                    raise
+
+    def _host(self) -> None:
+        """Run the nodes until the seat is left, or they fail."""
+        host = EmbeddedHost(self._address.directory)
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                try:
+                    runner.run(self._until_left(host))
+                except (RuntimeError, NodesStopped):
+                    if host.failure is None:  # or else: the loop was stopped
+                        raise
+                    _end_all_tasks(runner.get_loop())
+        except OSError as error:
+            raise HostFailed(f"this process can't have another event loop: {error}") from error
+        finally:
+            host.close()
+        if host.failure is not None:
+            raise HostFailed(
+                f"the nodes of the log in {self._address.directory} stopped themselves in this process, what was "
+                f"acknowledged is safe: {host.failure}; see the log, mend the cause, and open the log again"
+            ) from host.failure
+
+    async def _until_left(self, host: EmbeddedHost) -> None:
+        loop = asyncio.get_running_loop()
+        stop_at_mistakes(loop, host)
+        nodes = asyncio.ensure_future(host_log(host, self._address, self._started))
+        with self._guard:
+            self._cancel = lambda: _cancel_in(loop, nodes)
+        if self._stopping.is_set():
+            nodes.cancel()
+        try:
+            await asyncio.wait([nodes])
+        finally:
+            with self._guard:
+                self._cancel = None
+        error = None if nodes.cancelled() else nodes.exception()
+        if isinstance(error, PolonaiseError):
+            raise error
+        if error is not None:
+            host.fail(error)
+
+    def _started(self) -> None:
+        _log.info("this process (%d) hosts the log in %s", os.getpid(), self._address.directory)
+        self._pause_s = WATCH_S
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    def _failed(self, error: PolonaiseError, *, passes: bool) -> None:
+        if passes:
+            _log.warning("this process can't host the log in %s: %s", self._address.directory, error)
+            self._pause_s = min(2 * self._pause_s, _RETRY_S_MAX)
+            return
+        self.failure = error
+        with _guard:
+            if _seats.get(self._identity) is self:
+                del _seats[self._identity]
+        if not self.settled.done():
+            self.settled.set_exception(error)
+        for listener in list(self.listeners):
+            listener(error)
+
+
+def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel until none is left: without their disk, tasks that clean up behind themselves may wait for ever."""
+    for _ in range(_CANCELS_MAX):
+        tasks = asyncio.all_tasks(loop)
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(tasks, timeout=0.05))
+    _log.error("tasks of the nodes do not end: %s", ", ".join(sorted(task.get_name() for task in tasks)))
+
+
+def _cancel_in(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+        loop.call_soon_threadsafe(task.cancel)
+
+
+# ---------------------------------------------------------------------- the seats of this process
+
+_guard = threading.Lock()
+_seats: dict[Identity, Seat] = {}
+
+
+def take(address: EmbeddedAddress) -> Seat:
+    """This process's seat at the directory, which is there. Goes with a `leave`."""
+    status = os.stat(address.directory)
+    identity = (status.st_dev, status.st_ino)
+    with _guard:
+        seat = _seats.get(identity)
+        if seat is None:
+            seat = _seats[identity] = Seat(identity, address)
+            seat._thread.start()
+        seat._users += 1
+        return seat
+
+
+def leave(seat: Seat) -> None:
+    """Hosts no more when this was the last log of the process there; returns when the nodes have stopped."""
+    with _guard:
+        seat._users -= 1
+        if seat._users:
+            return
+        if _seats.get(seat._identity) is seat:
+            del _seats[seat._identity]
+    seat._close()
+
+
+def _disown() -> None:
+    """A forked child has none of its parent's threads: it hosts nothing, and takes seats of its own."""
+    global _guard
+    _guard = threading.Lock()
+    _seats.clear()
+
+
+os.register_at_fork(after_in_child=_disown)

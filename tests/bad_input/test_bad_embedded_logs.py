@@ -1,0 +1,231 @@
+"""An embedded log's address, or its directory, that is not as it should be: a fault with a code and advice, and
+nothing in the directory is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import polonaise
+from polonaise.errors import (
+    AccessDenied,
+    AppendExpired,
+    AppendUnknown,
+    BadOption,
+    CoordinatorDamaged,
+    CoordinatorUnavailable,
+    DirectoryInUse,
+    DiskFull,
+    NotADirectory,
+    NotEmbeddedLog,
+    NotInitialized,
+    PolonaiseError,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
+from polonaise.host.files import try_lock
+from polonaise.node import seat
+
+SERVED_S = 60.0
+
+
+async def opened(address: str) -> None:
+    async with polonaise.connect(address) as log:
+        await log.append(b"x", partition=0)
+
+
+async def refuses(address: str, kind: type[PolonaiseError], naming: str) -> None:
+    with pytest.raises(kind, match=naming) as told:
+        await opened(address)
+    assert told.value.code == kind.code
+    assert not seat._seats
+
+
+def contents(directory: Path) -> dict[str, bytes | None]:
+    """Everything below it. Sockets and the host's lock mean nothing while nobody hosts."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in sorted(directory.rglob("*"))
+        if path.parent.name != "sockets" and path.name not in ("sockets", "host.lock")
+    }
+
+
+# ---------------------------------------------------------------------- the address
+
+
+@pytest.mark.parametrize(
+    ("rest", "naming"),
+    [
+        ("", "names no directory"),
+        ("?storage=3", "names no directory"),
+        ("a\0b", "names no directory"),
+        ("{}?storage=0", "1 to 7"),
+        ("{}?storage=-1", "1 to 7"),
+        ("{}?storage=many", "1 to 7"),
+        ("{}?storage=", "1 to 7"),
+        ("{}?storage=8", "1 to 7"),
+        ("{}?partitions=4097", "1 to 4096"),
+        ("{}?partitions=²", "1 to 4096"),
+        ("{}?host=perhaps", "host=no"),
+        ("{}?color=red", "'color' is not known"),
+        ("{}?storage=1&storage=3", "said twice"),
+    ],
+)
+async def test_an_address_that_cannot_be_meant(tmp_path: Path, rest: str, naming: str) -> None:
+    await refuses("embedded:" + rest.format(tmp_path / "new"), BadOption, naming)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("made", "asked"), [("storage=1", "storage=3"), ("partitions=2", "partitions=4")])
+async def test_another_size_than_the_log_was_made_with(tmp_path: Path, made: str, asked: str) -> None:
+    await opened(f"embedded:{tmp_path}?{made}")
+    await refuses(f"embedded:{tmp_path}?{asked}", BadOption, "for good")
+    async with polonaise.connect(f"embedded:{tmp_path}"):
+        with pytest.raises(BadOption, match="for good"):
+            await opened(f"embedded:{tmp_path}?{asked}&host=no")
+
+
+async def test_no_log_where_a_process_only_attaches(tmp_path: Path) -> None:
+    await refuses(f"embedded:{tmp_path / 'nowhere'}?host=no", NotInitialized, "leave host=no out")
+    await refuses(f"embedded:{tmp_path}?host=no", NotInitialized, "leave host=no out")
+    assert contents(tmp_path) == {}
+
+
+# ---------------------------------------------------------------------- the directory
+
+
+async def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    await refuses(f"embedded:{file}", NotADirectory, "is not a directory")
+    await refuses(f"embedded:{file / 'below'}", NotADirectory, "is not a directory")
+    assert file.read_text() == "mine"
+
+
+async def test_a_directory_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    await refuses(f"embedded:{tmp_path}", NotEmbeddedLog, r"thesis\.txt")
+    assert contents(tmp_path) == {"thesis.txt": b"mine"}
+
+
+async def test_a_coordinators_directory(tmp_path: Path) -> None:
+    await opened(f"embedded:{tmp_path / 'log'}")
+    await refuses(f"embedded:{tmp_path / 'log' / 'coordinator'}", NotEmbeddedLog, "file:PATH")
+
+
+async def test_a_directory_of_another_version(tmp_path: Path) -> None:
+    await opened(f"embedded:{tmp_path}")
+    (tmp_path / "polonaise-embedded").write_text("polonaise-embedded 2\n")
+    before = contents(tmp_path)
+    await refuses(f"embedded:{tmp_path}", UnsupportedFormat, "format 2")
+    await refuses(f"embedded:{tmp_path}?host=no", UnsupportedFormat, "format 2")
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff\0garbage", b"polonaise-embedded", b"polonaise-embedded one\n", b"x" * 500])
+async def test_a_marker_that_does_not_read(tmp_path: Path, raw: bytes) -> None:
+    await opened(f"embedded:{tmp_path}")
+    (tmp_path / "polonaise-embedded").write_bytes(raw)
+    before = contents(tmp_path)
+    await refuses(f"embedded:{tmp_path}", NotEmbeddedLog, "nothing was touched")
+    assert contents(tmp_path) == before
+
+
+async def test_a_damaged_coordinator(tmp_path: Path) -> None:
+    await opened(f"embedded:{tmp_path}")
+    description = tmp_path / "coordinator" / "description"
+    description.write_bytes(description.read_bytes()[:-1])
+    before = contents(tmp_path)
+    await refuses(f"embedded:{tmp_path}", CoordinatorDamaged, "restore")
+    assert contents(tmp_path) == before
+
+
+async def test_a_storage_directory_of_another_log(tmp_path: Path) -> None:
+    await opened(f"embedded:{tmp_path / 'a'}")
+    await opened(f"embedded:{tmp_path / 'b'}")
+    (tmp_path / "a" / "storage-0").rename(tmp_path / "aside")
+    (tmp_path / "b" / "storage-0").rename(tmp_path / "a" / "storage-0")
+    before = contents(tmp_path / "a" / "storage-0")
+    await refuses(f"embedded:{tmp_path / 'a'}", WrongClusterKey, "cluster")
+    assert contents(tmp_path / "a" / "storage-0") == before
+
+
+async def test_a_storage_directory_that_another_process_has_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seat, "_LEFTOVERS_S", 0.2)
+    await opened(f"embedded:{tmp_path}")
+    lock = try_lock(str(tmp_path / "storage-0" / "disk.lock"))
+    await refuses(f"embedded:{tmp_path}", DirectoryInUse, "storage-0")
+    lock.release()
+    await opened(f"embedded:{tmp_path}")
+
+
+# ---------------------------------------------------------------------- the machine
+
+
+@contextlib.contextmanager
+def unprivileged() -> Iterator[None]:
+    """Not as root, whom nothing is forbidden."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+async def test_no_permission(tmp_path: Path) -> None:
+    await opened(f"embedded:{tmp_path / 'log'}")  # what is imported later may be out of reach
+    os.chmod(tmp_path / "log", 0o500)
+    os.chmod(tmp_path, 0o500)
+    with unprivileged():
+        await refuses(f"embedded:{tmp_path / 'log'}", AccessDenied, "let the user of this process")
+        await refuses(f"embedded:{tmp_path / 'new'}", AccessDenied, "let the user of this process")
+    os.chmod(tmp_path, 0o700)
+    os.chmod(tmp_path / "log", 0o700)
+    await opened(f"embedded:{tmp_path / 'log'}")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for very little."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs to mount a small file system")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+async def test_a_disk_that_is_full_from_the_start(small: Path) -> None:
+    (small / "filler").write_bytes(bytes(512 * 1024 - 4096))
+    with pytest.raises((DiskFull, CoordinatorUnavailable), match="no space left"):
+        await opened(f"embedded:{small / 'log'}")
+    (small / "filler").unlink()
+    await opened(f"embedded:{small / 'log'}")
+
+
+async def test_a_disk_that_fills_up_loses_nothing_and_goes_on_when_there_is_room(small: Path) -> None:
+    (small / "filler").write_bytes(bytes(256 * 1024))
+    told: dict[int, bytes] = {}
+    async with polonaise.connect(f"embedded:{small / 'log'}") as log:
+        with contextlib.suppress(AppendExpired, AppendUnknown):
+            for number in range(200):
+                body = number.to_bytes(2, "big") * 2_000
+                receipt = await log.run(lambda tx, body=body: tx.append(body), partition=0, timeout=1.0)
+                told[receipt.id] = body
+        assert 0 < len(told) < 200
+        (small / "filler").unlink()
+        receipt = await log.run(lambda tx: tx.append(b"room"), partition=0, timeout=SERVED_S)
+        there = {tx.id: tx.data async for tx in log.read(0)}
+        assert all(there[id] == body for id, body in told.items())
+        assert there[receipt.id] == b"room"

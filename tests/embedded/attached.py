@@ -1,0 +1,57 @@
+"""A process that has an embedded log open and does what it is told: one line of JSON in, one out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import polonaise
+
+
+async def do(log: polonaise.Log, verb: str, given: Any) -> Any:
+    if verb == "append":
+        receipt = await log.run(lambda tx: tx.append(given.encode()), partition=0)
+        return receipt.id
+    if verb == "read":
+        return [tx.data.decode() async for tx in log.read(0)]
+    if verb == "block":
+        time.sleep(given)  # noqa: ASYNC251 - an application that does not share its loop is what is tried
+        return None
+    if verb == "fork":
+        child = os.fork()
+        if not child:
+            os.closerange(0, 2)  # or else its parent would seem to go on
+            time.sleep(given)  # noqa: ASYNC251 - it only has to outlive its parent
+            os._exit(0)
+        return child
+    if verb == "fork and append":
+        child = os.fork()
+        if not child:
+            try:
+                asyncio.run(append_one(sys.argv[1], given))
+            finally:
+                os._exit(0)
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: os.waitpid(child, 0)[1])
+    raise AssertionError(verb)
+
+
+async def append_one(address: str, body: str) -> None:
+    """In a process that was forked while its parent had the log open."""
+    async with polonaise.connect(address) as log:
+        await log.run(lambda tx: tx.append(body.encode()), partition=0, timeout=30)
+
+
+async def main(address: str) -> None:
+    loop = asyncio.get_running_loop()
+    async with polonaise.connect(address) as log:
+        print(json.dumps("open"), flush=True)  # noqa: T201
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            verb, given = json.loads(line)
+            print(json.dumps(await do(log, verb, given)), flush=True)  # noqa: T201
+
+
+asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,118 @@
+"""Processes that share an embedded log, and can be stopped and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from polonaise.errors import DirectoryInUse
+from polonaise.host.files import try_lock
+
+CAME_UP_S = 60.0
+"""Generous: a shared machine may take its time. What must be quick is measured and asserted on its own."""
+TAKE_OVER_S_MAX = 2.0
+CHILD = Path(__file__).with_name("attached.py")
+
+
+class Attached:
+    """A process with the log open."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    async def tell(self, verb: str, given: Any = None) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([verb, given]).encode() + b"\n")
+        await self._process.stdin.drain()
+
+    async def answer(self, within_s: float = CAME_UP_S) -> Any:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(within_s):
+            line = await self._process.stdout.readline()
+        assert line, "the process has ended"
+        return json.loads(line)
+
+    async def ask(self, verb: str, given: Any = None) -> Any:
+        await self.tell(verb, given)
+        return await self.answer()
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    async def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    async def close(self) -> int:
+        """Let it close its log; the exit status."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        async with asyncio.timeout(CAME_UP_S):
+            return await self._process.wait()
+
+
+class Processes:
+    """All that a test has started; none outlives it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._started: list[Attached] = []
+        self.strangers: list[int] = []
+        """Children of the processes, by pid."""
+
+    async def start(self, options: str = "", *, wait: bool = True) -> Attached:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(CHILD), f"embedded:{self.directory}{options}",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        attached = Attached(process)
+        self._started.append(attached)
+        if wait:
+            assert await attached.answer() == "open"
+        return attached
+
+    async def end(self) -> None:
+        for attached in self._started:
+            await attached.kill()
+        for pid in self.strangers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.asynccontextmanager
+async def processes(directory: Path) -> AsyncIterator[Processes]:
+    group = Processes(directory)
+    try:
+        yield group
+    finally:
+        await group.end()
+
+
+def host_of(directory: Path) -> int | None:
+    """The id of the process that hosts; None while nobody does."""
+    path = directory / "host.lock"
+    if not path.exists():
+        return None
+    try:
+        lock = try_lock(str(path))
+    except DirectoryInUse:
+        return int(path.read_text() or 0) or None
+    lock.release()
+    return None
+
+
+async def until_hosted_by(directory: Path, pid: int, within_s: float = CAME_UP_S) -> None:
+    deadline_s = time.monotonic() + within_s
+    while host_of(directory) != pid:
+        assert time.monotonic() < deadline_s, f"process {pid} does not host"
+        await asyncio.sleep(0.02)

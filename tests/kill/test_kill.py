@@ -1,0 +1,99 @@
+"""A short campaign of real kills, and the comparison tried on logs that are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from . import journal
+from .campaign import Campaign
+from .journal import Journal, Line, Reader
+from .ledger import Ledger, deposit, fold, transfer
+from .verdict import View, judge
+
+LOG = [deposit("a/1", 0, 10), deposit("b/1", 1, 4), transfer("a/2", 0, 1, 5)]
+LINES = [
+    Line(1.0, journal.ASK, "a/1", -1),
+    Line(1.1, journal.ASK, "b/1", -1),
+    Line(1.2, journal.ACK, "a/1", 0),
+    Line(1.3, journal.ASK, "a/2", -1),
+    Line(1.4, journal.ACK, "a/2", 2),
+    Line(1.5, journal.ASK, "a/3", -1),
+    Line(1.6, journal.FAIL, "a/3", -1),
+]
+
+
+@pytest.mark.slow
+async def test_twenty_kills_lose_nothing_and_double_nothing_and_another_host_is_there_in_time(tmp_path: Path) -> None:
+    with Campaign(tmp_path, seed=20) as campaign:
+        campaign.run(20)
+        await campaign.compare()
+    report = campaign.report
+    assert report.wrong == []
+    assert report.kills == report.unacknowledged == 20
+    assert report.take_overs_s
+    assert report.verdict.acknowledged > 100
+
+
+def test_a_log_that_is_as_was_told_has_nothing_wrong() -> None:
+    verdict = judge(LOG, LINES, {"a": View(2, fold(LOG)), "b": View(0, {0: 10})})
+    assert verdict.wrong == []
+    assert (verdict.asked, verdict.acknowledged, verdict.failed, verdict.unknown) == (4, 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("log", "naming"),
+    [
+        (LOG[:2], "a/2 was acknowledged as 2"),
+        ([LOG[0], LOG[2], LOG[1]], "a/2 was acknowledged as 2"),
+        ([*LOG, deposit("a/3", 0, 1)], "a/3 was reported failed"),
+        ([*LOG, deposit("b/1", 1, 4)], "b/1 is in the log 2 times"),
+        ([*LOG, deposit("c/9", 1, 4)], "nobody asked for it"),
+        ([*LOG[:2], transfer("a/2", 0, 1, 11)], "more than there was"),
+    ],
+)
+def test_a_log_that_is_not_as_was_told_is_found(log: list[bytes], naming: str) -> None:
+    wrong = judge(log, LINES, {}).wrong
+    assert any(naming in each for each in wrong), wrong
+
+
+@pytest.mark.parametrize("view", [View(1, fold(LOG)), View(2, fold([*LOG, LOG[1]])), View(3, fold(LOG))])
+def test_a_view_that_is_not_the_fold_of_the_log_is_found(view: View) -> None:
+    assert any("the view of a" in each for each in judge(LOG, LINES, {"a": view}).wrong)
+
+
+def test_a_journal_is_followed_line_by_line_and_a_torn_line_waits(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    reader = Reader(path)
+    assert reader.follow() == []
+    book = Journal(path)
+    book.write(journal.OPEN)
+    book.write(journal.ASK, "a/1")
+    with path.open("ab") as file:
+        file.write(b'[1.0, "ack", "a/')
+        file.flush()
+        assert [line.kind for line in reader.follow()] == [journal.OPEN, journal.ASK]
+        assert reader.pending == {"a/1"}
+        file.write(b'1", 0]\n')
+    assert [line.kind for line in reader.follow()] == [journal.ACK]
+    assert reader.pending == set()
+
+
+def test_a_ledger_refuses_a_transaction_that_it_has_applied_or_that_leaves_a_gap(tmp_path: Path) -> None:
+    from polonaise import Transaction
+
+    def tx(id: int) -> Transaction:
+        return Transaction(0, id, 0, deposit(f"x/{id}", 1, 5), 0, 1, 1, id)
+
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.apply(tx(0))
+    for id in (0, 2):
+        with pytest.raises(AssertionError):
+            ledger.apply(tx(id))
+    ledger.apply(tx(1))
+    ledger.close()
+    again = Ledger(tmp_path / "ledger.sqlite")
+    assert again.high_water_mark(0) == 1
+    assert again.balances() == {1: 10}
+    again.close()
