@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from polonaise.client.receipt import Receipt
     from polonaise.client.running import Outcome, OutcomeKind, Submission
     from polonaise.client.settings import ClientSettings
-    from polonaise.client.view import View
+    from polonaise.client.view import RunView, View
     from polonaise.errors import PolonaiseError, Retry
     from polonaise.log.batch import Batch
     from polonaise.terms import BodyForm, LockMode, Transaction
@@ -47,6 +47,7 @@ __all__ = [
     "Producer",
     "Receipt",
     "Retry",
+    "RunView",
     "Serializer",
     "Submission",
     "Transaction",
@@ -63,7 +64,7 @@ _HOMES = {
     "polonaise.client.receipt": ("Receipt",),
     "polonaise.client.running": ("Outcome", "OutcomeKind", "Submission"),
     "polonaise.client.settings": ("ClientSettings",),
-    "polonaise.client.view": ("View",),
+    "polonaise.client.view": ("RunView", "View"),
     "polonaise.errors": ("PolonaiseError", "Retry"),
     "polonaise.log.batch": ("Batch",),
     "polonaise.terms": ("BodyForm", "LockMode", "Transaction"),

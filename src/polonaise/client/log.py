@@ -30,7 +30,7 @@ from polonaise.client.receipt import Receipt
 from polonaise.client.routes import Routes
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import View
+from polonaise.client.view import View, close_view
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
     BadOption,
@@ -164,6 +164,8 @@ class Log:
             self._links.close()
         if ending:
             await asyncio.wait(ending)
+        if self._view is not None:
+            await close_view(self._view)
 
     def fail(self, error: BaseException) -> None:
         """Stop every partition because of a mistake of this library's own: nothing it says later is to be trusted."""
@@ -361,9 +363,11 @@ class Log:
         try:
             await appends.mark.wait(id, self._deadline_s(timeout))
         except TimeoutError:
+            trouble = appends.trouble or appends.mark.trouble
             raise DeadlineExceeded(
                 f"partition {appends.partition} is applied up to {appends.mark.value}, not {id}, after {timeout:g} s"
-            ) from appends.trouble
+                + (f": {trouble}" if trouble else "")
+            ) from trouble
 
     async def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
         """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition."""
@@ -481,9 +485,14 @@ class Log:
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
-        """Why a mounted partition is not ready at the moment; None if it is, or was never used."""
+        """Why a mounted partition is not ready, or its view gets no further, at the moment.
+
+        None if all is well, or the partition was never used.
+        """
         held = self._partitions.get(partition)
-        return None if held is None else held.appends.stopped or held.appends.trouble
+        if held is None:
+            return None
+        return held.appends.stopped or held.appends.trouble or held.appends.mark.trouble
 
 
 def _microseconds(since: int | datetime) -> int:
