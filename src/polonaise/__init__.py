@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from polonaise.errors import PolonaiseError, Retry
     from polonaise.log.batch import Batch
     from polonaise.terms import BodyForm, LockMode, Transaction
+    from polonaise.views.sql import SqlView
 
 __all__ = [
     "Batch",
@@ -49,6 +50,7 @@ __all__ = [
     "Retry",
     "RunView",
     "Serializer",
+    "SqlView",
     "Submission",
     "Transaction",
     "View",
@@ -68,6 +70,7 @@ _HOMES = {
     "polonaise.errors": ("PolonaiseError", "Retry"),
     "polonaise.log.batch": ("Batch",),
     "polonaise.terms": ("BodyForm", "LockMode", "Transaction"),
+    "polonaise.views.sql": ("SqlView",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

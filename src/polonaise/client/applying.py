@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 from polonaise.client.asking import Questions
 from polonaise.client.bodies import Bodies, Wanted
@@ -14,7 +14,7 @@ from polonaise.client.mounting import Form
 from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import View
+from polonaise.client.view import RunView, View
 from polonaise.client.waiting import AppliedMark
 from polonaise.errors import PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.host import Host
@@ -58,7 +58,7 @@ class Applier:
     def __init__(
         self,
         host: Host,
-        view: View,
+        view: View | RunView,
         partition: PartitionId,
         mark: AppliedMark,
         bodies: Bodies,
@@ -74,8 +74,6 @@ class Applier:
         self._backoff = Backoff(settings.retry_s_min, settings.retry_s_max)
         self._queue: deque[tuple[Batch, Wanted | None]] = deque()
         self._arrived = asyncio.Event()
-        self._apply_run: Callable[[Sequence[Transaction]], TransactionId | Awaitable[TransactionId]] | None
-        self._apply_run = getattr(view, "apply_run", None)
         self._singly_until = NO_TRANSACTION
         """A run up to here has failed: its transactions are offered one by one."""
         self.form = form
@@ -95,7 +93,7 @@ class Applier:
 
     async def apply_all(self) -> None:
         """Apply what arrives, for ever; a task of its own."""
-        apply = self._apply_each if self._apply_run is None else self._apply_together
+        apply = self._apply_together if hasattr(self._view, "apply_run") else self._apply_each
         while True:
             await self._arrived.wait()
             self._arrived.clear()
@@ -118,7 +116,7 @@ class Applier:
         """Apply the first batch, one transaction after the other, as far as the view takes them."""
         batch, wanted = self._queue[0]
         bodies = None if wanted is None else await wanted.bodies()
-        apply, reach = self._view.apply, self._mark.reach
+        apply, reach = cast(View, self._view).apply, self._mark.reach
         for tx in self._transactions(batch, bodies):
             try:
                 applied = apply(tx)
@@ -135,9 +133,8 @@ class Applier:
         run = await self._next_run()
         if not run:
             return
-        assert self._apply_run is not None
         try:
-            reached = self._apply_run(run)
+            reached = cast(RunView, self._view).apply_run(run)
             if not isinstance(reached, int):
                 reached = await reached
         except Exception as error:  # noqa: BLE001 - the application's own code; told to the application

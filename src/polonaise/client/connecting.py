@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from polonaise.client.log import Log, Partitioner, Serializer
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import View
+from polonaise.client.view import RunView, View
 from polonaise.coordination import Coordinator
 from polonaise.errors import BadOption
 from polonaise.host import Host
@@ -20,7 +20,7 @@ _FILE = "file:"
 async def connect(
     address: str,
     *,
-    view: View | None = None,
+    view: View | RunView | None = None,
     settings: ClientSettings | None = None,
     serializer: Serializer | None = None,
     partitioner: Partitioner | None = None,

@@ -30,7 +30,7 @@ from polonaise.client.receipt import Receipt
 from polonaise.client.routes import Routes
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import View, close_view
+from polonaise.client.view import RunView, View, close_view
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
     BadOption,
@@ -85,7 +85,7 @@ class Log:
         host: Host,
         coordinator: Coordinator,
         *,
-        view: View | None = None,
+        view: View | RunView | None = None,
         settings: ClientSettings | None = None,
         serializer: Serializer | None = None,
         partitioner: Partitioner | None = None,

@@ -42,11 +42,14 @@ class View(Protocol):
         """`apply` raised `error` for this transaction; only this partition waits."""
 
 
-class RunView(View, Protocol):
+class RunView(Protocol):
     """A view that takes several transactions at once, so that one atomic step of its store serves them all.
 
-    A view is one by having `apply_run`; the client then calls that and never `apply`.
+    A view is one by having `apply_run`; an `apply` that it may have is its own. Everything said of `View` holds.
     """
+
+    def high_water_mark(self, partition: PartitionId) -> TransactionId | Awaitable[TransactionId]:
+        """As `View.high_water_mark`."""
 
     def apply_run(self, run: Sequence[Transaction]) -> TransactionId | Awaitable[TransactionId]:
         """Apply transactions of one partition: one or more, strictly by id, without gaps. The mark reached.
@@ -59,8 +62,11 @@ class RunView(View, Protocol):
         reported to `failed` and offered again after a pause. So a view need not find out which one it could not take.
         """
 
+    def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
+        """As `View.failed`."""
 
-async def close_view(view: View) -> None:
+
+async def close_view(view: View | RunView) -> None:
     """Call the view's `close`, if it has one."""
     close = getattr(view, "close", None)
     if close is None:
