@@ -49,16 +49,13 @@ class Database:
         """A connection to apply with. Raises `ViewUnavailable` while there is none to be had, `ViewUnfit`."""
         db = self._connected()
         try:
+            if self.kind != SQLITE:
+                # Said in any case: an engine may be set to commit each statement by itself.
+                db.execution_options(isolation_level=self._isolation_level or db.get_isolation_level())
             # It lives as long as its worker: the application's pool shall neither miss it nor get its settings back.
             db.detach()
             if self.kind == SQLITE:
                 self._set_up_sqlite(db)
-            else:
-                level = self._isolation_level
-                if level is None and db.get_isolation_level() == "AUTOCOMMIT":
-                    level = db.default_isolation_level
-                if level is not None:
-                    db.execution_options(isolation_level=level)
             db.rollback()
         except BaseException:
             db.close()
@@ -117,6 +114,7 @@ class Writer:
         self.db = db
         self._is_sqlite = is_sqlite
         self._ours = True
+        self._meddled = False
         event.listen(db, "commit", self._check_end)
         event.listen(db, "rollback", self._check_end)
 
@@ -142,6 +140,9 @@ class Writer:
                 self._ours = True
             transaction.commit()
         except BaseException:
+            if self._meddled:
+                # SQLAlchemy believes the transaction to be over, which it is not: only closing rolls it back for sure.
+                self.close()
             with contextlib.suppress(SQLAlchemyError):
                 # A connection that can't even roll back is lost; the database rolls back by itself.
                 db.rollback()
@@ -149,6 +150,7 @@ class Writer:
 
     def _check_end(self, _: Connection) -> None:
         if not self._ours:
+            self._meddled = True
             raise BadOption(
                 "`apply` may not end its SQL transaction, which is committed together with the high-water mark: "
                 "remove commit() and rollback(); begin_nested() is allowed"
@@ -166,7 +168,7 @@ def _begin_sqlite(db: Connection, how: str) -> None:
 
 
 def _driver(db: Connection) -> sqlite3.Connection:
-    return cast(sqlite3.Connection, db.connection.driver_connection)
+    return cast(sqlite3.Connection, db.connection.dbapi_connection)
 
 
 def _engine_at(url: URL | str) -> Engine:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import Connection, Engine, MetaData
+from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -134,6 +134,11 @@ class SqlView:
                 return function(db, *args)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, call)
+
+    @property
+    def marks(self) -> Table:
+        """The table of high-water marks (`partition`, `high_water_mark`): for migrations and audits."""
+        return self._marks.table
 
     # ------------------------------------------------------------------ preparing
 
