@@ -46,6 +46,7 @@ async def test_catching_up_is_done_in_runs_and_live_ones_come_alone(world: World
 
 
 async def test_a_poison_transaction_is_named_and_stops_its_partition_alone(world: World, url: str) -> None:
+    open_accounts(url, 2)
     fill(world, 0, 20)
     fill(world, 1, 20)
     view = Bank(url)
@@ -90,6 +91,7 @@ async def test_a_database_that_goes_away_is_waited_for(world: World) -> None:
     try:
         server.start()
         url = server.database()
+        open_accounts(url, 2)
         view = Bank(url)
         client = await world.client(view=view)
         fill(world, 0, 10)
