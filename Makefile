@@ -41,6 +41,7 @@ model: $(STAMP) ## session start explored exhaustively over the production decis
 
 bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/append.py
+	$(BIN)/python benchmarks/views.py
 
 format: $(STAMP)
 	$(BIN)/ruff format src tests benchmarks examples
