@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from polonaise.client.receipt import Receipt
     from polonaise.client.running import Outcome, OutcomeKind, Submission
     from polonaise.client.settings import ClientSettings
-    from polonaise.client.view import View
+    from polonaise.client.view import RunView, View
     from polonaise.errors import PolonaiseError, Retry
     from polonaise.log.batch import Batch
     from polonaise.node.connecting import connect
     from polonaise.terms import BodyForm, LockMode, Transaction
+    from polonaise.views.sql import SqlView
 
 __all__ = [
     "Batch",
@@ -51,7 +52,9 @@ __all__ = [
     "Producer",
     "Receipt",
     "Retry",
+    "RunView",
     "Serializer",
+    "SqlView",
     "Submission",
     "Transaction",
     "View",
@@ -67,11 +70,12 @@ _HOMES = {
     "polonaise.client.receipt": ("Receipt",),
     "polonaise.client.running": ("Outcome", "OutcomeKind", "Submission"),
     "polonaise.client.settings": ("ClientSettings",),
-    "polonaise.client.view": ("View",),
+    "polonaise.client.view": ("RunView", "View"),
     "polonaise.errors": ("PolonaiseError", "Retry"),
     "polonaise.log.batch": ("Batch",),
     "polonaise.node.connecting": ("connect",),
     "polonaise.terms": ("BodyForm", "LockMode", "Transaction"),
+    "polonaise.views.sql": ("SqlView",),
 }
 _MODULES = ("blocking", "testing")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -331,6 +331,26 @@ class WrongEventLoop(PolonaiseError):
     code = "wrong_event_loop"
 
 
+class ViewUnavailable(PolonaiseError):
+    """A view's store can't be used at the moment, whatever the transaction: it is tried again until it can."""
+
+    code = "view_unavailable"
+    retry = Retry.AGAIN
+
+
+class ViewFailed(PolonaiseError):
+    """A view could not apply a transaction: its partition waits, and the view is tried again after a pause."""
+
+    code = "view_failed"
+    retry = Retry.AGAIN
+
+
+class ViewUnfit(PolonaiseError):
+    """A view's store is not what the view needs; the message says what to change there. The partition stops."""
+
+    code = "view_unfit"
+
+
 class Closed(PolonaiseError):
     """The client, log or connection was closed by this side."""
 

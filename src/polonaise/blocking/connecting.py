@@ -12,7 +12,7 @@ from polonaise.blocking.log import Log
 from polonaise.client.connected import Partitioner
 from polonaise.client.log import Serializer
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import View
+from polonaise.client.view import RunView, View
 from polonaise.errors import Closed
 from polonaise.node import connecting
 from polonaise.terms import BodyForm, PartitionId
@@ -23,7 +23,7 @@ T = TypeVar("T")
 def connect(
     address: str,
     *,
-    view: View | None = None,
+    view: View | RunView | None = None,
     settings: ClientSettings | None = None,
     serializer: Serializer | None = None,
     partitioner: Partitioner | None = None,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from polonaise.client.asking import Questions
 from polonaise.client.bodies import Bodies, Wanted
@@ -15,9 +15,9 @@ from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import View
+from polonaise.client.view import RunView, View
 from polonaise.client.waiting import AppliedMark
-from polonaise.errors import PolonaiseError
+from polonaise.errors import PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, TransactionId
@@ -55,14 +55,14 @@ class MarkOnly:
 
 
 class Applier:
-    """Applies one partition's feed to the view, one transaction at a time."""
+    """Applies one partition's feed to the view: one transaction at a time, or in runs where the view takes them."""
 
     begins_by = "the view to tell its high-water mark"
 
     def __init__(
         self,
         host: Host,
-        view: View,
+        view: View | RunView,
         partition: PartitionId,
         mark: AppliedMark,
         bodies: Bodies,
@@ -74,15 +74,19 @@ class Applier:
         self._partition = partition
         self._mark = mark
         self._bodies = bodies
+        self._settings = settings
         self._backoff = Backoff(settings.retry_s_min, settings.retry_s_max)
         self._queue: deque[tuple[Batch, Wanted | None]] = deque()
         self._arrived = asyncio.Event()
+        self._singly_until = NO_TRANSACTION
+        """A run up to here has failed: its transactions are offered one by one."""
         self.form = form
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
         """From the view's own mark."""
         mark = await self._views_mark()
+        self._mark.trouble = None
         self._mark.reach(mark)
         return mark
 
@@ -93,27 +97,30 @@ class Applier:
 
     async def apply_all(self) -> None:
         """Apply what arrives, for ever; a task of its own."""
+        apply = self._apply_together if hasattr(self._view, "apply_run") else self._apply_each
         while True:
             await self._arrived.wait()
             self._arrived.clear()
             while self._queue:
-                batch, wanted = self._queue[0]
                 try:
-                    done = await self._apply(batch, wanted)
+                    await apply()
                 except PolonaiseError as error:
                     self.mounting.stop(error)
                     return
-                if done and self._queue and self._queue[0][0] is batch:
-                    self._queue.popleft()
-                    self.mounting.taken(batch.length)
+                self._give_back()
                 await asyncio.sleep(0)
 
-    async def _apply(self, batch: Batch, wanted: Wanted | None) -> bool:
-        """Whether the batch is done with; False to begin with it again, or with what came in its place."""
-        if batch.last <= self._mark.value:
-            return True
+    def _give_back(self) -> None:
+        """Let go of the batches that are done with: the server may send as many bytes more."""
+        queue, mark = self._queue, self._mark.value
+        while queue and queue[0][0].last <= mark:
+            self.mounting.taken(queue.popleft()[0].length)
+
+    async def _apply_each(self) -> None:
+        """Apply the first batch, one transaction after the other, as far as the view takes them."""
+        batch, wanted = self._queue[0]
         bodies = None if wanted is None else await wanted.bodies()
-        apply, reach = self._view.apply, self._mark.reach
+        apply, reach = cast(View, self._view).apply, self._mark.reach
         for tx in self._transactions(batch, bodies):
             try:
                 applied = apply(tx)
@@ -121,34 +128,103 @@ class Applier:
                     await applied
             except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
                 await self._failed(tx.id, error)
-                return False
+                return
             reach(tx.id)
-        self._backoff.reset()
-        return True
+        self._went_well()
+
+    async def _apply_together(self) -> None:
+        """Apply what has queued up, within the bounds of a run."""
+        run = await self._next_run()
+        if not run:
+            return
+        try:
+            reached = cast(RunView, self._view).apply_run(run)
+            if not isinstance(reached, int):
+                reached = await reached
+        except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
+            if len(run) == 1 or isinstance(error, ViewUnavailable | ViewUnfit):
+                await self._failed(run[0].id, error)
+            else:
+                _log.info("the view failed on a run from %d of partition %d: %r", run[0].id, self._partition, error)
+                self._singly_until = run[-1].id
+                await self._ask_mark()
+            return
+        self._moved_to(reached)
+        if reached >= run[0].id:
+            self._went_well()
+        else:
+            await self._rest()
+
+    async def _next_run(self) -> list[Transaction]:
+        """What comes next of the queue; waits for bodies only while it has nothing."""
+        settings, after = self._settings, self._mark.value
+        count_max = 1 if after < self._singly_until else settings.run_count_max
+        run: list[Transaction] = []
+        size = 0
+        for batch, wanted in tuple(self._queue):
+            bodies = None
+            if wanted is not None:
+                if run and not wanted.done:
+                    break
+                bodies = await wanted.bodies()
+            for tx in self._transactions(batch, bodies):
+                size += len(tx.data)
+                if run and size > settings.run_bytes_max:
+                    return run
+                run.append(tx)
+                if len(run) == count_max:
+                    return run
+        return run
 
     def _transactions(self, batch: Batch, bodies: dict[TransactionId, bytes] | None) -> Iterator[Transaction]:
         if bodies is None:
             return batch.transactions(self._mark.value)
         return _with_bodies(batch, bodies, self._mark.value)
 
+    def _went_well(self) -> None:
+        self._backoff.reset()
+        self._mark.trouble = None
+
     async def _failed(self, transaction: TransactionId, error: Exception) -> None:
-        """Report, rest, and ask the view how far it is: that may have changed under it."""
-        _log.warning("the view failed on %d of partition %d: %r", transaction, self._partition, error)
+        """Report, rest, and ask the view how far it is: that may have changed under it. Raises `ViewUnfit`."""
+        if isinstance(error, ViewUnfit):
+            raise error
+        if isinstance(error, ViewUnavailable):
+            self._note(error)
+        else:
+            await self._report(transaction, error)
+        await self._rest()
+        await self._ask_mark()
+
+    async def _report(self, transaction: TransactionId, error: Exception) -> None:
+        text = f"the view failed on transaction {transaction} of partition {self._partition}: {error!r}"
+        _log.warning("%s", text)
+        self._mark.trouble = ViewFailed(text)
         try:
             told = self._view.failed(self._partition, transaction, error)
             if told is not None:
                 await told
         except Exception:  # noqa: BLE001 - the application's own code; logged
             _log.exception("the view's `failed` itself failed, on %d of partition %d", transaction, self._partition)
-        await self._rest()
-        mark = await self._views_mark()
-        if mark > self._mark.value:
-            self._mark.reach(mark)
-        elif mark < self._mark.value:
+
+    def _note(self, error: ViewUnavailable) -> None:
+        if self._mark.trouble is None or self._mark.trouble.text != error.text:
+            _log.warning("partition %d waits for its view: %s", self._partition, error)
+        self._mark.trouble = error
+
+    async def _ask_mark(self) -> None:
+        self._moved_to(await self._views_mark())
+
+    def _moved_to(self, mark: TransactionId) -> None:
+        """The view says that it is here: further on, or back (its database was restored)."""
+        if mark < self._mark.value:
             self._go_back(mark)
+        elif mark > self._mark.value:
+            self._mark.trouble = None
+            self._mark.reach(mark)
 
     def _go_back(self, mark: TransactionId) -> None:
-        """The view lost what it had applied (its database was restored): it needs everything from there again."""
+        """The view lost what it had applied: it needs everything from there again."""
         self._mark.value = mark
         dropped, self._queue = self._queue, deque()
         for batch, _ in dropped:
@@ -156,13 +232,19 @@ class Applier:
         self.mounting.rewind(mark)
 
     async def _views_mark(self) -> TransactionId:
-        """What the view says, however often it has to be asked. Raises `BadOption` for what is no mark."""
+        """What the view says, however often it is asked. Raises `ViewUnfit`, and `BadOption` for what is no mark."""
         while True:
             try:
                 asked: Any = self._view.high_water_mark(self._partition)
                 mark = await asked if hasattr(asked, "__await__") else asked
-            except Exception:  # noqa: BLE001 - the application's own code; asked until it answers
-                _log.exception("the view's high-water mark of partition %d can't be had", self._partition)
+            except ViewUnfit:
+                raise
+            except ViewUnavailable as error:
+                self._note(error)
+            except Exception as error:  # noqa: BLE001 - the application's own code; asked until it answers
+                text = f"the view's high-water mark of partition {self._partition} can't be had: {error!r}"
+                _log.exception("%s", text)
+                self._mark.trouble = ViewFailed(text)
             else:
                 if not isinstance(mark, int) or mark < NO_TRANSACTION:
                     wanted = "the id of the last transaction that was applied, -1 for none"

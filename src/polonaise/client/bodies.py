@@ -37,6 +37,11 @@ class Wanted:
         self._fetched: asyncio.Future[dict[TransactionId, bytes]] = asyncio.get_running_loop().create_future()
         self._fetched.add_done_callback(retrieve)
 
+    @property
+    def done(self) -> bool:
+        """Whether `bodies` has something to say at once."""
+        return self._fetched.done()
+
     async def bodies(self) -> dict[TransactionId, bytes]:
         """Them, once fetched. Raises what made fetching them impossible."""
         return await asyncio.shield(self._fetched)

@@ -17,7 +17,7 @@ from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.receipt import Receipt
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import View
+from polonaise.client.view import RunView, View, close_view
 from polonaise.client.waiting import check_loop
 from polonaise.coordination import Coordinator
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition
@@ -44,7 +44,7 @@ class Connected:
         host: Host,
         coordinator: Coordinator,
         *,
-        view: View | None,
+        view: View | RunView | None,
         settings: ClientSettings,
         partitioner: Partitioner | None,
         partitions: Collection[PartitionId] | None,
@@ -116,6 +116,8 @@ class Connected:
             self._links.close()
         if ending:
             await asyncio.wait(ending)
+        if self._view is not None:
+            await close_view(self._view)
 
     def fail(self, error: BaseException) -> None:
         """Stop every partition because of a mistake of this library's own: nothing it says later is to be trusted."""

@@ -26,7 +26,7 @@ from polonaise.client.reading import BatchReader, first_batch, transactions
 from polonaise.client.receipt import Receipt
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import View
+from polonaise.client.view import RunView, View
 from polonaise.client.waiting import check_loop
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
@@ -71,7 +71,7 @@ class Log(Connected):
         host: Host,
         coordinator: Coordinator,
         *,
-        view: View | None = None,
+        view: View | RunView | None = None,
         settings: ClientSettings | None = None,
         serializer: Serializer | None = None,
         partitioner: Partitioner | None = None,
@@ -260,10 +260,11 @@ class Log(Connected):
         try:
             await appends.mark.wait(id, deadline_s)
         except TimeoutError:
+            trouble = appends.trouble or appends.mark.trouble
             raise DeadlineExceeded(
                 f"transaction {id} of partition {appends.partition} was not applied within {timeout:g} s: "
                 f"{appends.lag()}"
-            ) from appends.trouble
+            ) from trouble
 
     async def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
         """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition.
@@ -290,9 +291,14 @@ class Log(Connected):
         return json.loads(document)
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
-        """Why a mounted partition is not ready at the moment; None if it is, or was never used."""
+        """Why a mounted partition is not ready, or its view gets no further, at the moment.
+
+        None if all is well, or the partition was never used.
+        """
         held = self._partitions.get(partition)
-        return None if held is None else held.appends.stopped or held.appends.trouble
+        if held is None:
+            return None
+        return held.appends.stopped or held.appends.trouble or held.appends.mark.trouble
 
     # ------------------------------------------------------------------ reading
 

@@ -11,6 +11,7 @@ from polonaise.errors import BadOption
 from polonaise.terms import BodyForm
 
 _VIEW = ("high_water_mark", "apply", "failed")
+_RUN_VIEW = ("high_water_mark", "apply_run", "failed")
 _SERIALIZER = ("encode", "decode")
 
 
@@ -26,7 +27,7 @@ def check_options(
     header_filter: Any,
 ) -> None:
     """Raises `BadOption` for an option that cannot be meant, or that does not go with another."""
-    _check_methods("view", view, _VIEW)
+    _check_methods("view", view, _RUN_VIEW if hasattr(view, "apply_run") else _VIEW)
     _check_methods("serializer", serializer, _SERIALIZER)
     if settings is not None and not isinstance(settings, ClientSettings):
         raise wrong("settings", settings, "a polonaise.ClientSettings")

@@ -64,6 +64,8 @@ class PartitionAppends:
     def lag(self) -> str:
         """How far this client's view is, and what keeps it, for the message of who has given up waiting."""
         applied = f"applied up to {self.mark.value}"
+        if self.mark.trouble is not None:
+            return f"{applied}; {self.mark.trouble}"
         return applied if self._stream is not None else f"{applied}; {self.obstacle()}"
 
     @property

@@ -30,6 +30,11 @@ class ClientSettings:
     """Bodies in one append frame: large enough to be cheap, small enough not to hold up what comes behind."""
     credit_bytes: int = 4 * 1024 * 1024
     """Feed of one partition that was received and not applied yet. A slow view stops its own feed, nobody else's."""
+    run_count_max: int = 4_096
+    """Transactions that a view which takes runs is given at once: enough to make one commit of its store cheap for
+    each."""
+    run_bytes_max: int = 1024 * 1024
+    """And bytes: a part of the credit only, so that the feed goes on meanwhile."""
     idle_flush_s: float = 1.0
     """Appends that hear nothing for this long are asked after with a flush."""
     connect_s_max: float = 5.0

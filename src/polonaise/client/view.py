@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import logging
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from polonaise.terms import PartitionId, Transaction, TransactionId
+
+_log = logging.getLogger("polonaise.client")
 
 
 class View(Protocol):
@@ -13,6 +16,13 @@ class View(Protocol):
 
     Its high-water mark must be stored together with what was applied, in one atomic step: then each transaction is
     applied exactly once, whatever dies when.
+
+    Two kinds of failure are not a transaction's fault, and any method may say so: `ViewUnavailable` (the store can't be
+    reached: tried again until it can, nothing is reported, `Log.trouble` tells) and `ViewUnfit` (the store is not what
+    the view needs: the partition stops).
+
+    A view that holds threads or connections may have a method `close`, plain or a coroutine, which the client calls
+    when it ends. Another client may be given the same view afterwards.
     """
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId | Awaitable[TransactionId]:
@@ -30,3 +40,40 @@ class View(Protocol):
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
         """`apply` raised `error` for this transaction; only this partition waits."""
+
+
+class RunView(Protocol):
+    """A view that takes several transactions at once, so that one atomic step of its store serves them all.
+
+    A view is one by having `apply_run`; an `apply` that it may have is its own. Everything said of `View` holds.
+    """
+
+    def high_water_mark(self, partition: PartitionId) -> TransactionId | Awaitable[TransactionId]:
+        """As `View.high_water_mark`."""
+
+    def apply_run(self, run: Sequence[Transaction]) -> TransactionId | Awaitable[TransactionId]:
+        """Apply transactions of one partition: one or more, strictly by id, without gaps. The mark reached.
+
+        What has queued up comes as one run, within `ClientSettings.run_count_max` and `run_bytes_max`; while the view
+        keeps up, that is what one batch brought. The answer may be below the run's last id (the rest is offered again)
+        and above it (somebody else has moved the same store on: what that covers is skipped).
+
+        When a run of several raises, its transactions are offered again one by one; when a run of one raises, that is
+        reported to `failed` and offered again after a pause. So a view need not find out which one it could not take.
+        """
+
+    def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
+        """As `View.failed`."""
+
+
+async def close_view(view: View | RunView) -> None:
+    """Call the view's `close`, if it has one."""
+    close = getattr(view, "close", None)
+    if close is None:
+        return
+    try:
+        closed = close()
+        if closed is not None:
+            await closed
+    except Exception:  # noqa: BLE001 - the application's own code; logged
+        _log.exception("the view's `close` failed")

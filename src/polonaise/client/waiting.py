@@ -56,11 +56,13 @@ def retrieve(future: asyncio.Future[Any]) -> None:
 class AppliedMark:
     """How far a partition is applied in this process, and who waits for it to get further."""
 
-    __slots__ = ("_births", "_stopped", "_sweep_at", "_waiting", "value")
+    __slots__ = ("_births", "_stopped", "_sweep_at", "_waiting", "trouble", "value")
 
     def __init__(self, value: TransactionId) -> None:
         self.value = value
         """The client high-water mark: everything up to this id is applied."""
+        self.trouble: PolonaiseError | None = None
+        """Why the application's view gets no further at the moment; None while it does."""
         self._waiting: list[tuple[TransactionId, int, asyncio.Future[None]]] = []
         self._births = 0
         self._sweep_at = 1024

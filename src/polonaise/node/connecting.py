@@ -10,7 +10,7 @@ from polonaise.client.connected import Partitioner
 from polonaise.client.log import Log, Serializer
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import View
+from polonaise.client.view import RunView, View
 from polonaise.errors import BadOption
 from polonaise.node.addresses import coordinator_at
 from polonaise.node.place import Place
@@ -21,7 +21,7 @@ from polonaise.terms import BodyForm, PartitionId
 async def connect(
     address: str,
     *,
-    view: View | None = None,
+    view: View | RunView | None = None,
     settings: ClientSettings | None = None,
     serializer: Serializer | None = None,
     partitioner: Partitioner | None = None,

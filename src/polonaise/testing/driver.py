@@ -12,7 +12,7 @@ from polonaise.blocking.log import Log as BlockingLog
 from polonaise.client.connected import Partitioner
 from polonaise.client.log import Log, Serializer
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import View
+from polonaise.client.view import RunView, View
 from polonaise.coordination import Coordinator
 from polonaise.errors import BadOption
 from polonaise.terms import BodyForm, PartitionId, Transaction
@@ -93,7 +93,7 @@ async def log(
     *,
     partitions: int = 1,
     seed: int = 1,
-    view: View | None = None,
+    view: View | RunView | None = None,
     settings: ClientSettings | None = None,
     serializer: Serializer | None = None,
     partitioner: Partitioner | None = None,
@@ -126,7 +126,7 @@ def blocking_log(
     *,
     partitions: int = 1,
     seed: int = 1,
-    view: View | None = None,
+    view: View | RunView | None = None,
     settings: ClientSettings | None = None,
     serializer: Serializer | None = None,
     partitioner: Partitioner | None = None,

@@ -1,0 +1,239 @@
+"""How fast are views in SQL databases? One server, three storage processes, one partition, every commit synced.
+
+    python benchmarks/views.py [--quick] [--seconds 20] [--transactions 1000000] [--only NAME] [--write]
+
+Transaction contexts that read a balance from the view, and catching up with a log that is there. Processor time is that
+of this process: client, view and the application's own code. With `--write` the figures replace the ones in
+docs/performance.md; nobody types them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import platform
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam, func, select
+
+import polonaise
+from polonaise.node.local import LocalCluster
+
+ACCOUNTS = 10_000
+START = 1_000_000
+DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"
+BEGIN, END = "<!-- benchmarks/views.py: begin -->", "<!-- benchmarks/views.py: end -->"
+
+PAYMENT = struct.Struct("<iq")
+
+schema = MetaData()
+accounts = Table(
+    "accounts",
+    schema,
+    Column("account", Integer, primary_key=True, autoincrement=False),
+    Column("balance", BigInteger, nullable=False),
+)
+CREDIT = (
+    accounts.update()
+    .where(accounts.c.account == bindparam("at"))
+    .values(balance=accounts.c.balance + bindparam("amount"))
+)
+BALANCE = select(accounts.c.balance).where(accounts.c.account == bindparam("at"))
+
+
+class OneByOne(polonaise.SqlView):
+    """Applies each transaction by a statement of its own."""
+
+    metadata = schema
+
+    def apply(self, tx: polonaise.Transaction, db: Connection) -> None:
+        account, amount = PAYMENT.unpack(tx.data)
+        db.execute(CREDIT, {"at": account, "amount": amount})
+
+
+class Grouped(OneByOne):
+    """Adds up what a run does to each account, and writes that in one go."""
+
+    def apply_many(self, transactions: Sequence[polonaise.Transaction], db: Connection) -> None:
+        sums: Counter[int] = Counter()
+        for account, amount in map(PAYMENT.unpack, [tx.data for tx in transactions]):
+            sums[account] += amount
+        # In one order everywhere, so that partitions can't lock each other out.
+        db.execute(CREDIT, [{"at": account, "amount": sums[account]} for account in sorted(sums)])
+
+
+@dataclass
+class Result:
+    """What one load measured."""
+
+    per_second: float
+    processor_us: float
+    """Of this process, per transaction."""
+    p50_ms: float = 0.0
+
+
+@contextlib.contextmanager
+def database(kind: str, directory: Path) -> Iterator[str]:
+    """The address of a new database."""
+    if kind == "SQLite":
+        yield f"sqlite:///{directory / 'view.db'}"
+        return
+    # The tests' own server: a real one, from a wheel.
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "views"))
+    from databases import PostgreSQL
+
+    server = PostgreSQL(synced=True)
+    try:
+        server.start()
+        yield server.database()
+    finally:
+        server.close()
+
+
+def open_accounts(view: polonaise.SqlView, url: str) -> None:
+    from sqlalchemy import create_engine
+
+    view.prepare()
+    engine = create_engine(url)
+    with engine.begin() as db:
+        db.execute(accounts.insert(), [{"account": number, "balance": START} for number in range(ACCOUNTS)])
+    engine.dispose()
+
+
+async def contexts(cluster: LocalCluster, url: str, outstanding: int, seconds: float) -> Result:
+    """Withdrawals that read the balance from the view, with a WRITE lock each."""
+    view = Grouped(url)
+    open_accounts(view, url)
+    done = 0
+    latencies: list[float] = []
+
+    def withdraw(tx: polonaise.Draft, account: int) -> None:
+        tx.write_lock("account", account)
+        with view.reading() as db:
+            balance = db.execute(BALANCE, {"at": account}).scalar_one()
+        if balance < 1:
+            tx.abandon("insufficient funds")
+        else:
+            tx.append(PAYMENT.pack(account, -1))
+
+    async with polonaise.connect(cluster.coordinator, view=view) as log:
+        await log.ready(0)
+        until = time.perf_counter() + seconds
+
+        async def teller(number: int) -> None:
+            nonlocal done
+            while (began := time.perf_counter()) < until:
+                number = (number * 1_103_515_245 + 12_345) % 2**31
+                await log.run(withdraw, (number >> 8) % ACCOUNTS, partition=0)
+                done += 1
+                latencies.append(time.perf_counter() - began)
+
+        began, processor = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(teller(number * 7_919 + 1) for number in range(outstanding)))
+        took, processor = time.perf_counter() - began, time.process_time() - processor
+        await log.wait_applied(await log.flush(0), 0)
+        total = await view.read(lambda db: db.execute(select(func.sum(accounts.c.balance))).scalar_one())
+        assert total == START * ACCOUNTS - done, "each withdrawal counts once"
+    return Result(done / took, 1e6 * processor / done, 1e3 * sorted(latencies)[len(latencies) // 2])
+
+
+async def fill(cluster: LocalCluster, count: int) -> None:
+    async with polonaise.connect(cluster.coordinator) as log:
+        for start in range(0, count, 2_000):
+            bodies = [PAYMENT.pack(number % ACCOUNTS, 1) for number in range(start, min(count, start + 2_000))]
+            await asyncio.gather(*(log.append(body, partition=0) for body in bodies))
+
+
+async def catch_up(cluster: LocalCluster, view: polonaise.SqlView, url: str, count: int) -> Result:
+    """A new view, until it has applied everything."""
+    open_accounts(view, url)
+    began, processor = time.perf_counter(), time.process_time()
+    async with polonaise.connect(cluster.coordinator, view=view) as log:
+        await log.wait_applied(count - 1, 0)
+        took, processor = time.perf_counter() - began, time.process_time() - processor
+        total = await view.read(lambda db: db.execute(select(func.sum(accounts.c.balance))).scalar_one())
+        assert total == START * ACCOUNTS + count, "each transaction counts once"
+    return Result(count / took, 1e6 * processor / count)
+
+
+async def measure(seconds: float, count: int, plain_count: int, only: str) -> dict[str, Result]:
+    figures: dict[str, Result] = {}
+
+    def told(name: str, result: Result) -> None:
+        figures[name] = result
+        latency = f", median {result.p50_ms:.1f} ms" if result.p50_ms else ""
+        print(f"{name}: {result.per_second:,.0f}/s, {result.processor_us:.0f} µs each{latency}", flush=True)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        for number, (kind, outstanding) in enumerate(
+            [("SQLite", 256), ("SQLite", 1_024), ("PostgreSQL", 1_024)],
+        ):
+            name = f"contexts, {kind}, {outstanding:,} outstanding"
+            if only in name:
+                directory = root / f"contexts-{number}"
+                with LocalCluster(directory) as cluster, database(kind, directory) as url:
+                    told(name, await contexts(cluster, url, outstanding, seconds))
+        for length, view in ((count, Grouped), (plain_count, OneByOne)):
+            how = "apply_many" if view is Grouped else "plain apply"
+            names = {kind: f"catching up, {kind}, {how}, {length:,}" for kind in ("SQLite", "PostgreSQL")}
+            if not any(only in name for name in names.values()):
+                continue
+            directory = root / f"catching-up-{how}"
+            with LocalCluster(directory) as cluster:
+                await fill(cluster, length)
+                for kind, name in names.items():
+                    if only in name:
+                        with database(kind, directory) as url:
+                            told(name, await catch_up(cluster, view(url), url, length))
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--transactions", type=int, default=1_000_000)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: figures mean little")
+    parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
+    options = parser.parse_args()
+    seconds, count = (2.0, 20_000) if options.quick else (options.seconds, options.transactions)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        figures = runner.run(measure(seconds, count, max(10_000, count // 10), options.only))
+    if options.write:
+        write(figures, seconds, count)
+
+
+def write(figures: dict[str, Result], seconds: float, count: int) -> None:
+    """Replace the figures in docs/performance.md by these."""
+    lines = [
+        BEGIN,
+        f"`python benchmarks/views.py --seconds {seconds:g} --transactions {count} --write` on {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, load {os.getloadavg()[1]:.0f} over the last minutes. The time of the "
+        "processor is this process's own (client, view and application), per transaction.",
+        "",
+        "| load | transactions/s | processor µs | median ms |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for name, result in figures.items():
+        latency = f"{result.p50_ms:.1f}" if result.p50_ms else ""
+        lines.append(f"| {name} | {result.per_second:,.0f} | {result.processor_us:.0f} | {latency} |")
+    lines.append(END)
+    text = DOCUMENT.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    DOCUMENT.write_text(before + "\n".join(lines) + after)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""One database as views use it: what PostgreSQL, MariaDB and SQLite need to be told for a transaction to be one."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from typing import Final, cast
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, InterfaceError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
+
+SQLITE: Final = "sqlite"
+POSTGRESQL: Final = "postgresql"
+MARIADB: Final = ("mariadb", "mysql")
+_KNOWN: Final = (SQLITE, POSTGRESQL, *MARIADB)
+
+_SNAPSHOT_LEVELS: Final = ("REPEATABLE READ", "SERIALIZABLE")
+"""Isolation levels under which all reads of a transaction see one state."""
+
+
+class Database:
+    """An engine, and what depends on which database is behind it. Safe to be used by several threads."""
+
+    def __init__(self, engine: Engine | URL | str, isolation_level: str | None, busy_s: float) -> None:
+        self._owned = not isinstance(engine, Engine)
+        self.engine = engine if isinstance(engine, Engine) else _engine_at(engine)
+        self._isolation_level = isolation_level
+        self._busy_ms = max(0, int(1000 * busy_s))
+        self.kind = self.engine.dialect.name
+        if self.kind not in _KNOWN:
+            raise BadOption(f"a SQL view needs PostgreSQL, MariaDB or SQLite; this engine speaks {self.kind}")
+        if isinstance(self.engine.pool, StaticPool | SingletonThreadPool):
+            raise BadOption(
+                "a SQL view can't be kept in memory: its threads would not see the same tables. Give it a file"
+            )
+
+    @property
+    def has_one_writer(self) -> bool:
+        """Whether a second writer would only wait for the first."""
+        return self.kind == SQLITE
+
+    def writer(self) -> Writer:
+        """A connection to apply with. Raises `ViewUnavailable` while there is none to be had, `ViewUnfit`."""
+        db = self._connected()
+        try:
+            if self.kind != SQLITE:
+                # Said in any case: an engine may be set to commit each statement by itself.
+                db.execution_options(isolation_level=self._isolation_level or db.get_isolation_level())
+            # It lives as long as its worker: the application's pool shall neither miss it nor get its settings back.
+            db.detach()
+            if self.kind == SQLITE:
+                self._set_up_sqlite(db)
+            db.rollback()
+        except BaseException:
+            db.close()
+            raise
+        return Writer(db, self.kind == SQLITE)
+
+    def _set_up_sqlite(self, db: Connection) -> None:
+        """Readers never wait for the writer, writers wait for each other, and nobody but us says BEGIN.
+
+        Not every commit is synced: after a power loss the file is as after an earlier one, its marks with it, and the
+        log brings the rest again.
+        """
+        driver = _driver(db)
+        driver.isolation_level = None
+        driver.execute(f"PRAGMA busy_timeout = {self._busy_ms}")
+        (mode,) = driver.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise ViewUnfit(
+                f"SQLite's journal mode of {self.engine.url.database} is {mode} and can't be made WAL: "
+                "put the file on a local file system"
+            )
+        driver.execute("PRAGMA synchronous = NORMAL")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection within a new transaction that sees one state. Raises `ViewUnavailable`."""
+        with self._connected() as db:
+            if self.kind == SQLITE:
+                db.begin()
+                _begin_sqlite(db, "BEGIN")
+            elif self._reading_level is not None:
+                db.execution_options(isolation_level=self._reading_level)
+            yield db
+
+    @property
+    def _reading_level(self) -> str | None:
+        """What has to be set for a transaction to see one state; nothing if that is the server's default."""
+        return None if self.engine.dialect.default_isolation_level in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
+
+    def _connected(self) -> Connection:
+        try:
+            return self.engine.connect()
+        except (OperationalError, InterfaceError, PoolTimeout) as error:
+            raise ViewUnavailable(f"can't connect to {self.engine.url}: {getattr(error, 'orig', error)}") from error
+
+    def close(self) -> None:
+        """Close what was opened here; the application's engine is the application's."""
+        if self._owned:
+            self.engine.dispose()
+
+
+class Writer:
+    """A connection of a worker's own, on which each SQL transaction is begun and ended here and nowhere else."""
+
+    def __init__(self, db: Connection, is_sqlite: bool) -> None:
+        self.db = db
+        self._is_sqlite = is_sqlite
+        self._ours = True
+        self._meddled = False
+        event.listen(db, "commit", self._check_end)
+        event.listen(db, "rollback", self._check_end)
+
+    @property
+    def usable(self) -> bool:
+        return not (self.db.closed or self.db.invalidated)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Committed at the end, rolled back when something is raised.
+
+        What runs within may do all but end the transaction: the mark and what it stands for are committed together.
+        """
+        db = self.db
+        transaction = db.begin()
+        try:
+            if self._is_sqlite:
+                _begin_sqlite(db, "BEGIN IMMEDIATE")
+            self._ours = False
+            try:
+                yield db
+            finally:
+                self._ours = True
+            transaction.commit()
+        except BaseException:
+            if self._meddled:
+                # SQLAlchemy believes the transaction to be over, which it is not: only closing rolls it back for sure.
+                self.close()
+            with contextlib.suppress(SQLAlchemyError):
+                # A connection that can't even roll back is lost; the database rolls back by itself.
+                db.rollback()
+            raise
+
+    def _check_end(self, _: Connection) -> None:
+        if not self._ours:
+            self._meddled = True
+            raise BadOption(
+                "`apply` may not end its SQL transaction, which is committed together with the high-water mark: "
+                "remove commit() and rollback(); begin_nested() is allowed"
+            )
+
+    def close(self) -> None:
+        with contextlib.suppress(SQLAlchemyError):
+            self.db.close()
+
+
+def _begin_sqlite(db: Connection, how: str) -> None:
+    """Begin, unless the engine's own `begin` event has: Python's driver would not before the first change."""
+    if not _driver(db).in_transaction:
+        db.exec_driver_sql(how)
+
+
+def _driver(db: Connection) -> sqlite3.Connection:
+    return cast(sqlite3.Connection, db.connection.dbapi_connection)
+
+
+def _engine_at(url: URL | str) -> Engine:
+    try:
+        return create_engine(make_url(url), pool_pre_ping=True)
+    except NoSuchModuleError as error:
+        raise BadOption(f"no SQL dialect for {url}: {error}") from error
+    except (ArgumentError, ImportError) as error:
+        raise BadOption(f"no engine for a SQL view: {error}") from error

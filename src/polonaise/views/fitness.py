@@ -1,0 +1,83 @@
+"""Whether tables are such that a view's promise can be kept on them; if not, which, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Integer, Table, inspect, text
+from sqlalchemy.engine import Inspector
+from sqlalchemy.engine.interfaces import ReflectedColumn
+
+from polonaise.errors import ViewUnfit
+from polonaise.views.database import MARIADB, POSTGRESQL
+
+
+def check_tables(db: Connection, tables: Sequence[Table], marks: Table) -> None:
+    """Raise `ViewUnfit` unless all these tables are there, of the shape declared, and roll back what is rolled back."""
+    inspector = inspect(db)
+    for table in [marks, *tables]:
+        _check_columns(inspector, table)
+    _check_marks(inspector, marks)
+    for table in [marks, *tables]:
+        _check_transactional(db, table)
+
+
+def _check_columns(inspector: Inspector, table: Table) -> None:
+    if not inspector.has_table(table.name, schema=table.schema):
+        raise ViewUnfit(f"table {table.fullname} is missing: create it, or let the view do so with create=True")
+    declared = [column.name for column in table.columns]
+    found = {column["name"]: column for column in inspector.get_columns(table.name, schema=table.schema)}
+    wrong = [f"column {name} is missing" for name in declared if name not in found]
+    wrong += [
+        f"column {name} is unknown to the view and has to be given a value"
+        for name, column in found.items()
+        if name not in declared and _demands_a_value(column)
+    ]
+    if wrong:
+        raise ViewUnfit(f"table {table.fullname} is of another shape: {', '.join(wrong)}")
+
+
+def _demands_a_value(column: ReflectedColumn) -> bool:
+    supplied = column.get("default") is not None or "computed" in column or "identity" in column
+    return not (column["nullable"] or supplied or column.get("autoincrement") is True)
+
+
+def _check_marks(inspector: Inspector, marks: Table) -> None:
+    columns = inspector.get_columns(marks.name, schema=marks.schema)
+    wrong = [
+        f"column {column['name']} is {column['type']} and has to be an integer"
+        for column in columns
+        if column["name"] in marks.columns and not isinstance(column["type"], Integer)
+    ]
+    key = inspector.get_pk_constraint(marks.name, schema=marks.schema)["constrained_columns"]
+    if key != ["partition"]:
+        wrong.append(f"the primary key is ({', '.join(key)}) and has to be (partition)")
+    if wrong:
+        raise ViewUnfit(f"table {marks.fullname} is no table of high-water marks: {', '.join(wrong)}")
+
+
+_MARIADB_ENGINE = text(
+    "SELECT t.engine, e.transactions FROM information_schema.tables t JOIN information_schema.engines e "
+    "ON e.engine = t.engine WHERE t.table_schema = COALESCE(:schema, DATABASE()) AND t.table_name = :name"
+)
+_POSTGRESQL_PERSISTENCE = text("SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass(:name)")
+
+
+def _check_transactional(db: Connection, table: Table) -> None:
+    """Changes must be rolled back, and lost in a crash, together with the mark or not at all."""
+    if db.dialect.name in MARIADB:
+        row = db.execute(_MARIADB_ENGINE, {"schema": table.schema, "name": table.name}).one_or_none()
+        if row is not None and row.transactions != "YES":
+            raise ViewUnfit(
+                f"table {table.fullname} is of the engine {row.engine}, which has no transactions: "
+                f"ALTER TABLE {table.fullname} ENGINE=InnoDB"
+            )
+    elif db.dialect.name == POSTGRESQL:
+        name = db.dialect.identifier_preparer.format_table(table)
+        persistence = db.execute(_POSTGRESQL_PERSISTENCE, {"name": name}).scalar()
+        if persistence in ("u", "t"):
+            kind = "unlogged and is emptied by a crash" if persistence == "u" else "temporary"
+            raise ViewUnfit(
+                f"table {table.fullname} is {kind}, while its high-water mark is not: "
+                f"ALTER TABLE {table.fullname} SET LOGGED, or make a lasting table"
+            )

@@ -1,0 +1,231 @@
+"""Tables kept from the log in a SQL database, each transaction applied exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, TypeVar
+
+from sqlalchemy import Connection, Engine, MetaData, Table
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
+from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
+from polonaise.views.database import Database, Writer
+from polonaise.views.faults import Trouble, trouble_in
+from polonaise.views.fitness import check_tables
+from polonaise.views.marks import Marks
+from polonaise.views.worker import Worker, end_all
+
+T = TypeVar("T")
+
+_CREATE_TRIES = 5
+"""Processes that start together create the same tables together; all but one fail, and find them the next time."""
+
+
+class SqlView:
+    """A view in a SQL database. Subclass it, say what the tables are, and how a transaction changes them::
+
+        class Balances(polonaise.SqlView):
+            metadata = schema
+
+            def apply(self, tx, db):
+                payment = decode(tx.data)
+                db.execute(accounts.update().where(...).values(balance=accounts.c.balance + payment.amount))
+
+        async with polonaise.connect(address, view=Balances("postgresql+psycopg://bank")) as log: ...
+
+    What `apply` does is committed in one SQL transaction with the partition's high-water mark: each transaction counts
+    once per database, whatever dies when, and however many processes keep the same database up to date. `apply` and
+    `apply_many` run in a thread of the view's: partitions at the same time on PostgreSQL and MariaDB (one thread each,
+    up to `workers_max`), all on one thread on SQLite, which has one writer. They may be run again when the database
+    ended their transaction (deadlocks are tried again and not reported), so they change the database and nothing else.
+
+    `engine` is a SQLAlchemy engine, which stays the application's, or a URL. Missing tables of `metadata` and of the
+    marks are made if `create`; what is there is checked, and `ViewUnfit` says what is wrong with it. `marks_table` is
+    the table of high-water marks: views that share a database without sharing their tables need one each. `busy_s` is
+    how long SQLite waits for another process's write at a time.
+
+    Raises `BadOption` for an engine that a view can't be kept with.
+    """
+
+    metadata: ClassVar[MetaData | None] = None
+    """The view's tables. Its schema, if any, is also that of the table of marks."""
+    isolation_level: ClassVar[str | None] = None
+    """For applying; None for the engine's own. Partitions are applied at the same time: where `apply` *reads* rows that
+    other partitions change and writes what follows from them, `"SERIALIZABLE"` keeps that right (and retries)."""
+
+    def __init__(
+        self,
+        engine: Engine | URL | str,
+        *,
+        create: bool = True,
+        marks_table: str = "polonaise_marks",
+        workers_max: int = 16,
+        readers_max: int = 4,
+        busy_s: float = 5.0,
+        close_s_max: float = 10.0,
+    ) -> None:
+        for method in (self.apply, self.apply_many):
+            if inspect.iscoroutinefunction(method):
+                raise BadOption(f"{method.__qualname__} is a coroutine: it runs in a thread and has to be plain")
+        self._database = Database(engine, self.isolation_level, busy_s)
+        self._create = create
+        self._marks = Marks(marks_table, self.metadata.schema if self.metadata is not None else None)
+        self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
+        self._readers_max = readers_max
+        self._close_s_max = close_s_max
+        self._workers: dict[int, Worker] = {}
+        self._readers: ThreadPoolExecutor | None = None
+        self._preparing = threading.Lock()
+        self._prepared = False
+
+    # ------------------------------------------------------------------ for the application to say
+
+    def apply(self, tx: Transaction, db: Connection) -> None:
+        """Change the tables as `tx` demands, through `db`, without ending its SQL transaction.
+
+        What it raises rolls everything back, is reported to `failed`, and tried again after a pause; only the
+        transaction's own partition waits.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has to say how to apply a transaction: apply, or apply_many")
+
+    def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
+        """Change the tables as all of these demand, in this order: consecutive transactions of one partition.
+
+        Calls `apply` for each. Override it to do several with one statement, which is many times as fast while
+        catching up. If it raises, the same transactions come again one by one.
+        """
+        for tx in transactions:
+            self.apply(tx, db)
+
+    def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
+        """`error` keeps transaction `id` from being applied. Does nothing: the client has written it to its log."""
+
+    # ------------------------------------------------------------------ reading
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Read the view: `with view.reading() as db: db.execute(select(…))`.
+
+        All reads within see one state of the database, which is fixed at the first of them. In a transaction context
+        that makes the locks right: the client high-water mark is taken before the context runs, so a state that is
+        fixed after the context has begun holds at least what the mark covers; whatever is newer is a conflict. So never
+        carry a connection, or rows, from outside into a context, and read from this database and not from a replica of
+        it, which may lag behind. What is written here is rolled back.
+
+        Blocks its thread for as long as the database takes: right for SQLite, and for a context that is a plain
+        function. A coroutine asks a server through `read`. Raises `ViewUnavailable` when there is no connection.
+        """
+        return self._database.reading()
+
+    async def read(self, function: Callable[..., T], *args: Any) -> T:
+        """The result of `function(db, *args)`, run in a thread with a connection of `reading`."""
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(self._readers_max, thread_name_prefix="polonaise-view-reader")
+
+        def call() -> T:
+            with self.reading() as db:
+                return function(db, *args)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, call)
+
+    @property
+    def marks(self) -> Table:
+        """The table of high-water marks (`partition`, `high_water_mark`): for migrations and audits."""
+        return self._marks.table
+
+    # ------------------------------------------------------------------ preparing
+
+    def prepare(self) -> None:
+        """Make what is missing and check what is there; blocks. Done by itself before the first transaction.
+
+        Raises `ViewUnfit`, which names tables and columns, and `ViewUnavailable`.
+        """
+        writer = self._database.writer()
+        try:
+            self._prepare(writer)
+        finally:
+            writer.close()
+
+    def _prepare(self, writer: Writer) -> None:
+        with self._preparing:
+            if self._prepared:
+                return
+            if self._create:
+                self._create_tables(writer)
+            tables = self.metadata.sorted_tables if self.metadata is not None else []
+            with writer.transaction() as db:
+                check_tables(db, tables, self._marks.table)
+            self._prepared = True
+
+    def _create_tables(self, writer: Writer) -> None:
+        for left in reversed(range(_CREATE_TRIES)):
+            try:
+                with writer.transaction() as db:
+                    if self.metadata is not None:
+                        self.metadata.create_all(db)
+                    self._marks.table.metadata.create_all(db)
+                return
+            except DBAPIError as error:
+                if not left or trouble_in(error) is Trouble.UNAVAILABLE:
+                    raise
+
+    # ------------------------------------------------------------------ what the client calls
+
+    async def high_water_mark(self, partition: PartitionId) -> TransactionId:
+        """The last id of the partition that is applied in the database; -1 for none."""
+        return await self._do(partition, self._read_mark, partition)
+
+    async def apply_run(self, run: Sequence[Transaction]) -> TransactionId:
+        """Apply consecutive transactions in one SQL transaction, unless another process has; the mark reached."""
+        return await self._do(run[0].partition, self._apply, run)
+
+    async def close(self) -> None:
+        """Wait until nothing runs any more, end the threads, close the connections. The view can be used again."""
+        workers, self._workers = list(self._workers.values()), {}
+        await end_all(workers, self._close_s_max)
+        readers, self._readers = self._readers, None
+        if readers is not None:
+            readers.shutdown(wait=False)
+        self._prepared = False
+        self._database.close()
+
+    async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
+        place = partition % self._worker_count
+        worker = self._workers.get(place)
+        if worker is None:
+            worker = self._workers[place] = Worker(self._database, f"polonaise-view-{place}")
+        try:
+            return await worker.do(work, *args)
+        except (ViewUnavailable, ViewUnfit):
+            # The database that comes back may be another one.
+            self._prepared = False
+            raise
+
+    def _read_mark(self, writer: Writer, partition: PartitionId) -> TransactionId:
+        self._prepare(writer)
+        marks = self._marks
+        with writer.transaction() as db:
+            mark = marks.read(db, partition)
+        if mark is not None:
+            return mark
+        # Somebody else may be quicker, and may have moved it by the time that we read it again.
+        with contextlib.suppress(IntegrityError), writer.transaction() as db:
+            marks.add(db, partition)
+        with writer.transaction() as db:
+            mark = marks.read(db, partition)
+        return NO_TRANSACTION if mark is None else mark
+
+    def _apply(self, writer: Writer, run: Sequence[Transaction]) -> TransactionId:
+        partition, before, after = run[0].partition, run[0].id - 1, run[-1].id
+        with writer.transaction() as db:
+            if self._marks.move(db, partition, before, after):
+                self.apply_many(run, db)
+                return after
+        return self._read_mark(writer, partition)

@@ -1,0 +1,54 @@
+"""Real databases for the views' tests: SQLite files, a PostgreSQL from a wheel, a MariaDB where one is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from databases import MariaDB, PostgreSQL
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    server = PostgreSQL()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    if MariaDB.program() is None:
+        pytest.skip("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
+    server = MariaDB()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'view.db'}"
+
+
+@pytest.fixture
+def postgresql_url(postgresql: PostgreSQL) -> str:
+    return postgresql.database()
+
+
+@pytest.fixture
+def mariadb_url(mariadb: MariaDB) -> str:
+    return mariadb.database()
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A new, empty database of each kind in turn."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server_url(request: pytest.FixtureRequest) -> str:
+    """As `url`, of those that are servers."""
+    return str(request.getfixturevalue(f"{request.param}_url"))

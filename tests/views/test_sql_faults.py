@@ -1,0 +1,239 @@
+"""A SQL view behind a client, when things go wrong: with the log, with the database, with a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from clientrig import World, until
+from databases import PostgreSQL
+from sqlalchemy import Connection, select, text
+from viewrig import ACCOUNTS, Bank, accounts, body, check_fold, engine_at, journal, open_accounts, transactions
+
+from polonaise.errors import ClientAhead, ViewFailed, ViewUnavailable, ViewUnfit
+from polonaise.terms import Transaction
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+async def world() -> Any:
+    world = World(2)
+    yield world
+    await world.close()
+
+
+def fill(world: World, partition: int, count: int, *, each: bool = False) -> None:
+    log = world.logs[partition]
+    log.fill(*[body(number) for number in range(log.mark + 1, log.mark + 1 + count)], each=each)
+    world.server.feed_all(partition)
+
+
+async def test_catching_up_is_done_in_runs_and_live_ones_come_alone(world: World, url: str) -> None:
+    fill(world, 0, 300, each=True)
+    view = Bank(url)
+    client = await world.client(view=view)
+    await client.wait_applied(299, 0, timeout=WAIT_S)
+    assert len(view.runs) < 100
+    fill(world, 0, 1)
+    await client.wait_applied(300, 0, timeout=WAIT_S)
+    assert view.runs[-1] == (0, 300, 300)
+    await client.close()
+    check_fold(url, {0: 301, 1: 0})
+
+
+async def test_a_poison_transaction_is_named_and_stops_its_partition_alone(world: World, url: str) -> None:
+    open_accounts(url, 2)
+    fill(world, 0, 20)
+    fill(world, 1, 20)
+    view = Bank(url)
+    view.poison = {(0, 7)}
+    client = await world.client(view=view)
+    await client.wait_applied(19, 1, timeout=WAIT_S)
+    await until(lambda: len(view.failures) >= 2, WAIT_S)
+    assert client.applied(0) == 6
+    assert set(view.failures) == {(0, 7, "no stomach for 7")}
+    assert isinstance(client.trouble(0), ViewFailed)
+    assert client.trouble(1) is None
+    fill(world, 1, 5)
+    await client.wait_applied(24, 1, timeout=WAIT_S)
+    check_fold(url, {0: 7, 1: 25})
+    view.poison.clear()
+    await client.wait_applied(19, 0, timeout=WAIT_S)
+    assert client.trouble(0) is None
+    check_fold(url, {0: 20, 1: 25})
+    await client.close()
+
+
+async def test_a_context_reads_its_own_commits(world: World, url: str) -> None:
+    view = Bank(url)
+    client = await world.client(view=view)
+
+    def withdraw(tx: Any, account: int) -> None:
+        tx.write_lock("account", account)
+        with view.reading() as db:
+            balance = db.execute(select(accounts.c.balance).where(accounts.c.account == account)).scalar() or 0
+        tx.append(b"%d %d" % (account, balance + 1))
+
+    for _ in range(4):
+        receipt = await client.run(withdraw, 3, partition=0, timeout=WAIT_S)
+        await receipt.applied()
+    with view.reading() as db:
+        assert db.execute(select(journal.c.amount).order_by(journal.c.id)).scalars().all() == [1, 2, 4, 8]
+    await client.close()
+
+
+async def test_a_database_that_goes_away_is_waited_for(world: World) -> None:
+    server = PostgreSQL()
+    try:
+        server.start()
+        url = server.database()
+        open_accounts(url, 2)
+        view = Bank(url)
+        client = await world.client(view=view)
+        fill(world, 0, 10)
+        await client.wait_applied(9, 0, timeout=WAIT_S)
+        server.stop()
+        fill(world, 0, 10)
+        fill(world, 1, 10)
+        await until(lambda: isinstance(client.trouble(0), ViewUnavailable), WAIT_S)
+        assert not view.failures
+        server.start()
+        await client.wait_applied(19, 0, timeout=WAIT_S)
+        await client.wait_applied(9, 1, timeout=WAIT_S)
+        assert client.trouble(0) is None
+        assert not view.failures
+        check_fold(url, {0: 20, 1: 10})
+        await client.close()
+    finally:
+        server.close()
+
+
+async def test_a_connection_that_is_cut_in_the_middle_of_a_run_is_no_failure(world: World, server_url: str) -> None:
+    class Cut(Bank):
+        left = 2
+
+        def apply_many(self, run: Sequence[Transaction], db: Connection) -> None:
+            super().apply_many(run, db)
+            if run[-1].id >= 5 and self.left:
+                self.left -= 1
+                me = "SELECT pg_terminate_backend(pg_backend_pid())"
+                db.execute(text(me if "postgresql" in server_url else "KILL CONNECTION_ID()"))
+
+    view = Cut(server_url)
+    fill(world, 0, 10)
+    client = await world.client(view=view)
+    await client.wait_applied(9, 0, timeout=WAIT_S)
+    assert not view.failures
+    assert not view.left
+    await client.close()
+    check_fold(server_url, {0: 10, 1: 0})
+
+
+async def test_deadlocks_are_tried_again_and_not_reported(server_url: str) -> None:
+    """Two partitions that take the same two rows in opposite order, each waiting until the other has its first."""
+    open_accounts(server_url, 2)
+    met = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    inside: set[int] = set()
+
+    class Crossing(Bank):
+        attempts = 0
+
+        def apply_many(self, run: Sequence[Transaction], db: Connection) -> None:
+            self.attempts += 1
+            partition = run[0].partition
+            rows = [run[0].id % ACCOUNTS, (run[0].id + 1) % ACCOUNTS]
+            for account in rows if partition else reversed(rows):
+                db.execute(accounts.update().where(accounts.c.account == account).values(balance=accounts.c.balance))
+                inside.add(partition)
+                if len(inside) == 2:
+                    loop.call_soon_threadsafe(met.set)
+                asyncio.run_coroutine_threadsafe(met.wait(), loop).result(WAIT_S)
+            super().apply_many(run, db)
+
+    view = Crossing(server_url)
+    for partition in (0, 1):
+        await view.high_water_mark(partition)
+    done = await asyncio.gather(*(view.apply_run(transactions(2, partition=partition)) for partition in (0, 1)))
+    assert done == [1, 1]
+    assert view.attempts > 2, "one of the two was a victim"
+    await view.close()
+    check_fold(server_url, {0: 2, 1: 2})
+
+
+async def test_writers_of_sqlite_wait_for_each_other(sqlite_url: str) -> None:
+    view = Bank(sqlite_url, busy_s=0.01)
+    await view.high_water_mark(0)
+    with engine_at(sqlite_url) as engine, engine.connect() as other:
+        other.exec_driver_sql("BEGIN IMMEDIATE")
+        applying = asyncio.create_task(view.apply_run(transactions(3)))
+        await asyncio.sleep(0.05)
+        assert not applying.done()
+        other.rollback()
+        assert await applying == 2
+        other.exec_driver_sql("BEGIN IMMEDIATE")
+        with pytest.raises(ViewUnavailable, match="others held the database"):
+            await view.apply_run(transactions(3, first=3))
+        other.rollback()
+    await view.close()
+    check_fold(sqlite_url, {0: 3})
+
+
+async def test_a_database_restored_from_an_older_backup_catches_up(world: World, url: str) -> None:
+    fill(world, 0, 30)
+    view = Bank(url)
+    client = await world.client(view=view)
+    await client.wait_applied(29, 0, timeout=WAIT_S)
+    with engine_at(url) as engine, engine.begin() as db:
+        # As it was after ten transactions.
+        db.execute(view.marks.update().where(view.marks.c.partition == 0).values(high_water_mark=9))
+        db.execute(journal.delete().where(journal.c.id > 9))
+        db.execute(accounts.delete())
+        rows = db.execute(select(journal)).all()
+        for account in {row.account for row in rows}:
+            balance = sum(row.amount for row in rows if row.account == account)
+            db.execute(accounts.insert(), {"account": account, "balance": balance})
+    fill(world, 0, 10)
+    await until(lambda: client.applied(0) == 39, WAIT_S)
+    await client.close()
+    check_fold(url, {0: 40, 1: 0})
+
+
+async def test_a_database_that_is_ahead_of_the_log_is_refused(world: World, url: str) -> None:
+    fill(world, 0, 10)
+    view = Bank(url)
+    await view.high_water_mark(0)
+    await view.apply_run(transactions(15))
+    client = await world.client(view=view)
+    with pytest.raises(ClientAhead, match="its database is of another log"):
+        await client.ready(0, timeout=WAIT_S)
+    await client.ready(1, timeout=WAIT_S)
+    await client.close()
+
+
+async def test_unfit_tables_stop_the_client_with_their_names(world: World, url: str) -> None:
+    with engine_at(url) as engine, engine.begin() as db:
+        db.execute(text("CREATE TABLE accounts (account INTEGER PRIMARY KEY)"))
+    client = await world.client(view=Bank(url))
+    with pytest.raises(ViewUnfit, match="column balance is missing"):
+        await client.ready(0, timeout=WAIT_S)
+    await client.close()
+
+
+async def test_closing_does_not_wait_for_a_slow_transaction_without_end(world: World, sqlite_url: str) -> None:
+    class Slow(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            time.sleep(0.3)
+
+    view = Slow(sqlite_url, close_s_max=0.05)
+    fill(world, 0, 1)
+    client = await world.client(view=view)
+    await until(lambda: view.runs, WAIT_S)
+    began_s = time.monotonic()
+    await client.close()
+    assert time.monotonic() - began_s < 0.25
+    await asyncio.sleep(0.4)

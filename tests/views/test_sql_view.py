@@ -1,0 +1,384 @@
+"""A SQL view on real databases: each transaction once, together with its mark, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, select, text
+from viewrig import Bank, accounts, check_fold, counted, engine_at, journal, transactions
+
+import polonaise
+from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
+from polonaise.terms import Transaction
+from polonaise.views.sql import SqlView
+
+
+@pytest.fixture
+async def views() -> AsyncIterator[Callable[..., Any]]:
+    """Makes views, and closes them at the end."""
+    made: list[SqlView] = []
+
+    def make(url: Any, kind: type[SqlView] = Bank, **options: Any) -> SqlView:
+        made.append(kind(url, **options))
+        return made[-1]
+
+    yield make
+    for view in made:
+        await view.close()
+
+
+async def test_a_new_view_has_applied_nothing_and_makes_its_tables(url: str, views: Callable[..., Bank]) -> None:
+    view = views(url)
+    assert await view.high_water_mark(0) == -1
+    assert await view.high_water_mark(7) == -1
+    check_fold(url, {0: 0, 7: 0})
+
+
+async def test_a_run_is_applied_with_its_mark(url: str, views: Callable[..., Bank]) -> None:
+    view = views(url)
+    await view.high_water_mark(0)
+    assert await view.apply_run(transactions(10)) == 9
+    assert await view.apply_run(transactions(1, first=10)) == 10
+    assert await view.high_water_mark(0) == 10
+    check_fold(url, {0: 11})
+    assert view.runs == [(0, 0, 9), (0, 10, 10)]
+
+
+async def test_a_run_that_fails_leaves_nothing_behind(url: str, views: Callable[..., Bank]) -> None:
+    view = views(url)
+    await view.high_water_mark(0)
+    view.poison = {(0, 5)}
+    with pytest.raises(ValueError, match="no stomach for 5"):
+        await view.apply_run(transactions(10))
+    check_fold(url, {0: 0})
+    assert await view.apply_run(transactions(5)) == 4
+    view.poison.clear()
+    assert await view.apply_run(transactions(5, first=5)) == 9
+    check_fold(url, {0: 10})
+
+
+async def test_what_somebody_else_has_applied_is_skipped(url: str, views: Callable[..., Bank]) -> None:
+    one, other = views(url), views(url)
+    await one.high_water_mark(0)
+    await other.high_water_mark(0)
+    assert await one.apply_run(transactions(6)) == 5
+    assert await other.apply_run(transactions(4)) == 5
+    assert await other.apply_run(transactions(10)) == 5
+    assert not other.runs
+    assert await other.apply_run(transactions(4, first=6)) == 9
+    check_fold(url, {0: 10})
+
+
+async def test_two_that_apply_the_same_at_once_apply_it_once(url: str, views: Callable[..., Bank]) -> None:
+    both = [views(url), views(url)]
+    await asyncio.gather(*(view.high_water_mark(0) for view in both))
+
+    async def apply_all(view: Bank) -> None:
+        mark = -1
+        while mark < 59:
+            mark = await view.apply_run(transactions(min(3, 59 - mark), first=mark + 1))
+
+    await asyncio.gather(*map(apply_all, both))
+    check_fold(url, {0: 60})
+
+
+async def test_many_begin_with_an_empty_database_at_once(url: str, views: Callable[..., Bank]) -> None:
+    several = [views(url) for _ in range(6)]
+    assert await asyncio.gather(*(view.high_water_mark(0) for view in several)) == [-1] * 6
+    check_fold(url, {0: 0})
+
+
+async def test_an_older_database_says_where_it_stands(url: str, views: Callable[..., Bank]) -> None:
+    view = views(url)
+    await view.high_water_mark(0)
+    await view.apply_run(transactions(4))
+    with engine_at(url) as engine, engine.begin() as db:
+        db.execute(journal.delete().where(journal.c.id > 1))
+        db.execute(accounts.delete())
+        db.execute(view.marks.update().values(high_water_mark=1))
+    assert await view.apply_run(transactions(2, first=4)) == 1
+
+
+# ------------------------------------------------------------------ what `apply` may do
+
+
+class Careless(Bank):
+    """Ends the SQL transaction that is not its own."""
+
+    how = "commit"
+
+    def apply(self, tx: Transaction, db: Connection) -> None:
+        super().apply(tx, db)
+        getattr(db, self.how)()
+        super().apply(tx._replace(id=tx.id + 1_000), db)
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback", "close"])
+async def test_apply_may_not_end_its_transaction(url: str, views: Callable[..., Any], how: str) -> None:
+    view = views(url, Careless)
+    view.how = how
+    await view.high_water_mark(0)
+    with pytest.raises(BadOption, match=r"may not end its SQL transaction"):
+        await view.apply_run(transactions(2))
+    check_fold(url, {0: 0})
+    view.how = "get_transaction"
+    assert await view.high_water_mark(0) == -1
+
+
+async def test_apply_may_use_savepoints(url: str, views: Callable[..., Any]) -> None:
+    class Tentative(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            savepoint = db.begin_nested()
+            super().apply(tx, db)
+            savepoint.rollback()
+            with db.begin_nested():
+                super().apply(tx, db)
+
+    view = views(url, Tentative)
+    await view.high_water_mark(0)
+    assert await view.apply_run(transactions(3)) == 2
+    check_fold(url, {0: 3})
+
+
+async def test_sql_runs_in_threads_that_end_with_the_view(url: str) -> None:
+    threads: set[str] = set()
+
+    class Watching(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            threads.add(threading.current_thread().name)
+
+    view = Watching(url, workers_max=3)
+    for partition in range(6):
+        await view.high_water_mark(partition)
+        await view.apply_run(transactions(1, partition=partition))
+    assert len(threads) == (1 if url.startswith("sqlite") else 3)
+    assert threading.current_thread().name not in threads
+    await view.read(lambda db: None)
+    await view.close()
+    left = {thread.name for thread in threading.enumerate()}
+    for _ in range(200):
+        left = {thread.name for thread in threading.enumerate()}
+        if not any(name.startswith("polonaise-view") for name in left):
+            break
+        await asyncio.sleep(0.01)
+    assert not threads & left
+    assert await view.high_water_mark(0) == 0, "and it can be used again"
+    await view.close()
+
+
+def test_a_coroutine_for_apply_is_refused(sqlite_url: str) -> None:
+    class Wrong(SqlView):
+        async def apply(self, tx: Transaction, db: Connection) -> None:  # type: ignore[override]
+            pass
+
+    with pytest.raises(BadOption, match="coroutine"):
+        Wrong(sqlite_url)
+
+
+async def test_a_view_without_apply_says_so(sqlite_url: str, views: Callable[..., Any]) -> None:
+    view = views(sqlite_url, SqlView)
+    assert await view.high_water_mark(0) == -1
+    with pytest.raises(NotImplementedError, match="SqlView has to say how"):
+        await view.apply_run(transactions(1))
+
+
+# ------------------------------------------------------------------ reading
+
+
+async def test_a_reading_sees_one_state_which_begins_after_it_was_asked_for(
+    url: str, views: Callable[..., Bank]
+) -> None:
+    view = views(url)
+    await view.high_water_mark(0)
+    await view.apply_run(transactions(8))
+    with view.reading() as db:
+        await view.apply_run(transactions(1, first=8))
+        first = db.execute(select(view.marks.c.high_water_mark)).scalar_one()
+        await view.apply_run(transactions(1, first=9))
+        again = db.execute(select(view.marks.c.high_water_mark)).scalar_one()
+    assert (first, again) == (8, 8)
+    assert await view.read(lambda db, table: db.execute(select(table.c.high_water_mark)).scalar_one(), view.marks) == 9
+
+
+async def test_what_is_written_in_a_reading_is_lost(url: str, views: Callable[..., Bank]) -> None:
+    view = views(url)
+    await view.high_water_mark(0)
+    await view.apply_run(transactions(3))
+    with view.reading() as db:
+        db.execute(journal.delete())
+    check_fold(url, {0: 3})
+
+
+# ------------------------------------------------------------------ engines
+
+
+async def test_the_applications_engine_stays_as_it_was(url: str, views: Callable[..., Any]) -> None:
+    with engine_at(url) as engine:
+        view = Bank(engine)
+        await view.high_water_mark(0)
+        await view.apply_run(transactions(2))
+        with engine.connect() as db:
+            if engine.dialect.name == "sqlite":
+                assert db.connection.driver_connection.isolation_level == ""
+        await view.close()
+        with engine.begin() as db:
+            assert db.execute(select(journal.c.id)).scalars().all() == [0, 1]
+
+
+async def test_an_engine_that_commits_by_itself_can_be_used(url: str) -> None:
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    view = Bank(engine)
+    await view.high_water_mark(0)
+    view.poison = {(0, 1)}
+    with pytest.raises(ValueError, match="no stomach"):
+        await view.apply_run(transactions(2))
+    await view.close()
+    engine.dispose()
+    check_fold(url, {0: 0})
+
+
+async def test_an_sqlite_engine_that_begins_by_itself_can_be_used(sqlite_url: str) -> None:
+    """SQLAlchemy's own advice for transactions that include SELECT and DDL."""
+    with engine_at(sqlite_url) as engine:
+
+        @event.listens_for(engine, "connect")
+        def connected(connection: Any, _: Any) -> None:
+            connection.isolation_level = None
+
+        @event.listens_for(engine, "begin")
+        def begun(db: Connection) -> None:
+            db.exec_driver_sql("BEGIN")
+
+        view = Bank(engine)
+        await view.high_water_mark(0)
+        assert await view.apply_run(transactions(2)) == 1
+        with view.reading() as db:
+            assert db.execute(select(journal.c.id)).scalars().all() == [0, 1]
+        await view.close()
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("sqlite://", "kept in memory"),
+        ("sqlite:///:memory:", "kept in memory"),
+        ("nonsense", "no engine"),
+        ("nosuch://host/db", "no SQL dialect"),
+    ],
+)
+def test_engines_that_cannot_serve_are_refused(engine: str, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        Bank(engine)
+
+
+async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Any, views: Callable[..., Bank]) -> None:
+    for url in (f"sqlite:///{tmp_path}/nowhere/x.db", f"postgresql+psycopg://postgres@/x?host={tmp_path}"):
+        view = views(url)
+        with pytest.raises(ViewUnavailable, match="can't connect"):
+            await view.high_water_mark(0)
+        with pytest.raises(ViewUnavailable, match="can't connect"), view.reading():
+            pass
+
+
+# ------------------------------------------------------------------ tables of another kind
+
+
+async def test_tables_are_not_made_unless_asked_for(url: str, views: Callable[..., Bank]) -> None:
+    view = views(url, create=False)
+    with pytest.raises(ViewUnfit, match="table polonaise_marks is missing"):
+        await view.high_water_mark(0)
+    with pytest.raises(ViewUnfit, match="missing"):
+        view.prepare()
+    with engine_at(url) as engine:
+        view.marks.metadata.create_all(engine)
+        with pytest.raises(ViewUnfit, match="table accounts is missing"):
+            await view.high_water_mark(0)
+        Bank.metadata.create_all(engine)
+    assert await view.high_water_mark(0) == -1
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("CREATE TABLE accounts (account INTEGER PRIMARY KEY)", "table accounts .* column balance is missing"),
+        (
+            "CREATE TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT, owner INTEGER NOT NULL)",
+            "table accounts .* column owner is unknown",
+        ),
+        (
+            "CREATE TABLE polonaise_marks (high_water_mark BIGINT NOT NULL)",
+            "table polonaise_marks .* column partition is missing",
+        ),
+        (
+            "CREATE TABLE polonaise_marks (`partition` INTEGER, high_water_mark BIGINT)",
+            r"table polonaise_marks .* primary key is \(\)",
+        ),
+        (
+            "CREATE TABLE polonaise_marks (`partition` INTEGER PRIMARY KEY, high_water_mark VARCHAR(9))",
+            "table polonaise_marks .* column high_water_mark is VARCHAR",
+        ),
+    ],
+)
+async def test_a_table_of_another_shape_is_named_with_its_columns(
+    url: str, views: Callable[..., Bank], statement: str, words: str
+) -> None:
+    with engine_at(url) as engine, engine.begin() as db:
+        db.execute(text(statement.replace("`", '"') if "postgresql" in url else statement))
+    with pytest.raises(ViewUnfit, match=words):
+        await views(url).high_water_mark(0)
+
+
+async def test_more_columns_than_the_view_knows_are_no_harm(url: str, views: Callable[..., Bank]) -> None:
+    with engine_at(url) as engine, engine.begin() as db:
+        more = "note INTEGER, kind INTEGER NOT NULL DEFAULT 1"
+        db.execute(text(f"CREATE TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT, {more})"))
+    view = views(url)
+    await view.high_water_mark(0)
+    assert await view.apply_run(transactions(2)) == 1
+
+
+async def test_unlogged_tables_are_refused(postgresql_url: str, views: Callable[..., Bank]) -> None:
+    with engine_at(postgresql_url) as engine, engine.begin() as db:
+        db.execute(text("CREATE UNLOGGED TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT)"))
+    with pytest.raises(ViewUnfit, match="table accounts is unlogged"):
+        await views(postgresql_url).high_water_mark(0)
+
+
+@pytest.mark.parametrize("engine_name", ["MyISAM", "Aria", "MEMORY"])
+async def test_tables_without_transactions_are_refused(
+    mariadb_url: str, views: Callable[..., Bank], engine_name: str
+) -> None:
+    with engine_at(mariadb_url) as engine, engine.begin() as db:
+        db.execute(text(f"CREATE TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT) ENGINE={engine_name}"))
+    with pytest.raises(ViewUnfit, match=f"table accounts is of the engine {engine_name}"):
+        await views(mariadb_url).high_water_mark(0)
+
+
+async def test_views_share_a_database_with_marks_of_their_own(url: str, views: Callable[..., Any]) -> None:
+    class Other(SqlView):
+        metadata = MetaData()
+        seen = Table("seen", metadata, Column("id", Integer, primary_key=True, autoincrement=False))
+
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            db.execute(self.seen.insert(), {"id": tx.id})
+
+    bank, other = views(url), views(url, Other, marks_table="other_marks")
+    for view in (bank, other):
+        await view.high_water_mark(0)
+    assert await bank.apply_run(transactions(4)) == 3
+    assert await other.apply_run(transactions(2)) == 1
+    check_fold(url, {0: 4})
+    assert counted(url, Other.seen) == 2
+
+
+def test_the_package_does_not_import_sqlalchemy_until_it_is_used() -> None:
+    import subprocess
+    import sys
+
+    program = "import sys, polonaise, polonaise.client.log; assert 'sqlalchemy' not in sys.modules; polonaise.SqlView"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert polonaise.SqlView is SqlView
