@@ -3,8 +3,8 @@
     python benchmarks/views.py [--quick] [--seconds 20] [--transactions 1000000] [--only NAME] [--write]
 
 Transaction contexts that read a balance from the view, and catching up with a log that is there. Processor time is that
-of this process: client, view and the application's own code. With `--write` the figures replace the ones in
-docs/performance.md; nobody types them.
+of this process (client, view and the application's own code) and, where given, of the cluster's four beside it. With
+`--write` the figures replace the ones in docs/performance.md; nobody types them.
 """
 
 from __future__ import annotations
@@ -80,6 +80,18 @@ class Result:
     processor_us: float
     """Of this process, per transaction."""
     p50_ms: float = 0.0
+    cluster_us: float = 0.0
+    """Processor time of the cluster's processes, per transaction."""
+
+
+def cluster_s(cluster: LocalCluster) -> float:
+    """Processor time that the cluster's processes have had so far."""
+    assert cluster.server is not None
+    ticks = 0
+    for node in (cluster.server, *cluster.storage):
+        fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
@@ -111,20 +123,34 @@ def open_accounts(view: polonaise.SqlView, url: str) -> None:
 
 
 async def contexts(cluster: LocalCluster, url: str, outstanding: int, seconds: float) -> Result:
-    """Withdrawals that read the balance from the view, with a WRITE lock each."""
+    """Withdrawals that read the balance from the view, with a WRITE lock each.
+
+    From SQLite they read as plain functions do; a server is asked by coroutines, in threads, so that the loop goes on.
+    """
     view = Grouped(url)
     open_accounts(view, url)
     done = 0
     latencies: list[float] = []
 
+    def balance(db: Connection, account: int) -> int:
+        return int(db.execute(BALANCE, {"at": account}).scalar_one())
+
     def withdraw(tx: polonaise.Draft, account: int) -> None:
         tx.write_lock("account", account)
         with view.reading() as db:
-            balance = db.execute(BALANCE, {"at": account}).scalar_one()
-        if balance < 1:
+            decide(tx, account, balance(db, account))
+
+    async def withdraw_from_server(tx: polonaise.Draft, account: int) -> None:
+        tx.write_lock("account", account)
+        decide(tx, account, await view.read(balance, account))
+
+    def decide(tx: polonaise.Draft, account: int, found: int) -> None:
+        if found < 1:
             tx.abandon("insufficient funds")
         else:
             tx.append(PAYMENT.pack(account, -1))
+
+    context = withdraw if url.startswith("sqlite") else withdraw_from_server
 
     async with polonaise.connect(cluster.coordinator, view=view) as log:
         await log.ready(0)
@@ -134,17 +160,19 @@ async def contexts(cluster: LocalCluster, url: str, outstanding: int, seconds: f
             nonlocal done
             while (began := time.perf_counter()) < until:
                 number = (number * 1_103_515_245 + 12_345) % 2**31
-                await log.run(withdraw, (number >> 8) % ACCOUNTS, partition=0)
+                await log.run(context, (number >> 8) % ACCOUNTS, partition=0)
                 done += 1
                 latencies.append(time.perf_counter() - began)
 
-        began, processor = time.perf_counter(), time.process_time()
+        began, processor, others = time.perf_counter(), time.process_time(), cluster_s(cluster)
         await asyncio.gather(*(teller(number * 7_919 + 1) for number in range(outstanding)))
         took, processor = time.perf_counter() - began, time.process_time() - processor
+        others = cluster_s(cluster) - others
         await log.wait_applied(await log.flush(0), 0)
         total = await view.read(lambda db: db.execute(select(func.sum(accounts.c.balance))).scalar_one())
         assert total == START * ACCOUNTS - done, "each withdrawal counts once"
-    return Result(done / took, 1e6 * processor / done, 1e3 * sorted(latencies)[len(latencies) // 2])
+    median_ms = 1e3 * sorted(latencies)[len(latencies) // 2]
+    return Result(done / took, 1e6 * processor / done, median_ms, 1e6 * others / done)
 
 
 async def fill(cluster: LocalCluster, count: int) -> None:
@@ -172,7 +200,8 @@ async def measure(seconds: float, count: int, plain_count: int, only: str) -> di
     def told(name: str, result: Result) -> None:
         figures[name] = result
         latency = f", median {result.p50_ms:.1f} ms" if result.p50_ms else ""
-        print(f"{name}: {result.per_second:,.0f}/s, {result.processor_us:.0f} µs each{latency}", flush=True)
+        cluster = f" + {result.cluster_us:.0f}" if result.cluster_us else ""
+        print(f"{name}: {result.per_second:,.0f}/s, {result.processor_us:.0f}{cluster} µs each{latency}", flush=True)
 
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
@@ -219,15 +248,16 @@ def write(figures: dict[str, Result], seconds: float, count: int) -> None:
     lines = [
         BEGIN,
         f"`python benchmarks/views.py --seconds {seconds:g} --transactions {count} --write` on {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, load {os.getloadavg()[1]:.0f} over the last minutes. The time of the "
-        "processor is this process's own (client, view and application), per transaction.",
+        f"Python {platform.python_version()}, load {os.getloadavg()[1]:.0f} over the last minutes. Processor "
+        "time per transaction: of this process (client, view and application), and of the cluster's four.",
         "",
-        "| load | transactions/s | processor µs | median ms |",
-        "| --- | ---: | ---: | ---: |",
+        "| load | transactions/s | processor µs | cluster's µs | median ms |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, result in figures.items():
         latency = f"{result.p50_ms:.1f}" if result.p50_ms else ""
-        lines.append(f"| {name} | {result.per_second:,.0f} | {result.processor_us:.0f} | {latency} |")
+        others = f"{result.cluster_us:.0f}" if result.cluster_us else ""
+        lines.append(f"| {name} | {result.per_second:,.0f} | {result.processor_us:.0f} | {others} | {latency} |")
     lines.append(END)
     text = DOCUMENT.read_text()
     before, _, rest = text.partition(BEGIN)
