@@ -122,6 +122,7 @@ class Campaign:
             victim = self._caught_busy(self._random.choice(self._open()))
         killed_s = time.monotonic()
         victim.kill()
+        died_s = time.monotonic()
         self.report.kills += 1
         self.report.unacknowledged += bool(victim.journal.pending)
         others = [each for each in self._processes if each is not victim]
@@ -134,7 +135,10 @@ class Campaign:
             self.report.take_overs_s.append(took_s)
             if took_s > TAKE_OVER_S_MAX:
                 ended = time.time() - (time.monotonic() - first_s)
-                self.report.late.append(f"a take-over took {took_s:.2f} s, from {ended - took_s:.3f} to {ended:.3f}")
+                self.report.late.append(
+                    f"a take-over took {took_s:.2f} s, from {ended - took_s:.3f} to {ended:.3f} "
+                    f"(the killed process was gone after {died_s - killed_s:.2f} s)"
+                )
         victim.start()
 
     def _open(self) -> list[_Process]:

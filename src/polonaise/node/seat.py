@@ -85,6 +85,7 @@ class Seat:
             self._stopping.wait(self._pause_s * random.uniform(0.5, 1.5))
 
     def _host_with(self, lock_path: str) -> None:
+        _log.info("this process (%d) has the lock of %s", os.getpid(), self._address.directory)
         with contextlib.suppress(OSError):  # for whoever looks for the host; nothing rests on it
             Path(lock_path).write_text(f"{os.getpid()}\n")
         give_up_s = time.monotonic() + _LEFTOVERS_S
