@@ -44,9 +44,9 @@ kill-test: $(STAMP) ## processes on an embedded log, killed with -9: KILLS=how m
 	$(BIN)/python -m tests.kill --kills $(KILLS)
 
 bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
-	$(BIN)/python benchmarks/append.py
-	$(BIN)/python benchmarks/embedded.py
-	$(BIN)/python benchmarks/views.py
+	$(BIN)/python benchmarks/append.py --write
+	$(BIN)/python benchmarks/embedded.py --write
+	$(BIN)/python benchmarks/views.py --write
 
 format: $(STAMP)
 	$(BIN)/ruff format src tests benchmarks examples
