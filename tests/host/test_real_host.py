@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,3 +171,28 @@ def test_a_cancelled_task_is_no_failure() -> None:
     )
     out, _ = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, "stopped\n")
+
+
+async def test_a_file_that_two_threads_leave_at_once_is_closed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number closed twice may by then be another file's."""
+    closed: list[int] = []
+    close = os.close
+
+    def slowly(descriptor: int) -> None:
+        closed.append(descriptor)
+        time.sleep(0.02)
+        close(descriptor)
+
+    host = RealHost(disk_threads=4)
+    file = await host.disk.open(str(tmp_path / "file"), create=True)
+    monkeypatch.setattr(os, "close", slowly)
+    reading = [asyncio.ensure_future(file.read(0, 1)) for _ in range(3)]
+    await asyncio.sleep(0)
+    await file.close()
+    await asyncio.gather(*reading)
+    await asyncio.sleep(0.05)
+    monkeypatch.undo()
+    host.close()
+    assert len(closed) == 1

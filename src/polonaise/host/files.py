@@ -172,6 +172,7 @@ class _RealFile:
         self._guard = threading.Lock()
         self._users = 0
         self._closing = False
+        self._left = False
         self._closed: Future[None] = Future()
 
     async def read(self, offset: int, length: int) -> bytes:
@@ -220,7 +221,10 @@ class _RealFile:
         """The last one out closes the door."""
         with self._guard:
             self._users -= leaving
-            last = self._closing and self._users == 0 and not self._closed.done()
+            last = self._closing and self._users == 0 and not self._left
+            self._left = (
+                self._left or last
+            )  # two threads may leave at once: a number closed twice may be another file's
         if last:
             os.close(self._descriptor)
             self._closed.set_result(None)
