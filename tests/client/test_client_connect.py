@@ -18,6 +18,7 @@ from polonaise.errors import (
     BadOption,
     BodyTooLarge,
     Closed,
+    HostFailed,
     NotInitialized,
     TooManyLocks,
     WrongClusterKey,
@@ -156,3 +157,13 @@ async def test_another_thread_and_another_loop_are_refused_and_harm_nothing(worl
     await held
     assert unsettled.committed
     assert world.log.bodies() == [b"here", b"unsettled", b"held"]
+
+
+async def test_a_client_that_failed_says_why_in_partitions_not_used_before(world: World) -> None:
+    """A fault that came before the first use of a partition must not leave that use waiting for ever."""
+    client = await world.client()
+    client.fail(HostFailed("the nodes stopped"))
+    with pytest.raises(HostFailed, match="the nodes stopped"):
+        client.append(b"x", partition=0)
+    with pytest.raises(HostFailed, match="the nodes stopped"):
+        await client.run(lambda tx: tx.append(b"x"), partition=0)

@@ -68,6 +68,7 @@ class Connected:
         self._questions: Questions
         self._loop: asyncio.AbstractEventLoop
         self._closed = False
+        self._fault: PolonaiseError | None = None
         self.client_id: ClientId = 0
         """Unique in the cluster, from the coordinator; 0 before `start`."""
         self.partition_count = 0
@@ -120,10 +121,14 @@ class Connected:
             await close_view(self._view)
 
     def fail(self, error: BaseException) -> None:
-        """Stop every partition because of a mistake of this library's own: nothing it says later is to be trusted."""
+        """Stop every partition, those in use and those to come: nothing that this client says is to be trusted.
+
+        A mistake of this library's own, or the nodes that it hosted have stopped themselves.
+        """
         fault = error if isinstance(error, PolonaiseError) else PolonaiseError(f"the client failed: {error!r}")
+        self._fault = self._fault or fault
         for partition in self._partitions.values():
-            partition.mounting.stop(fault)
+            partition.mounting.stop(self._fault)
 
     async def __aenter__(self) -> Self:
         try:
@@ -149,6 +154,8 @@ class Connected:
         except (KeyError, TypeError):
             pass  # not used yet, or nothing that a partition is named by
         self._check_partition(partition)
+        if self._fault is not None:
+            raise self._fault
         appends = PartitionAppends(partition, self.client_id, self._settings)
         taker: Applier | MarkOnly
         if self._view is None:

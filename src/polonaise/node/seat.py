@@ -107,6 +107,7 @@ class Seat:
                 except (RuntimeError, NodesStopped):
                     if host.failure is None:  # or else: the loop was stopped
                         raise
+                if host.failure is not None:
                     _end_all_tasks(runner.get_loop())
         except OSError as error:
             raise HostFailed(f"this process can't have another event loop: {error}") from error
@@ -132,6 +133,8 @@ class Seat:
             with self._guard:
                 self._cancel = None
         error = None if nodes.cancelled() else nodes.exception()
+        if host.failure is not None:
+            return  # what the nodes met after it, without their disk, says nothing
         if isinstance(error, PolonaiseError):
             raise error
         if error is not None:
