@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from typing import Any
 
 import polonaise
@@ -33,8 +34,10 @@ async def do(log: polonaise.Log, verb: str, given: Any) -> Any:
         if not child:
             try:
                 asyncio.run(append_one(sys.argv[1], given))
-            finally:
                 os._exit(0)
+            finally:
+                traceback.print_exc()
+                os._exit(1)
         return await asyncio.get_running_loop().run_in_executor(None, lambda: os.waitpid(child, 0)[1])
     raise AssertionError(verb)
 

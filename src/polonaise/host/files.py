@@ -125,27 +125,34 @@ class RealLock:
     """An advisory lock on a file; the kernel frees it when the process dies.
 
     It belongs to the open file, which a forked child shares, and which would go on to be locked by the child after
-    its parent's death. So a child closes what it inherits as it begins.
+    its parent's death. So a child closes what it inherits as it begins; and no thread forks while another is between
+    opening a file and noting that it is open, or the reverse.
     """
 
     _held: ClassVar[set[RealLock]] = set()
+    _noting: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: str, book: set[RealLock]) -> None:
         """It is in `book` while it is held."""
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._descriptor)
-            raise DirectoryInUse(f"{path!r} is locked: another process has this directory open") from error
-        except OSError:
-            os.close(self._descriptor)
-            raise
         self._book = book
-        self._held.add(self)
-        book.add(self)
+        with self._noting:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(self._descriptor)
+                raise DirectoryInUse(f"{path!r} is locked: another process has this directory open") from error
+            except OSError:
+                os.close(self._descriptor)
+                raise
+            self._held.add(self)
+            book.add(self)
 
     def release(self) -> None:
+        with self._noting:
+            self._close()
+
+    def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         self._held.discard(self)
         self._book.discard(self)
@@ -153,26 +160,38 @@ class RealLock:
             os.close(descriptor)
 
     @classmethod
-    def disown(cls) -> None:
-        """In a forked child: the locks are the parent's. Closing does not free them, the parent has them open."""
-        for lock in list(cls._held):
-            lock.release()
+    def before_fork(cls) -> None:
+        cls._noting.acquire()
+
+    @classmethod
+    def after_fork(cls, *, child: bool) -> None:
+        """In a child the locks are the parent's. Closing does not free them, the parent has them open."""
+        if child:
+            for lock in list(cls._held):
+                lock._close()
+        cls._noting.release()
 
 
-os.register_at_fork(after_in_child=RealLock.disown)
+os.register_at_fork(
+    before=RealLock.before_fork,
+    after_in_parent=lambda: RealLock.after_fork(child=False),
+    after_in_child=lambda: RealLock.after_fork(child=True),
+)
 
 
 class _RealFile:
-    """A descriptor, and the count of the calls that use it."""
+    """A descriptor, and the count of its users: the calls under way, and the opener until it closes.
+
+    The last one out closes the door, and only that one: a number closed twice may be another file's by then.
+    """
 
     def __init__(self, threads: DiskThreads, descriptor: int, path: str) -> None:
         self._threads = threads
         self._descriptor = descriptor
         self._path = path
         self._guard = threading.Lock()
-        self._users = 0
+        self._users = 1
         self._closing = False
-        self._left = False
         self._closed: Future[None] = Future()
 
     async def read(self, offset: int, length: int) -> bytes:
@@ -199,7 +218,7 @@ class _RealFile:
         with self._guard:
             first, self._closing = not self._closing, True
         if first:
-            self._threads.run(lambda: self._leave(0))
+            self._threads.run(self._leave)
         await asyncio.shield(asyncio.wrap_future(self._closed))
 
     async def _hop(self, call: Callable[[int], T]) -> T:
@@ -215,19 +234,17 @@ class _RealFile:
         except OSError as error:
             raise _translated(error, self._path) from error
         finally:
-            self._leave(1)
+            self._leave()
 
-    def _leave(self, leaving: int) -> None:
-        """The last one out closes the door."""
+    def _leave(self) -> None:
         with self._guard:
-            self._users -= leaving
-            last = self._closing and self._users == 0 and not self._left
-            self._left = (
-                self._left or last
-            )  # two threads may leave at once: a number closed twice may be another file's
+            self._users -= 1
+            last = self._users == 0
         if last:
-            os.close(self._descriptor)
-            self._closed.set_result(None)
+            try:
+                os.close(self._descriptor)
+            finally:
+                self._closed.set_result(None)
 
 
 class LookedAt:
