@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from polonaise.testing.memory import KEY
 from polonaise.testing.partition import MemoryPartition
 from polonaise.wire.appends import Failure, ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
+from polonaise.wire.fetches import encode_bodies, parse_fetch
 from polonaise.wire.messages import (
     ROLE_CLIENT,
     ROLE_SERVER,
@@ -197,15 +197,13 @@ class FakeServer:
         return Batches(log.mark, payload=found)
 
     def _fetch(self, log: FakeLog, message: Fetch) -> Bodies:
-        ids = array("q", message.ids).tolist()
+        ids = list(parse_fetch(message))
         self.heard.fetches.append(ids)
         held = {tx.id: tx.data for batch in log.batches for tx in batch.transactions()}
         bodies = [held[transaction] for transaction in ids]
         if self.damage_bodies:
             bodies = [body[::-1] for body in bodies]
-        lengths, crcs = array("I", map(len, bodies)), array("I", map(crc32, bodies))
-        narrow = bytes(-4 * len(bodies) & 7)
-        return Bodies(len(ids), payload=[lengths.tobytes(), narrow, crcs.tobytes(), narrow, *bodies])
+        return encode_bodies(bodies, [crc32(body) for body in bodies])
 
     # ------------------------------------------------------------------ mounts and feed
 

@@ -226,7 +226,10 @@ class Log:
     # ------------------------------------------------------------------ odds
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
-        """Why a mounted partition is not ready at the moment; None if it is, or was never used."""
+        """Why a mounted partition is not ready, or its view gets no further, at the moment.
+
+        None if all is well, or the partition was never used.
+        """
         return self._background.now(lambda: self._log.trouble(partition))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
 from collections import deque
 from collections.abc import Callable
 from zlib import crc32
@@ -14,10 +13,10 @@ from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
 from polonaise.errors import Closed, DataDamaged, PolonaiseError, ProtocolError
 from polonaise.host import Host
-from polonaise.log.batch import Batch, padded
+from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire import messages
-from polonaise.wire.messages import Fetch
+from polonaise.wire.fetches import encode_fetch, parse_bodies
 
 _log = logging.getLogger("polonaise.client")
 
@@ -124,8 +123,7 @@ class Bodies:
 
     async def _fetch_checked(self, transactions: list[TransactionId], crcs: list[int]) -> dict[TransactionId, bytes]:
         for _ in range(_DAMAGED_MAX):
-            question = Fetch(array("q", transactions).tobytes())
-            answer = await self._questions.ask(self._partition, question, messages.Bodies, None)
+            answer = await self._questions.ask(self._partition, encode_fetch(transactions), messages.Bodies, None)
             try:
                 bodies = parse_bodies(answer, len(transactions))
             except ProtocolError as error:
@@ -135,19 +133,3 @@ class Bodies:
                     return dict(zip(transactions, bodies, strict=True))
             await asyncio.sleep(self._settings.retry_s_min)
         raise DataDamaged(f"bodies among {transactions[0]} to {transactions[-1]} of partition {self._partition}")
-
-
-def parse_bodies(answer: messages.Bodies, expected: int) -> list[bytes]:
-    """The bodies of an answer, in the order asked for. Raises `ProtocolError` unless it holds just those."""
-    payload = memoryview(answer.payload[0] if answer.payload else b"")
-    columns = 2 * padded(4 * expected)
-    if answer.count != expected or len(payload) < columns:
-        raise ProtocolError(f"asked for {expected} bodies and got {answer.count} in {len(payload)} bytes")
-    lengths = payload[: 4 * expected].cast("I").tolist()
-    if columns + sum(lengths) != len(payload):
-        raise ProtocolError("bodies do not fill their message")
-    bodies, start = [], columns
-    for length in lengths:
-        bodies.append(bytes(payload[start : start + length]))
-        start += length
-    return bodies

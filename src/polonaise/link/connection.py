@@ -200,11 +200,10 @@ class Connection(asyncio.Protocol):
             return
         if self._accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
             self.pause(_UNREAD)
-        if self._budget is not None:
-            self._book(unsent)
+        self._book(unsent)
 
     def _book(self, unsent: int) -> None:
-        """Tell the budget what is in memory for this connection alone, and keep to a smaller share when it is tight."""
+        """Tell the budget, if any, what is in memory for this connection; keep a smaller share when that is tight."""
         if self._budget is None or self.closed or self._transport is None:
             return
         taken = self._given_bytes - unsent
@@ -377,8 +376,7 @@ class Connection(asyncio.Protocol):
                 self._frame_began_s = None
             elif received or self._frame_began_s is None:
                 self._frame_began_s = now
-            if self._budget is not None:
-                self._book(self.unsent_bytes)
+            self._book(self.unsent_bytes)
         if self._held and not self._reading_paused and self._transport and not self._delivering:
             self._transport.pause_reading()
             self._deliver_soon()

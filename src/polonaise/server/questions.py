@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from typing import TYPE_CHECKING
 
 from polonaise.errors import BatchDamaged, BeyondLog, PartitionNotReady, ProtocolError
 from polonaise.log.batch import HEADER_BYTES, Batch
 from polonaise.server.protocol.feed import Committed
 from polonaise.terms import TransactionId
+from polonaise.wire.fetches import encode_bodies, parse_fetch
 from polonaise.wire.messages import Batches, Bodies, Fetch, Read
 
 if TYPE_CHECKING:
@@ -75,16 +75,14 @@ def _without_data(batch: Committed) -> bytes:
 
 async def fetch(owner: Owner, settings: ServerSettings, request: Fetch) -> Bodies:
     """The bodies of single transactions, each checked against its CRC before it is sent."""
-    raw = request.ids
-    if len(raw) % 8 or len(raw) > 8 * FETCH_MAX:
-        raise ProtocolError("a fetch of ids that do not parse, or of too many")
+    if len(request.ids) > 8 * FETCH_MAX:
+        raise ProtocolError(f"a fetch of more than {FETCH_MAX} bodies")
     _check_opened(owner)
-    ids = struct.unpack(f"<{len(raw) // 8}q", raw)
     bodies: list[bytes] = []
     crcs: list[int] = []
     batch: Batch | None = None
     size = 0
-    for transaction in ids:
+    for transaction in parse_fetch(request):
         if not 0 <= transaction <= owner.committed:
             raise BeyondLog(f"transaction {transaction}; the committed high-water mark is {owner.committed}")
         if batch is None or not batch.first <= transaction <= batch.last:
@@ -95,10 +93,7 @@ async def fetch(owner: Owner, settings: ServerSettings, request: Fetch) -> Bodie
             raise ProtocolError("a fetch of more bytes than one answer holds: ask for fewer ids at a time")
         bodies.append(body)
         crcs.append(batch.data_crcs[transaction - batch.first])
-    lengths = struct.pack(f"<{len(bodies)}I", *map(len, bodies))
-    narrow = bytes(-len(lengths) & 7)
-    columns = lengths + narrow + struct.pack(f"<{len(crcs)}I", *crcs) + narrow
-    return Bodies(len(bodies), payload=[columns, *bodies])
+    return encode_bodies(bodies, crcs)
 
 
 async def _batch_holding(owner: Owner, transaction: TransactionId) -> Batch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -28,6 +27,7 @@ from polonaise.testing.memory import KEY, MemoryHost
 from polonaise.testing.partition import MemoryPartition
 from polonaise.wire.appends import AppendColumns, Failure, ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
+from polonaise.wire.fetches import encode_bodies, parse_fetch
 from polonaise.wire.messages import (
     ROLE_CLIENT,
     ROLE_SERVER,
@@ -346,16 +346,12 @@ def _batches(log: MemoryPartition, message: Read) -> Batches:
 
 
 def _bodies(log: MemoryPartition, message: Fetch) -> Bodies:
-    if len(message.ids) % 8:
-        raise ProtocolError("a fetch of ids that do not parse")
     bodies: list[bytes] = []
-    for transaction in array("q", message.ids):
+    for transaction in parse_fetch(message):
         if not 0 <= transaction <= log.mark:
             raise BeyondLog(f"transaction {transaction}; the committed high-water mark is {log.mark}")
         bodies.append(log.from_id(transaction)[0].body(transaction))
-    lengths, crcs = array("I", map(len, bodies)), array("I", map(crc32, bodies))
-    narrow = bytes(-4 * len(bodies) & 7)
-    return Bodies(len(bodies), payload=[lengths.tobytes(), narrow, crcs.tobytes(), narrow, *bodies])
+    return encode_bodies(bodies, [crc32(body) for body in bodies])
 
 
 def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:

@@ -188,15 +188,14 @@ class Batches(Message):
 
 @message(23)
 class Fetch(Message):
-    """The bodies of some committed transactions."""
+    """Asks for the bodies of some committed transactions; `wire.fetches` has the column."""
 
     ids: Blob
-    """i64 each."""
 
 
 @message(24)
 class Bodies(Message):
-    """The answer to `Fetch`, in its order: lengths u32 and crc32 u32 of each (padded to 8), then the bytes."""
+    """The answer to `Fetch`, in its order; `wire.fetches` has the columns."""
 
     count: U32
     payload: Payload = payload()

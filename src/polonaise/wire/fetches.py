@@ -1,0 +1,54 @@
+"""The columns of a `Fetch` and of the `Bodies` that answer it.
+
+Little-endian. A fetch: id i64 of each. Bodies: length u32 of each · crc32 u32 of each (each column padded to 8 bytes)
+· the bytes, in the order of the ids.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from polonaise.errors import ProtocolError
+from polonaise.wire.messages import Bodies, Fetch
+
+
+def encode_fetch(ids: Sequence[int]) -> Fetch:
+    """A question for the bodies of these transactions."""
+    return Fetch(struct.pack(f"<{len(ids)}q", *ids))
+
+
+def parse_fetch(question: Fetch) -> tuple[int, ...]:
+    """The transactions asked for. Raises `ProtocolError`."""
+    if len(question.ids) % 8:
+        raise ProtocolError("a fetch of ids that do not parse")
+    return struct.unpack(f"<{len(question.ids) // 8}q", question.ids)
+
+
+def encode_bodies(bodies: Sequence[bytes], crcs: Sequence[int]) -> Bodies:
+    """The answer; `crcs` as they were when the bodies were appended, so that the asker finds what was damaged since."""
+    columns = (_column([len(body) for body in bodies]), _column(crcs))
+    return Bodies(len(bodies), payload=[*columns, *bodies])
+
+
+def parse_bodies(answer: Bodies, expected: int) -> list[bytes]:
+    """The bodies of an answer, in the order asked for. Raises `ProtocolError` unless it holds just those.
+
+    Who asked knows their CRCs from the headers that it was fed, and trusts these alone.
+    """
+    payload = memoryview(answer.payload[0] if answer.payload else b"")
+    columns = 2 * len(_column(range(expected)))
+    if answer.count != expected or len(payload) < columns:
+        raise ProtocolError(f"asked for {expected} bodies and got {answer.count} in {len(payload)} bytes")
+    lengths = struct.unpack_from(f"<{expected}I", payload)
+    if columns + sum(lengths) != len(payload):
+        raise ProtocolError("bodies do not fill their message")
+    bodies, start = [], columns
+    for length in lengths:
+        bodies.append(bytes(payload[start : start + length]))
+        start += length
+    return bodies
+
+
+def _column(values: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(values)}I", *values) + bytes(-4 * len(values) & 7)
