@@ -30,7 +30,7 @@ promises = st.builds(Promises, int64, int64, int64, int64, int64, st.booleans())
 copies = st.builds(Copy, st.just(PARTITION), uint64, uint64, promises, evidences)
 slots = st.builds(Slot, st.just(PARTITION), uint64, uint64, evidences)
 headers = st.builds(
-    SegmentHeader, int64, keys, uint32, uint32, counts, int64, uint64, st.integers(0, 16 * 1024 * 1024), uint32
+    SegmentHeader, int64, keys, uint32, uint32, counts, int64, uint64, uint64, st.integers(0, 16 * 1024 * 1024), uint32
 )
 checkpoints = st.builds(Checkpoint, keys, uint32, int64, uint64, uint64, int64, uint32, uint32)
 
@@ -77,7 +77,7 @@ def test_the_control_files_header_is_read_as_it_was_written(key: bytes, created_
 
 COPY = Copy(PARTITION, 7, 2, Promises(5, 4, 3, 2, 1, True), Evidence(1, 2, 3)).encode()
 SLOT = Slot(PARTITION, 7, 2, Evidence(1, 2, 3)).encode()
-HEADER = SegmentHeader(1, KEY, PARTITION, 2, 3, 4, 5, 6, 7).encode()
+HEADER = SegmentHeader(1, KEY, PARTITION, 2, 3, 4, 5, 6, 7, 8).encode()
 CHECKPOINT = Checkpoint(KEY, PARTITION, 1, 2, 3, 4, 5, 6).encode()
 CONTROL_HEADER = encode_header(KEY, 1)[:128]
 FRAME = frame_header(Maker().batch(), offset=128, synced=128, seed=9)
@@ -131,7 +131,7 @@ def test_a_frame_of_another_place_or_file_is_none() -> None:
     assert open_frame(FRAME, 0, offset=128, seed=8) is None
 
 
-@pytest.mark.parametrize(("offset", "error"), [(4, UnsupportedFormat), (40, SegmentDamaged), (64, SegmentDamaged)])
+@pytest.mark.parametrize(("offset", "error"), [(4, UnsupportedFormat), (40, SegmentDamaged), (72, SegmentDamaged)])
 def test_a_header_that_cannot_be_is_refused_even_with_a_right_checksum(
     offset: int, error: type[PolonaiseError]
 ) -> None:

@@ -12,7 +12,7 @@ from logrig import DIRECTORY, PARTITION, Maker, Open, contents, crcs, life, simu
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.partition import LogSettings
-from polonaise.log.segment import HEADER_BYTES
+from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.simulator.world import Machine
 
 BATCH = 200
@@ -111,5 +111,30 @@ def test_a_segment_whose_neighbour_has_become_another_is_no_part_of_the_log_thou
         assert len(machine.disk.contents(path_of(3))) == end
         put_back(machine, 6, stale)
         await ends_with_a_loss(machine, held)
+
+    simulate(scenario)
+
+
+def test_a_stale_segment_of_just_the_right_length_is_not_believed_nor_what_follows_it() -> None:
+    """Which of the two is the stale one, nobody can tell."""
+
+    async def scenario(machine: Machine) -> None:
+        made = await written(machine, per_segment=3)
+        stale = machine.disk.contents(path_of(3))
+        held = await goes_on(machine, made[:4], sizes=[BATCH] * 4, settings=LogSettings(segment_batches_max=3))
+        assert len(machine.disk.contents(path_of(3))) == len(stale)
+        assert machine.disk.contents(path_of(3)) != stale
+        machine.disk.overwrite(path_of(3), 0, stale)
+        await ends_with_a_loss(machine, held[:3])
+
+    simulate(scenario)
+
+
+def test_a_segment_whose_last_frame_has_rotted_is_kept_up_to_there() -> None:
+    async def scenario(machine: Machine) -> None:
+        made = await written(machine, per_segment=3)
+        end = len(machine.disk.contents(path_of(3)))
+        machine.disk.overwrite(path_of(3), end - (end - HEADER_BYTES) // 3, b"\0" * FRAME_BYTES)
+        await ends_with_a_loss(machine, made[:5])
 
     simulate(scenario)

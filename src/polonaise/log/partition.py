@@ -198,23 +198,32 @@ class PartitionLog:
         if len(preamble) > PREAMBLE_BYTES_MAX:
             raise RegistersFull(f"{len(preamble)} bytes of registers: no segment that begins with them could be opened")
         await tail.checkpoint()
-        header = self._header(tail.found.last_crc, self.last + 1, tail.header.first, tail.end, preamble)
+        header = self._header(preamble, tail)
         fresh = await self._create(header, preamble)
         self._sealed.append(tail.segment)
         await self._part_from_tail()
         self._adopt(fresh)
         return fresh
 
-    def _header(self, crc: int, first: int, before: int, before_end: int, preamble: bytes) -> SegmentHeader:
+    def _header(self, preamble: bytes = b"", before: Tail | None = None) -> SegmentHeader:
+        """Of the segment that goes on from `before`, which has batches; or of the first one."""
         slot = self.slot
         return SegmentHeader(
-            self._host.clock.wall_us(), slot.cluster_key, slot.partition, crc, first, before, before_end,
-            len(preamble), crc32(preamble),
-        )  # fmt: skip
+            created_us=self._host.clock.wall_us(),
+            cluster_key=slot.cluster_key,
+            partition=slot.partition,
+            previous_crc=before.found.last_crc if before else 0,
+            first=before.found.last + 1 if before else 0,
+            previous_first=before.header.first if before else NO_TRANSACTION,
+            previous_last=before.index.offsets[-1] if before else 0,
+            previous_end=before.end if before else 0,
+            preamble_bytes=len(preamble),
+            preamble_crc=crc32(preamble),
+        )
 
     async def _begin(self) -> None:
         """The first segment of an empty log."""
-        self._adopt(await self._create(self._header(0, 0, NO_TRANSACTION, 0, b""), b""))
+        self._adopt(await self._create(self._header(), b""))
 
     async def _renewed(self, tail: Tail) -> Tail:
         """The tail; made anew if it is empty: the sync of its name may have failed, and no other makes up for that."""

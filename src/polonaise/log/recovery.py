@@ -102,7 +102,8 @@ async def _chain(
 ) -> tuple[list[SegmentHeader], str]:
     """The headers of the segments that follow each other from 0 on, and what broke the chain, if anything did.
 
-    Each begins exactly where the file before it ends: one that does not is of another life of the log.
+    Each begins exactly where the file before it ends, and goes on from the last batch there. One that does not is of
+    another life of the log; when it follows another batch, either of the two may be, and neither is believed.
     """
     chain: list[SegmentHeader] = []
     size = 0
@@ -118,6 +119,12 @@ async def _chain(
             return chain, error.text
         if header.previous_first != (chain[-1].first if chain else NO_TRANSACTION) or header.previous_end != size:
             return chain, f"the file before segment {segment.name(first)} does not end where that begins"
+        if chain and (limit is None or first <= limit):
+            try:
+                if not await _follows(disk, directory, chain[-1], header):
+                    return chain[:-1], f"segment {segment.name(first)} follows another batch than the one before it"
+            except SegmentDamaged as error:
+                return chain, error.text
         chain.append(header)
         size = length
     return chain, ""
@@ -128,6 +135,14 @@ async def _header_of(disk: Disk, directory: str, slot: ControlSlot, first: Trans
     file = await disk.open(_path(directory, first))
     try:
         return await segment.read_header(file, slot.partition, slot.cluster_key, first), await file.size()
+    finally:
+        await file.close()
+
+
+async def _follows(disk: Disk, directory: str, before: SegmentHeader, header: SegmentHeader) -> bool:
+    file = await disk.open(_path(directory, before.first))
+    try:
+        return await segment.follows(file, before, header)
     finally:
         await file.close()
 

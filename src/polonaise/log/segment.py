@@ -3,8 +3,9 @@
 A segment is a 128-byte header, a preamble (the registers as they were before its first batch), and then frames::
 
     header     magic "PLNS" · format version u16 · flags u16 · creation time µs i64 · cluster key · partition u32 ·
-               crc32 of the batch before it u32 · first id i64 · first id and end offset of the segment before it ·
-               bytes and crc32 of the preamble u32 u32 · … · crc32 of the header in its last 4 bytes
+               crc32 of the batch before it u32 · first id i64 · of the segment before it: first id i64, offset of
+               its last frame and of its end u64 u64 · bytes and crc32 of the preamble u32 u32 · … · crc32 of the
+               header in its last 4 bytes
     frame      magic "PLNF" · crc32 u32 · batch length u32 · batch crc32 u32 · synced offset u64 · own offset u64,
                then the batch
 
@@ -38,7 +39,7 @@ BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
 PREAMBLE_BYTES_MAX: Final = 16 * 1024 * 1024
 SCAN_BYTES: Final = 1024 * 1024
 
-_HEADER: Final = struct.Struct("<4sHHq16sIIqqQII")
+_HEADER: Final = struct.Struct("<4sHHq16sIIqqQQII")
 _HEADER_MAGIC: Final = b"PLNS"
 _HEADER_CRC: Final = HEADER_BYTES - 4
 REMOVED: Final = b"PLNR removed".ljust(HEADER_BYTES, b"\0")
@@ -71,6 +72,8 @@ class SegmentHeader(NamedTuple):
     first: TransactionId
     previous_first: TransactionId
     """Names the segment before this one; -1 for none."""
+    previous_last: int
+    """Where the frame of that one's last batch begins."""
     previous_end: int
     """Where that one ends: it was sealed and synced to there before this one was made."""
     preamble_bytes: int
@@ -79,7 +82,8 @@ class SegmentHeader(NamedTuple):
     def encode(self) -> bytes:
         raw = _HEADER.pack(
             _HEADER_MAGIC, FORMAT_VERSION, 0, self.created_us, self.cluster_key, self.partition, self.previous_crc,
-            self.first, self.previous_first, self.previous_end, self.preamble_bytes, self.preamble_crc,
+            self.first, self.previous_first, self.previous_last, self.previous_end,
+            self.preamble_bytes, self.preamble_crc,
         ).ljust(_HEADER_CRC, b"\0")  # fmt: skip
         return raw + crc32(raw).to_bytes(4, "little")
 
@@ -200,6 +204,18 @@ async def read_header(file: File, partition: PartitionId, cluster_key: bytes, fi
     if header.partition != partition or header.first != first:
         raise SegmentDamaged(f"segment {name(first)} is one of partition {header.partition} from {header.first}")
     return header
+
+
+async def follows(file: Source, header: SegmentHeader, after: SegmentHeader) -> bool:
+    """Whether the segment of `header` ends with the batch that `after` goes on from. Raises `SegmentDamaged`.
+
+    Each batch carries the CRC of the one before it, so the last one speaks for all of them.
+    """
+    offset = after.previous_last
+    frame = open_frame(await file.read(offset, FRAME_BYTES), 0, offset=offset, seed=header.seed)
+    if frame is None:
+        raise SegmentDamaged(f"segment {name(header.first)} has no frame at offset {offset}, where its last one was")
+    return frame.batch_crc == after.previous_crc and offset + FRAME_BYTES + frame.length == after.previous_end
 
 
 async def read_preamble(file: Source, header: SegmentHeader) -> bytes:
