@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from polonaise.coordination.values import PartitionValue
 from polonaise.simulator.application import Application
-from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.cluster import Cluster
 from polonaise.simulator.history import Fate, History, Kind, Violation
 
 _PROMISE = "P13 fail-safe"
@@ -33,9 +33,9 @@ class Disaster:
                 node.process.crash()
         if self._random.random() < 0.3:
             self._forget_sessions()
-            reasons: tuple[str, ...] = ("the coordinator",)
+            reasons: list[set[str]] = [{"the coordinator"}] * self._cluster.knobs.partitions
         else:
-            reasons = self._wipe_a_quorum()
+            reasons = self._wipe_quorums()
         first_try = len(self._history.tries)
         for application in self._applications.values():
             application.start_again(steps=8)
@@ -61,20 +61,34 @@ class Disaster:
             snapshot[f"partition-{partition}"] = version, initial
         service.restore(snapshot)
 
-    def _wipe_a_quorum(self) -> tuple[str, ...]:
-        """New disks for so many replicas of the last session that what was committed may be gone."""
-        count = len(self._cluster.storage) // 2 + 1
-        wiped: list[Node] = self._random.sample(self._cluster.storage, count)
-        for node in wiped:
-            node.machine.disk.wipe()
-        return tuple(node.name for node in wiped)
+    def _wipe_quorums(self) -> list[set[str]]:
+        """New disks until, in each partition, what was committed may be gone. Returns which replicas each lost.
 
-    def _check_health(self, reasons: tuple[str, ...]) -> None:
-        partitions = [
-            health for server in self._cluster.owners.values() for health in server.health()["partitions"].values()
+        In each, a quorum of those engaged in its last session: one engaged on fewer than all can bear a little more.
+        """
+        quorum = len(self._cluster.storage) // 2 + 1
+        snapshot = self._cluster.service.snapshot()
+        values = [PartitionValue.decode(snapshot[f"partition-{p}"][1]) for p in range(self._cluster.knobs.partitions)]
+        engaged = [
+            {name.partition(":")[0] for name, held in value.engagements.items() if held.unresolved} for value in values
         ]
-        told = [str(health["waits_for"]) for health in partitions]
-        if any(health["ready"] for health in partitions):
+        wiped: set[str] = set()
+        for node in self._random.sample(self._cluster.storage, len(self._cluster.storage)):
+            if all(len(names & wiped) >= quorum for names in engaged):
+                break
+            node.machine.disk.wipe()
+            wiped.add(node.name)
+        return [names & wiped for names in engaged]
+
+    def _check_health(self, reasons: Sequence[set[str]]) -> None:
+        """No partition is ready, and one at least says what it waits for, once its owner has asked all replicas."""
+        partitions = [
+            (int(partition), health)
+            for server in self._cluster.owners.values()
+            for partition, health in server.health()["partitions"].items()
+        ]
+        if any(health["ready"] for _, health in partitions):
             raise Violation(_PROMISE, "no partition to be ready", repr(partitions))
-        if not any(all(reason in text for reason in reasons) for text in told):
-            raise Violation(_PROMISE, f"health to name {', '.join(reasons)}", repr(told))
+        told = [(partition, str(health["waits_for"])) for partition, health in partitions]
+        if not any(all(reason in text for reason in reasons[partition]) for partition, text in told):
+            raise Violation(_PROMISE, f"health to name all of {reasons}", repr(told))
