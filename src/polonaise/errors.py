@@ -430,6 +430,12 @@ class HostFailed(PolonaiseError):
     code = "host_failed"
 
 
+class ExtraMissing(PolonaiseError, ImportError):
+    """A library that this part needs is not installed; the message names the extra that brings it."""
+
+    code = "extra_missing"
+
+
 class BadOption(PolonaiseError):
     """An option, address or setting that cannot be meant."""
 

@@ -113,3 +113,10 @@ def test_the_banks_year() -> None:
     assert book.bad_rows == []
     assert set(book.unchained).isdisjoint(book.bank_balances)
     assert len(book.unchained) + len(book.bank_balances) == 1_111
+
+
+def test_a_payment_whose_number_was_there_before_is_a_bad_row(tmp_path: Path) -> None:
+    rows = [row(1, 7, "credit", 100, 100), row(2, 7, "debit", 30, 70), row(1, 7, "credit", 5, 75)]
+    book = read_payments(csv_of(tmp_path, rows))
+    assert [payment.id for payment in book.payments] == [1, 2]
+    assert book.bad_rows == ["line 4: payment 1 was on line 2"]

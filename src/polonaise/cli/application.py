@@ -126,7 +126,7 @@ def demo_bank(
     ] = None,
     generate: Annotated[int, typer.Option(min=1, help="Payments to make up when no file is given.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Seed of the made-up payments.")] = 1,
-    tellers: Annotated[int, typer.Option(min=1, max=1_000, help="Payments under way at the same time.")] = 32,
+    tellers: Annotated[int, typer.Option(min=1, max=16, help="Processes that make the payments.")] = 3,
 ) -> None:
     """A bank on the log: real processes, one killed on the way, and at the end every balance is checked."""
     import asyncio

@@ -1,43 +1,114 @@
-"""The bank's view of the log and its one transaction context."""
+"""The bank as an application of the log: its tables, its transactions, and its one transaction context."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
 
-from polonaise.client.view import View
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam, select
+
+from polonaise.client.protocol.draft import Draft
 from polonaise.demo.payments import Payment
-from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
+from polonaise.terms import Transaction
+from polonaise.views.sql import SqlView
 
-PAYMENT = 1
+PARTITION: Final = 0
+OPENING: Final = 1
+"""Header of a transaction that opens an account."""
+PAYMENT: Final = 2
 """Header of a payment's transaction."""
 
+ALREADY_MADE: Final = "it is made already"
+NO_MONEY: Final = "insufficient funds"
 
-class Balances(View):
-    """Balances in memory, fed by the log: what the payments so far make of the opening balances."""
+schema = MetaData()
+accounts = Table(
+    "accounts",
+    schema,
+    Column("account", Integer, primary_key=True, autoincrement=False),
+    Column("balance", BigInteger, nullable=False),
+)
+made = Table(
+    "made",
+    schema,
+    Column("transaction", BigInteger, primary_key=True, autoincrement=False),
+    Column("payment", BigInteger, nullable=False, index=True),
+)
 
-    def __init__(self, opening: Mapping[int, int]) -> None:
-        self._balances = dict(opening)
-        self._marks: dict[PartitionId, TransactionId] = {}
-        self.lowest = 0
-        """The lowest balance that any account ever had."""
+_CREDIT = (
+    accounts.update()
+    .where(accounts.c.account == bindparam("at"))
+    .values(balance=accounts.c.balance + bindparam("amount"))
+)
+_BALANCE = select(accounts.c.balance).where(accounts.c.account == bindparam("at"))
+_MADE = select(made.c.transaction).where(made.c.payment == bindparam("number")).limit(1)
 
-    def high_water_mark(self, partition: PartitionId) -> TransactionId:
-        return self._marks.get(partition, NO_TRANSACTION)
 
-    def apply(self, tx: Transaction) -> None:
-        if tx.header == PAYMENT:
-            payment = Payment.decode(tx.data)
-            for account in payment.accounts:
-                balance = self.of(account) + payment.change(account)
-                self._balances[account] = balance
-                self.lowest = min(self.lowest, balance)
-        self._marks[tx.partition] = tx.id
+def encode_opening(account: int, balance: int) -> bytes:
+    return json.dumps([account, balance]).encode()
 
-    def failed(self, partition: PartitionId, transaction: TransactionId, error: BaseException) -> None:
-        raise error
 
-    def of(self, account: int) -> int:
-        return self._balances.get(account, 0)
+def decode_opening(data: bytes) -> tuple[int, int]:
+    """(account, balance in hundredths)."""
+    account, balance = json.loads(data)
+    return account, balance
 
-    def all(self) -> dict[int, int]:
-        return dict(self._balances)
+
+class Accounts(SqlView):
+    """Balances, and which payments were made: all that the bank knows, kept from the log by every teller."""
+
+    metadata = schema
+
+    def apply(self, tx: Transaction, db: Connection) -> None:
+        self.apply_many([tx], db)
+
+    def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
+        sums: Counter[int] = Counter()
+        opened: dict[int, int] = {}
+        numbers = []
+        for tx in transactions:
+            if tx.header == OPENING:
+                account, balance = decode_opening(tx.data)
+                opened[account] = balance
+            elif tx.header == PAYMENT:
+                payment = Payment.decode(tx.data)
+                numbers.append({"transaction": tx.id, "payment": payment.id})
+                for account in payment.accounts:
+                    sums[account] += payment.change(account)
+        if opened:
+            db.execute(accounts.insert(), [{"account": a, "balance": b} for a, b in opened.items()])
+        if numbers:
+            db.execute(made.insert(), numbers)
+            db.execute(_CREDIT, [{"at": account, "amount": sums[account]} for account in sorted(sums)])
+
+    def balances(self) -> dict[int, int]:
+        """Of every account."""
+        with self.reading() as db:
+            return {row.account: row.balance for row in db.execute(select(accounts))}
+
+    def payments(self) -> Counter[int]:
+        """How often each payment was made."""
+        with self.reading() as db:
+            return Counter(db.execute(select(made.c.payment)).scalars())
+
+
+def transfer(tx: Draft, view: Accounts, payment: Payment, refuses_overdrafts: bool) -> None:
+    """The transaction context of a payment: refused by the log if its accounts have changed since they were read.
+
+    That it is not made yet is read under the same locks. So a teller may try again what it, or another one before it
+    that was killed, has tried without hearing the outcome: the payment is made once.
+    """
+    for account in payment.accounts:
+        tx.write_lock("account", account)
+    with view.reading() as db:
+        if db.execute(_MADE, {"number": payment.id}).first() is not None:
+            tx.abandon(ALREADY_MADE)
+            return
+        if refuses_overdrafts and payment.source:
+            balance = db.execute(_BALANCE, {"at": payment.source}).scalar()
+            if balance is None or balance < payment.amount:
+                tx.abandon(NO_MONEY)
+                return
+    tx.append(payment.encode(), header=PAYMENT)

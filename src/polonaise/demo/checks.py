@@ -1,24 +1,66 @@
-"""What must be true after the bank has run: compared from three sides that share no code with the log."""
+"""What must be true after the bank has run: compared from sides that share no code with each other."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
 
+from polonaise.admin.files import find
+from polonaise.admin.segments import dump
 from polonaise.client.log import Log
-from polonaise.demo.bank import PAYMENT, Balances
+from polonaise.demo.bank import OPENING, PARTITION, PAYMENT, decode_opening
 from polonaise.demo.payments import Book, Payment
+from polonaise.errors import SegmentDamaged
 from polonaise.log.serializability import History
+
+_EQUAL_S_MAX: Final = 30.0
+"""How long a storage node that was away may take to catch up."""
+_LOOK_S: Final = 0.3
+
+
+class Held(NamedTuple):
+    """What a storage node holds, by its files."""
+
+    last: int
+    digest: str
+    """Of every batch, byte for byte; or why one can't be read."""
 
 
 @dataclass
-class Audit:
-    """The whole log, folded by a client that has seen nothing before."""
+class Folded:
+    """The whole log, folded by a client that has seen nothing before, with plain dictionaries and no database."""
 
-    balances: dict[int, int]
+    balances: dict[int, int] = field(default_factory=dict)
     payments: Counter[int] = field(default_factory=Counter)
     """How often each payment is in the log."""
+    lowest: int = 0
+    """The lowest balance that any account ever had, in the order of the log."""
+    last: int = -1
     history: History = field(default_factory=History)
+
+
+@dataclass
+class Seen:
+    """What the bank left behind, for the checks to compare."""
+
+    made: set[int]
+    """Payments that were reported as made."""
+    refused: set[int]
+    view: dict[int, int]
+    """Balances in the tellers' database."""
+    view_payments: Counter[int]
+    """How often each payment is in the tellers' database."""
+    rebuilt: dict[int, int]
+    """Balances in a second database, made from the log alone."""
+    rebuilt_payments: Counter[int]
+    folded: Folded
+    replicas: dict[str, Held]
+    """What each storage node holds."""
 
 
 @dataclass(frozen=True)
@@ -28,58 +70,99 @@ class Verdict:
     detail: str
 
 
-async def audit(log: Log, book: Book) -> Audit:
+async def fold(log: Log) -> Folded:
     """Read the log from its beginning and fold it."""
-    found = Audit(dict(book.opening))
-    async for batch in log.read_batches(0, after=-1):
+    found = Folded()
+    balances = found.balances
+    async for batch in log.read_batches(PARTITION, after=-1):
         found.history.follow(batch)
+        found.last = batch.last
         for tx in batch.transactions():
-            if tx.header != PAYMENT:
-                continue
-            payment = Payment.decode(tx.data)
-            found.payments[payment.id] += 1
-            for account in payment.accounts:
-                found.balances[account] = found.balances.get(account, 0) + payment.change(account)
+            if tx.header == OPENING:
+                account, balance = decode_opening(tx.data)
+                balances[account] = balances.get(account, 0) + balance
+            elif tx.header == PAYMENT:
+                payment = Payment.decode(tx.data)
+                found.payments[payment.id] += 1
+                for account in payment.accounts:
+                    balances[account] = balances.get(account, 0) + payment.change(account)
+                    found.lowest = min(found.lowest, balances[account])
     return found
 
 
-def verdicts(book: Book, found: Audit, view: Balances, committed: set[int], refused: set[int]) -> list[Verdict]:
+async def held(directories: Sequence[Path], last: int) -> dict[str, Held]:
+    """What each storage node holds once all of them hold the log up to `last`, or after a while, if they never do."""
+    until_s = asyncio.get_running_loop().time() + _EQUAL_S_MAX
+    while True:
+        found = {directory.name: await _held(directory) for directory in directories}
+        if all(replica.last == last for replica in found.values()) or asyncio.get_running_loop().time() > until_s:
+            return found
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _held(directory: Path) -> Held:
+    total, last = hashlib.sha256(), -1
+    for files in find(str(directory)):
+        try:
+            async for _, _, batch in dump(files):
+                total.update(batch.view)
+                last = batch.last
+        except SegmentDamaged as error:
+            return Held(last, str(error))
+    return Held(last, total.hexdigest())
+
+
+def verdicts(book: Book, seen: Seen) -> list[Verdict]:
     """Every check, with what it saw."""
-    doubled = [payment for payment, times in found.payments.items() if times > 1]
-    missing = committed - found.payments.keys()
-    extra = found.payments.keys() - committed
+    folded = seen.folded
+    doubled = [payment for payment, times in folded.payments.items() if times > 1]
+    missing = seen.made - folded.payments.keys()
+    extra = folded.payments.keys() - seen.made
     results = [
         Verdict(
             "every payment that was made is in the log once, and no other",
             not doubled and not missing and not extra,
-            f"{len(found.payments):,} in the log: {len(doubled)} twice, {len(missing)} missing, {len(extra)} not made",
+            f"{len(folded.payments):,} in the log: {len(doubled)} twice, {len(missing)} missing, {len(extra)} not made",
         ),
         Verdict(
             "every payment was made or refused",
-            len(committed) + len(refused) == len(book.payments),
-            f"{len(committed):,} made, {len(refused):,} refused, {len(book.payments):,} in the input",
+            len(seen.made) + len(seen.refused) == len(book.payments) and not seen.made & seen.refused,
+            f"{len(seen.made):,} made, {len(seen.refused):,} refused, {len(book.payments):,} in the input",
         ),
-        _equal("the view equals the fold of the log", view.all(), found.balances),
-        _equal("the fold of the log equals the input", found.balances, _replay(book, committed)),
+        _equal("the view equals a second one, rebuilt from the log alone", seen.view, seen.rebuilt),
+        _equal("the view equals the fold of the log", seen.view, folded.balances),
+        Verdict(
+            "both views and the log hold the same payments",
+            seen.view_payments == seen.rebuilt_payments == folded.payments,
+            f"{seen.view_payments.total():,}, {seen.rebuilt_payments.total():,} and {folded.payments.total():,}",
+        ),
+        _equal("the view equals the input", seen.view, _replay(book, seen.made)),
         Verdict(
             "the log is serializable, by its own evidence",
-            not found.history.stale and not found.history.unjudged,
-            f"{found.history.judged:,} transactions judged, {len(found.history.stale)} stale",
+            not folded.history.stale and not folded.history.unjudged,
+            f"{folded.history.judged:,} transactions judged, {len(folded.history.stale)} stale",
+        ),
+        Verdict(
+            "the storage nodes hold the same batches, byte for byte",
+            len(set(seen.replicas.values())) == 1 and all(r.last == folded.last for r in seen.replicas.values()),
+            ", ".join(
+                f"{name} up to {replica.last:,}: {replica.digest[:12]}" for name, replica in seen.replicas.items()
+            ),
         ),
     ]
     if book.refuses_overdrafts:
         results.append(
-            Verdict("no account was ever overdrawn", view.lowest >= 0, f"lowest balance {view.lowest / 100:.2f}")
+            Verdict("no account was ever overdrawn", folded.lowest >= 0, f"lowest balance {folded.lowest / 100:.2f}")
         )
     if book.bank_balances:
-        results.append(_like_the_bank(book, found.balances))
+        results.append(_like_the_bank(book, seen.view))
     return results
 
 
-def _replay(book: Book, committed: set[int]) -> dict[int, int]:
+def _replay(book: Book, made: set[int]) -> dict[int, int]:
     balances = dict(book.opening)
     for payment in book.payments:
-        if payment.id in committed:
+        if payment.id in made:
             for account in payment.accounts:
                 balances[account] = balances.get(account, 0) + payment.change(account)
     return balances

@@ -68,6 +68,7 @@ def read_payments(path: Path) -> Book:
     book = Book([], {}, refuses_overdrafts=False)
     last: dict[int, int] = {}
     unchained: set[int] = set()
+    lines: dict[int, int] = {}
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
@@ -80,6 +81,10 @@ def read_payments(path: Path) -> Book:
                 except (ValueError, InvalidOperation, TypeError) as error:
                     book.bad_rows.append(f"line {rows.line_num}: {error}")
                     continue
+                if payment.id in lines:
+                    book.bad_rows.append(f"line {rows.line_num}: payment {payment.id} was on line {lines[payment.id]}")
+                    continue
+                lines[payment.id] = rows.line_num
                 change = payment.change(account)
                 if account not in last:
                     book.opening[account] = balance - change

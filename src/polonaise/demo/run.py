@@ -1,4 +1,4 @@
-"""Runs the bank: a cluster of real processes, tellers, a kill on the way, the checks, the table."""
+"""Runs the bank: a cluster of real processes, tellers, two kills on the way, the checks, the table."""
 
 from __future__ import annotations
 
@@ -6,82 +6,158 @@ import asyncio
 import contextlib
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 import polonaise
-from polonaise.client.log import Log
-from polonaise.demo.bank import PAYMENT, Balances
-from polonaise.demo.checks import Verdict, audit, verdicts
-from polonaise.demo.payments import Book, Payment
-from polonaise.errors import Abandoned, AppendUnknown
+from polonaise.demo.bank import OPENING, PARTITION, Accounts, encode_opening
+from polonaise.demo.checks import Seen, Verdict, fold, held, verdicts
+from polonaise.demo.payments import Book
+from polonaise.demo.teller import Job, Progress
+from polonaise.demo.tellers import TellerProcess, shares
 from polonaise.node.local import ChildNode, LocalCluster
 
-DOWN_S = 1.0
+AT_A_TIME: Final = 96
+"""Payments under way at the same time, of all tellers together."""
+DOWN_S: Final = 1.0
 """How long the killed storage node stays away."""
+_TELLER_KILLED_AT: Final = 0.25
+_STORAGE_KILLED_AT: Final = 0.5
+_CAUGHT_UP_S: Final = 60.0
 
 
 @dataclass
 class Day:
     """What happened while the payments were made."""
 
-    committed: set[int] = field(default_factory=set)
+    made: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
+    found_made: int = 0
+    """Payments of a killed teller that the next one found made."""
     unknown: int = 0
     """Appends whose fate was learnt only after a deadline."""
     runs: int = 0
     """How often contexts ran; more than payments means conflicts that were run again."""
     latencies_s: list[float] = field(default_factory=list)
     took_s: float = 0.0
-    killed: str = ""
-    half_way: asyncio.Event = field(default_factory=asyncio.Event)
-    last: polonaise.Receipt | None = None
-    """The latest commit."""
+    killed: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        """How many payments have an outcome."""
+        return len(self.made) + len(self.refused)
+
+    def add(self, news: Progress) -> None:
+        self.made.update(news.made, news.found_made)
+        self.refused.update(news.refused)
+        self.found_made += len(news.found_made)
+        self.unknown += news.unknown
+        self.runs += news.runs
+        self.latencies_s += news.latencies_s
 
 
 class Bank:
-    """Tellers that turn payments into transactions of one log."""
+    """One day of the bank."""
 
-    def __init__(self, log: Log, view: Balances, book: Book, day: Day) -> None:
-        self._log = log
-        self._view = view
+    def __init__(self, cluster: LocalCluster, book: Book, tellers: int, directory: Path) -> None:
+        self._cluster = cluster
         self._book = book
-        self._day = day
+        self._directory = directory
+        self._database = f"sqlite:///{directory / 'view.db'}"
+        self._at_a_time = max(1, AT_A_TIME // tellers)
+        self._progressed = asyncio.Event()
+        self._on_progress: Callable[[int], None] = lambda done: None
+        self.day = Day()
+        self.tellers = [
+            TellerProcess(
+                f"teller-{number}",
+                Job(cluster.coordinator, self._database, self._at_a_time, book.refuses_overdrafts, payments),
+                directory,
+                self._heard,
+            )
+            for number, payments in enumerate(shares(book.payments, tellers))
+            if payments
+        ]
 
-    def _transfer(self, tx: polonaise.Draft, payment: Payment) -> None:
-        """The transaction context: built on the balances of its accounts, so refused if these have changed since."""
-        self._day.runs += 1
-        for account in payment.accounts:
+    async def open_accounts(self) -> None:
+        """Open every account with a transaction of its own: what the log does not hold, no view can be made of."""
+
+        def opens(tx: polonaise.Draft, account: int, balance: int) -> None:
             tx.write_lock("account", account)
-        if self._book.refuses_overdrafts and payment.source and self._view.of(payment.source) < payment.amount:
-            tx.abandon("insufficient funds")
-            return
-        tx.append(payment.encode(), header=PAYMENT)
+            tx.append(encode_opening(account, balance), header=OPENING)
 
-    async def teller(self, payments: Sequence[Payment], progress: Progress, bar: int) -> None:
-        """Make these payments one after the other."""
-        day = self._day
-        for payment in payments:
-            began = time.perf_counter()
-            try:
-                receipt = await self._log.run(self._transfer, payment, partition=0, timeout=60)
-                day.committed.add(payment.id)
-                day.last = receipt if day.last is None or receipt.id > day.last.id else day.last
-            except Abandoned:
-                day.refused.add(payment.id)
-            except AppendUnknown as error:
-                day.unknown += 1
-                await error.receipt
-                day.committed.add(payment.id)
-            day.latencies_s.append(time.perf_counter() - began)
-            if len(day.latencies_s) >= len(self._book.payments) // 2:
-                day.half_way.set()
-            progress.advance(bar)  # type: ignore[arg-type]
+        async with polonaise.connect(self._cluster.coordinator) as log:
+            await asyncio.gather(
+                *(
+                    log.run(opens, account, balance, partition=PARTITION, timeout=_CAUGHT_UP_S)
+                    for account, balance in self._book.opening.items()
+                )
+            )
+
+    async def make_payments(self, on_progress: Callable[[int], None]) -> None:
+        """Let the tellers make all payments; one of them is killed on the way, and a storage node."""
+        self._on_progress = on_progress
+        began_s = time.perf_counter()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._kill_teller(self.tellers[-1]))
+                group.create_task(self._kill_storage(self._cluster.storage[0]))
+                await asyncio.wait([group.create_task(teller.work()) for teller in self.tellers])
+                self.day.took_s = time.perf_counter() - began_s
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def look(self) -> Seen:
+        """What the day has left behind, for the checks."""
+        day = self.day
+        async with polonaise.connect(self._cluster.coordinator) as log:
+            folded = await fold(log)
+        balances, payments = await self._caught_up(self._database, folded.last)
+        rebuilt, rebuilt_payments = await self._caught_up(f"sqlite:///{self._directory / 'rebuilt.db'}", folded.last)
+        replicas = await held(self._cluster.storage_directories, folded.last)
+        return Seen(day.made, day.refused, balances, payments, rebuilt, rebuilt_payments, folded, replicas)
+
+    async def _caught_up(self, database: str, last: int) -> tuple[dict[int, int], Counter[int]]:
+        """Balances and payments in this database, once it holds the log up to `last`."""
+        view = Accounts(database)
+        async with polonaise.connect(self._cluster.coordinator, view=view) as log:
+            await log.wait_applied(last, PARTITION, timeout=_CAUGHT_UP_S)
+            return view.balances(), view.payments()
+
+    def _heard(self, news: Progress) -> None:
+        self.day.add(news)
+        self._progressed.set()
+        self._on_progress(self.day.done)
+
+    async def _reached(self, part: float) -> None:
+        while self.day.done < part * len(self._book.payments):
+            self._progressed.clear()
+            await self._progressed.wait()
+
+    async def _kill_teller(self, teller: TellerProcess) -> None:
+        await self._reached(_TELLER_KILLED_AT)
+        pid = teller.pid
+        if teller.kill():
+            done, left = self.day.done, teller.left
+            self.day.killed.append(
+                f"{teller.name} (process {pid}) with -9 after {done:,} payments, {left:,} left to it"
+            )
+
+    async def _kill_storage(self, node: ChildNode) -> None:
+        await self._reached(_STORAGE_KILLED_AT)
+        pid = node.pid
+        await _to_its_end(node.kill)
+        self.day.killed.append(f"{node.name} (process {pid}) with -9 after {self.day.done:,} payments")
+        await asyncio.sleep(DOWN_S)
+        await _to_its_end(node.start)
 
 
 async def _to_its_end(call: Callable[[], None]) -> None:
@@ -106,37 +182,6 @@ async def _started(cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
         await _to_its_end(cluster.stop)
 
 
-async def _kill_half_way(node: ChildNode, day: Day) -> None:
-    """Kill a storage node with -9 when half of the payments are made, and start it again."""
-    await day.half_way.wait()
-    pid = node.pid
-    await _to_its_end(node.kill)
-    day.killed = f"{node.name} (process {pid}) with -9 after {len(day.committed):,} payments"
-    await asyncio.sleep(DOWN_S)
-    await _to_its_end(node.start)
-
-
-async def _make_payments(cluster: LocalCluster, book: Book, tellers: int, console: Console) -> tuple[Day, Balances]:
-    day, view = Day(), Balances(book.opening)
-    queues: list[list[Payment]] = [[] for _ in range(tellers)]
-    for payment in book.payments:
-        queues[payment.accounts[0] % tellers].append(payment)
-    columns = (TextColumn("payments"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("payments", total=len(book.payments))
-        async with polonaise.connect(cluster.coordinator, view=view) as log:
-            bank = Bank(log, view, book, day)
-            began = time.perf_counter()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_kill_half_way(cluster.storage[0], day))
-                for queue in queues:
-                    group.create_task(bank.teller(queue, progress, bar))
-            day.took_s = time.perf_counter() - began
-            if day.last is not None:
-                await day.last.applied(timeout=60)
-    return day, view
-
-
 async def run_bank(book: Book, tellers: int, console: Console) -> bool:
     """Run the bank in a temporary directory; whether every check holds."""
     for row in book.bad_rows:
@@ -144,29 +189,36 @@ async def run_bank(book: Book, tellers: int, console: Console) -> bool:
     for account in book.unchained:
         console.print(f"[yellow]account {account}: its rows do not chain; it is not compared with the bank")
     with tempfile.TemporaryDirectory(prefix="polonaise-demo-") as scratch:
+        directory = Path(scratch)
         console.print("starting a server and three storage nodes on loopback")
-        async with _started(LocalCluster(Path(scratch), evidence=True)) as cluster:
-            day, view = await _make_payments(cluster, book, tellers, console)
-            console.print("a client that has seen nothing folds the whole log")
-            async with polonaise.connect(cluster.coordinator) as fresh:
-                found = await audit(fresh, book)
-            results = verdicts(book, found, view, day.committed, day.refused)
-    _print(console, book, day, view, results)
+        async with _started(LocalCluster(directory / "cluster", evidence=True)) as cluster:
+            bank = Bank(cluster, book, tellers, directory)
+            console.print(f"opening {len(book.opening):,} accounts, then {len(bank.tellers)} tellers begin")
+            await bank.open_accounts()
+            columns = (TextColumn("payments"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            with ProgressBar(*columns, console=console) as bar:
+                shown = bar.add_task("payments", total=len(book.payments))
+                await bank.make_payments(lambda done: bar.update(shown, completed=done))
+            console.print("folding the log, and building a second view from it")
+            seen = await bank.look()
+    results = verdicts(book, seen)
+    _print(console, book, bank.day, seen, results)
     return all(result.holds for result in results)
 
 
-def _print(console: Console, book: Book, day: Day, view: Balances, results: Sequence[Verdict]) -> None:
+def _print(console: Console, book: Book, day: Day, seen: Seen, results: Sequence[Verdict]) -> None:
     times = sorted(day.latencies_s) or [0.0]
     table = Table(title="The bank on the log", show_header=False)
     rows = {
         "payments": f"{len(book.payments):,} on {len(book.payments_of):,} accounts",
-        "made": f"{len(day.committed):,}",
+        "made": f"{len(day.made):,}",
         "refused for lack of money": f"{len(day.refused):,}",
         "rows not used": f"{len(book.bad_rows):,}",
-        "conflicts run again": f"{day.runs - len(day.committed) - len(day.refused):,}",
+        "conflicts run again": f"{max(0, day.runs - len(times)):,}",
         "fate learnt late": f"{day.unknown:,}",
-        "accounts below zero": f"{sum(balance < 0 for balance in view.all().values()):,}",
-        "killed": day.killed,
+        "made by a killed teller that could not say so": f"{day.found_made:,}",
+        "accounts below zero": f"{sum(balance < 0 for balance in seen.view.values()):,}",
+        "killed": "\n".join(day.killed),
         "throughput": f"{len(book.payments) / max(day.took_s, 1e-9):,.0f} payments/s in {day.took_s:.1f} s",
         "latency": f"median {1e3 * times[len(times) // 2]:.1f} ms, p99 {1e3 * times[len(times) * 99 // 100]:.1f} ms, "
         f"longest {1e3 * times[-1]:.0f} ms",

@@ -97,14 +97,15 @@ class LocalCluster:
     ) -> None:
         self.directory = directory
         self.coordinator = f"file:{directory / 'coordinator'}"
+        self.storage_directories = [directory / f"storage-{number}" for number in range(storage)]
         chatty = ["--verbose"] if verbose else []
         self.storage = [
             ChildNode(
                 f"storage {number}",
-                ["storage", "run", "--directory", str(directory / f"storage-{number}"), *chatty],
+                ["storage", "run", "--directory", str(own), *chatty],
                 directory / f"storage-{number}.log",
             )
-            for number in range(storage)
+            for number, own in enumerate(self.storage_directories)
         ]
         self._partitions = partitions
         self._server_options = ["--evidence"] if evidence else []

@@ -1,0 +1,184 @@
+"""A teller: a process that makes the payments it is given, many at a time, those of one account in their order.
+
+    python -m polonaise.demo.teller JOB
+
+Reads a `Job`, writes `Progress` lines to standard output, and ends when all payments have an outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import polonaise
+from polonaise.client.log import Log
+from polonaise.demo.bank import ALREADY_MADE, PARTITION, Accounts, transfer
+from polonaise.demo.payments import Payment
+from polonaise.errors import Abandoned, AppendUnknown
+
+REPORT_S: Final = 0.1
+"""How often a teller says how far it is."""
+_PATIENCE_S: Final = 60.0
+"""How long one payment may take before the teller gives up: faults that pass take a second or two."""
+
+
+@dataclass
+class Job:
+    """What a teller is told."""
+
+    coordinator: str
+    database: str
+    """The URL of the view's database, which the tellers share."""
+    at_a_time: int
+    refuses_overdrafts: bool
+    payments: list[Payment]
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        fields = json.loads(path.read_text())
+        return cls(**{**fields, "payments": [Payment(*payment) for payment in fields["payments"]]})
+
+
+@dataclass
+class Progress:
+    """What has happened since the teller's last report."""
+
+    made: list[int] = field(default_factory=list)
+    found_made: list[int] = field(default_factory=list)
+    """Payments that had been made before, by a teller that did not live to say so."""
+    refused: list[int] = field(default_factory=list)
+    runs: int = 0
+    """How often contexts ran; more often than there are payments means conflicts."""
+    unknown: int = 0
+    """Appends whose fate was learnt only after a deadline."""
+    latencies_s: list[float] = field(default_factory=list)
+    """Of payments, from their beginning to their outcome."""
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> Progress:
+        return cls(**json.loads(line))
+
+
+class InOrder:
+    """Payments in the order that their accounts demand: each when all earlier ones of its accounts have an outcome.
+
+    Those that wait for each other at the counter do not have to be refused by the log and run again.
+    """
+
+    def __init__(self, payments: Sequence[Payment]) -> None:
+        self._queues: dict[int, deque[Payment]] = defaultdict(deque)
+        self._behind: dict[int, int] = {}
+        """In how many queues a payment is not the first."""
+        self._left = len(payments)
+        self._ready: asyncio.Queue[Payment | None] = asyncio.Queue()
+        for payment in payments:
+            self._behind[payment.id] = sum(bool(self._queues[account]) for account in payment.accounts)
+            for account in payment.accounts:
+                self._queues[account].append(payment)
+            if not self._behind[payment.id]:
+                self._ready.put_nowait(payment)
+        if not payments:
+            self._ready.put_nowait(None)
+
+    async def next(self) -> Payment | None:
+        """The next one to make; waits for one. None, again and again, when all have an outcome."""
+        payment = await self._ready.get()
+        if payment is None:
+            self._ready.put_nowait(None)
+        return payment
+
+    def done(self, payment: Payment) -> None:
+        """It has an outcome."""
+        self._left -= 1
+        for account in payment.accounts:
+            queue = self._queues[account]
+            queue.popleft()
+            if queue:
+                self._behind[queue[0].id] -= 1
+                if not self._behind[queue[0].id]:
+                    self._ready.put_nowait(queue[0])
+        if not self._left:
+            self._ready.put_nowait(None)
+
+
+class Teller:
+    """The work of one teller."""
+
+    def __init__(self, log: Log, view: Accounts, job: Job) -> None:
+        self._log = log
+        self._view = view
+        self._job = job
+        self._news = Progress()
+
+    async def work(self) -> None:
+        """Make every payment, and report."""
+        payments = InOrder(self._job.payments)
+        reports = asyncio.ensure_future(self._report())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._job.at_a_time):
+                    group.create_task(self._serve(payments))
+        finally:
+            reports.cancel()
+        self._say()
+
+    async def _serve(self, payments: InOrder) -> None:
+        while (payment := await payments.next()) is not None:
+            await self._make(payment)
+            payments.done(payment)
+
+    async def _make(self, payment: Payment) -> None:
+        began_s = time.perf_counter()
+        receipt: polonaise.Receipt | None = None
+        try:
+            receipt = await self._log.run(self._transfer, payment, partition=PARTITION, timeout=_PATIENCE_S)
+        except Abandoned as error:
+            outcome = self._news.found_made if error.text == ALREADY_MADE else self._news.refused
+            outcome.append(payment.id)
+        except AppendUnknown as error:
+            receipt = await error.receipt
+            self._news.unknown += 1
+        self._news.latencies_s.append(time.perf_counter() - began_s)
+        if receipt is not None:
+            self._news.made.append(payment.id)
+            # The next payment of its accounts rests on this one: begun earlier, it would only be refused and run again.
+            await receipt.applied(timeout=_PATIENCE_S)
+
+    def _transfer(self, tx: polonaise.Draft, payment: Payment) -> None:
+        self._news.runs += 1
+        transfer(tx, self._view, payment, self._job.refuses_overdrafts)
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_S)
+            self._say()
+
+    def _say(self) -> None:
+        news, self._news = self._news, Progress()
+        sys.stdout.buffer.write(news.encode())
+        sys.stdout.buffer.flush()
+
+
+async def main(job: Job) -> None:
+    view = Accounts(job.database)
+    async with polonaise.connect(job.coordinator, view=view) as log:
+        await Teller(log, view, job).work()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        asyncio.run(main(Job.read(Path(sys.argv[1]))))

@@ -1,0 +1,100 @@
+"""The tellers' processes, from the outside: started, heard, killed, and started again with what is left to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from polonaise.demo.payments import Payment
+from polonaise.demo.teller import Job, Progress
+from polonaise.errors import PolonaiseError
+
+_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A report of a tenth of a second, generously."""
+
+
+class TellerFailed(PolonaiseError):
+    """A teller's process ended before its work was done; the message ends with what it printed."""
+
+    code = "teller_failed"
+
+
+class TellerProcess:
+    """One teller: its payments, the process that makes them now, and the ones before it that were killed."""
+
+    def __init__(self, name: str, job: Job, directory: Path, on_progress: Callable[[Progress], None]) -> None:
+        self.name = name
+        self._job = job
+        self._path = directory / f"{name}.json"
+        self._errors = directory / f"{name}.log"
+        self._on_progress = on_progress
+        self._process: asyncio.subprocess.Process | None = None
+        self._left = {payment.id: payment for payment in job.payments}
+        self._killed = False
+
+    @property
+    def left(self) -> int:
+        """How many payments it has not told the outcome of."""
+        return len(self._left)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    async def work(self) -> None:
+        """Run until every payment has an outcome, in one process or in several. Raises `TellerFailed`."""
+        while True:
+            await self._live()
+            if not self._killed:
+                break
+            self._killed = False
+        if self._left:
+            said = self._errors.read_text(errors="replace")[-2000:].strip()
+            raise TellerFailed(
+                f"{self.name} ended with {len(self._left)} payments left: {said or 'it printed nothing'}"
+            )
+
+    def kill(self) -> bool:
+        """Kill its process with -9; `work` starts another one for what is left. False if it had ended before."""
+        if self._process is None or self._process.returncode is not None or not self._left:
+            return False
+        self._killed = True
+        self._process.kill()
+        return True
+
+    async def _live(self) -> None:
+        """One process, from its start to its end."""
+        replace(self._job, payments=list(self._left.values())).write(self._path)
+        with self._errors.open("ab") as errors:
+            self._process = process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "polonaise.demo.teller", str(self._path),
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors, limit=_LINE_BYTES_MAX,
+            )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            async for line in process.stdout:
+                if line.endswith(b"\n"):  # or else it was killed while it wrote
+                    self._heard(Progress.decode(line))
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+            await process.wait()
+
+    def _heard(self, news: Progress) -> None:
+        for payment in (*news.made, *news.found_made, *news.refused):
+            del self._left[payment]
+        self._on_progress(news)
+
+
+def shares(payments: Sequence[Payment], tellers: int) -> list[list[Payment]]:
+    """Who makes which payments: all of one account are one teller's, in their order."""
+    shared: list[list[Payment]] = [[] for _ in range(tellers)]
+    for payment in payments:
+        shared[payment.accounts[0] % tellers].append(payment)
+    return shared

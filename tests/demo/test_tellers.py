@@ -1,0 +1,106 @@
+"""Tellers: what is left to do is done by the next process, and one that can't work says why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import polonaise
+from polonaise.demo.bank import PARTITION, PAYMENT, Accounts, transfer
+from polonaise.demo.payments import Payment, make_payments
+from polonaise.demo.run import Bank
+from polonaise.demo.teller import InOrder, Job, Progress
+from polonaise.demo.tellers import TellerFailed, TellerProcess, shares
+from polonaise.errors import Abandoned
+from polonaise.node.local import LocalCluster
+
+
+def test_all_payments_of_an_account_are_one_tellers_in_their_order() -> None:
+    payments = make_payments(500).payments
+    shared = shares(payments, 3)
+    assert sorted(payment.id for share in shared for payment in share) == [payment.id for payment in payments]
+    for share in shared:
+        assert [payment.id for payment in share] == sorted(payment.id for payment in share)
+    tellers_of = {p.accounts[0]: {n for n, share in enumerate(shared) if p in share} for p in payments}
+    assert {len(tellers) for tellers in tellers_of.values()} == {1}
+
+
+async def test_a_payment_waits_for_the_earlier_ones_of_both_its_accounts() -> None:
+    a, b, c, d = (
+        Payment(number, source, target, 1, "", "")
+        for number, source, target in [(1, 7, 8), (2, 9, 0), (3, 9, 8), (4, 8, 7)]
+    )
+    order = InOrder([a, b, c, d])
+    assert [await order.next(), await order.next()] == [a, b]
+    waiting = asyncio.ensure_future(order.next())
+    await asyncio.sleep(0)
+    order.done(a)
+    await asyncio.sleep(0)
+    assert not waiting.done(), "3 waits for 2, too, and 4 for 3"
+    order.done(b)
+    assert await waiting == c
+    order.done(c)
+    assert await order.next() == d
+    order.done(d)
+    assert [await order.next(), await order.next()] == [None, None]
+    assert await InOrder([]).next() is None
+
+
+def test_a_job_and_a_report_are_read_as_they_were_written(tmp_path: Path) -> None:
+    job = Job("file:/c", "sqlite:///v", 8, True, make_payments(5).payments)
+    job.write(tmp_path / "job")
+    assert Job.read(tmp_path / "job") == job
+    news = Progress([1], [2], [3], 5, 1, [0.5])
+    assert Progress.decode(news.encode()) == news
+
+
+async def test_a_payment_that_was_made_is_not_made_again(tmp_path: Path) -> None:
+    """Neither by a teller whose view knows it, nor by one whose view does not know it yet."""
+    payment = Payment(7, 0, 1, 500, "salary", "1993-01-01")
+    address = f"embedded:{tmp_path / 'log'}"
+    first, second = Accounts(f"sqlite:///{tmp_path / '1.db'}"), Accounts(f"sqlite:///{tmp_path / '2.db'}")
+    async with polonaise.connect(address, view=first) as one, polonaise.connect(address, view=second) as two:
+        await one.run(transfer, first, payment, True, partition=PARTITION, timeout=30)
+        for log, view in ((two, second), (one, first)):
+            with pytest.raises(Abandoned, match="made already"):
+                await log.run(transfer, view, payment, True, partition=PARTITION, timeout=30)
+        headers = [tx.header async for tx in one.read(PARTITION)]
+    assert headers == [PAYMENT]
+
+
+@pytest.fixture
+async def bank(tmp_path: Path) -> AsyncIterator[Bank]:
+    with LocalCluster(tmp_path / "cluster") as cluster:
+        bank = Bank(cluster, make_payments(2_000), 2, tmp_path)
+        await bank.open_accounts()
+        yield bank
+
+
+@pytest.mark.slow
+async def test_a_teller_that_is_killed_again_and_again_makes_each_payment_once(bank: Bank) -> None:
+    killed = 0
+
+    async def kill() -> None:
+        nonlocal killed
+        while killed < 3:
+            await asyncio.sleep(0.3)
+            killed += bank.tellers[0].kill()
+
+    killer = asyncio.ensure_future(kill())
+    await asyncio.gather(*(teller.work() for teller in bank.tellers))
+    killer.cancel()
+    seen = await bank.look()
+    assert killed
+    assert max(seen.folded.payments.values()) == 1
+    assert seen.made == set(seen.folded.payments)
+    assert len(seen.made) + len(seen.refused) == 2_000
+
+
+@pytest.mark.slow
+async def test_a_teller_that_ends_before_its_work_is_done_says_what_it_printed(tmp_path: Path) -> None:
+    job = Job("file:/nowhere", f"sqlite:///{tmp_path / 'view.db'}", 1, True, make_payments(3).payments)
+    with pytest.raises(TellerFailed, match=r"3 payments left(.|\n)*not_initialized"):
+        await TellerProcess("teller-0", job, tmp_path, lambda news: None).work()
