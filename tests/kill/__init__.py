@@ -1,6 +1,6 @@
 """`make kill-test`: processes that share an embedded log are killed with -9, over and over, the host included.
 
-`client` is such a process: it appends, runs contexts, keeps a view (`ledger`), and writes down before and after each
-step what it asked and what it was told (`journal`). `campaign` kills and restarts them; `verdict` compares what they
-were told with what is in the log.
+`client` is such a process: it appends, runs contexts, keeps the view that all share (`ledger`), and writes down before
+and after each step what it asked and what it was told (`journal`). `campaign` kills and restarts them; `verdict`
+compares what they were told with what is in the log and in the view.
 """

@@ -16,7 +16,7 @@ import polonaise
 
 from . import journal
 from .journal import Line, Reader
-from .ledger import PARTITION, Ledger
+from .ledger import PARTITION, VIEW, Ledger
 from .verdict import Verdict, View, judge
 
 PROCESSES = ("a", "b", "c")
@@ -198,13 +198,11 @@ class Campaign:
         """After `run`: what was told, and the log."""
         async with polonaise.connect(f"embedded:{self._log_directory}") as log:
             bodies = [tx.data async for tx in log.read(PARTITION, timeout=PATIENCE_S)]
-        views: dict[str, View] = {}
-        for each in self._processes:
-            ledger = Ledger(self._directory / f"{each.name}.sqlite")
-            views[each.name] = View(ledger.high_water_mark(PARTITION), ledger.balances())
-            ledger.close()
+        ledger = Ledger(self._directory / VIEW)
+        view = View(*ledger.state())
+        await ledger.close()
         lines = [line for each in self._processes for line in each.lines]
-        self.report.verdict = judge(bodies, lines, views)
+        self.report.verdict = judge(bodies, lines, view)
 
 
 def _first_commit_s(processes: list[_Process], after_s: float) -> float | None:

@@ -14,7 +14,7 @@ from polonaise.errors import AppendUnknown, PolonaiseError
 
 from . import journal
 from .journal import Journal
-from .ledger import ACCOUNTS, PARTITION, Ledger, deposit, transfer
+from .ledger import ACCOUNTS, PARTITION, VIEW, Ledger, deposit, transfer
 
 BURST = 8
 """Deposits that are on their way at once: a kill always finds some."""
@@ -79,7 +79,7 @@ class Client:
 
 async def main(directory: Path, name: str, life: str) -> None:
     book = Journal(directory / f"{name}.{life}.journal")
-    ledger = Ledger(directory / f"{name}.sqlite")
+    ledger = Ledger(directory / VIEW)
     async with polonaise.connect(f"embedded:{directory / 'log'}", view=ledger) as log:
         client = Client(log, ledger, book, f"{name}.{life}")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, client.stopping.set)

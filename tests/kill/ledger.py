@@ -1,19 +1,26 @@
-"""The bank of the kill test: what an operation does, and a view of all of them in SQLite.
-
-The view moves its high-water mark in the same transaction as the state, so that each operation counts exactly once,
-wherever its process is killed.
-"""
+"""The bank of the kill test: what an operation does, and a view of all of them in one SQLite database."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
+
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, select
 
 import polonaise
 
 ACCOUNTS = 8
 PARTITION = 0
+VIEW = "view.sqlite"
+"""The database's name in the test's directory."""
+
+schema = MetaData()
+accounts = Table(
+    "accounts",
+    schema,
+    Column("account", Integer, primary_key=True, autoincrement=False),
+    Column("balance", Integer, nullable=False),
+)
 
 
 def deposit(operation: str, account: int, amount: int) -> bytes:
@@ -45,48 +52,30 @@ def fold(bodies: Iterable[bytes]) -> dict[int, int]:
     return balances
 
 
-class Ledger:
-    """The view. A `polonaise.View`."""
+class Ledger(polonaise.SqlView):
+    """The view, which all processes share."""
+
+    metadata = schema
 
     def __init__(self, path: Path) -> None:
-        self._database = sqlite3.connect(path, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = OFF")  # what is tried is the death of processes, not of machines
-        self._database.execute("CREATE TABLE IF NOT EXISTS mark (id INTEGER NOT NULL)")
-        self._database.execute("CREATE TABLE IF NOT EXISTS accounts (account INTEGER PRIMARY KEY, balance INTEGER)")
+        super().__init__(f"sqlite:///{path}", busy_s=30.0)
         self.failure: Exception | None = None
 
-    def high_water_mark(self, partition: int) -> int:
-        row = self._database.execute("SELECT id FROM mark").fetchone()
-        return row[0] if row else -1
-
-    def apply(self, tx: polonaise.Transaction) -> None:
-        database = self._database
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            if database.execute("UPDATE mark SET id = ? WHERE id = ?", (tx.id, tx.id - 1)).rowcount != 1:
-                if tx.id or self.high_water_mark(tx.partition) != -1:
-                    raise AssertionError(f"transaction {tx.id} on top of {self.high_water_mark(tx.partition)}")
-                database.execute("INSERT INTO mark VALUES (0)")
-            for account, amount in moves(tx.data):
-                database.execute(
-                    "INSERT INTO accounts VALUES (?, ?) ON CONFLICT DO UPDATE SET balance = balance + ?",
-                    (account, amount, amount),
-                )
-        except BaseException:
-            database.execute("ROLLBACK")
-            raise
-        database.execute("COMMIT")
+    def apply(self, tx: polonaise.Transaction, db: Connection) -> None:
+        for account, amount in moves(tx.data):
+            credit = accounts.update().where(accounts.c.account == account)
+            if not db.execute(credit.values(balance=accounts.c.balance + amount)).rowcount:
+                db.execute(accounts.insert().values(account=account, balance=amount))
 
     def failed(self, partition: int, id: int, error: Exception) -> None:
         self.failure = error
 
     def balance(self, account: int) -> int:
-        row = self._database.execute("SELECT balance FROM accounts WHERE account = ?", (account,)).fetchone()
-        return row[0] if row else 0
+        with self.reading() as db:
+            return db.execute(select(accounts.c.balance).where(accounts.c.account == account)).scalar() or 0
 
-    def balances(self) -> dict[int, int]:
-        return dict(self._database.execute("SELECT account, balance FROM accounts"))
-
-    def close(self) -> None:
-        self._database.close()
+    def state(self) -> tuple[int, dict[int, int]]:
+        """The high-water mark, and the balances at it."""
+        with self.reading() as db:
+            mark = db.execute(select(self.marks.c.high_water_mark)).scalar_one()
+            return mark, {row.account: row.balance for row in db.execute(select(accounts))}

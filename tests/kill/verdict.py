@@ -26,13 +26,13 @@ class Verdict:
 
 @dataclass
 class View:
-    """A process's own state at the end."""
+    """What the processes' database holds at the end."""
 
     high_water_mark: int
     balances: Mapping[int, int]
 
 
-def judge(log: Sequence[bytes], lines: Iterable[Line], views: Mapping[str, View]) -> Verdict:
+def judge(log: Sequence[bytes], lines: Iterable[Line], view: View) -> Verdict:
     """`log`: the data of all transactions, by id."""
     verdict = Verdict(transactions=len(log))
     times = Counter(operation_of(data) for data in log)
@@ -57,11 +57,10 @@ def judge(log: Sequence[bytes], lines: Iterable[Line], views: Mapping[str, View]
     verdict.wrong += [f"{operation} is in the log {count} times" for operation, count in times.items() if count > 1]
     verdict.wrong += [f"{operation} is in the log, and nobody asked for it" for operation in times.keys() - asked]
     _judge_serializability(log, verdict)
-    for name, view in views.items():
-        if dict(view.balances) != fold(log[: view.high_water_mark + 1]):
-            verdict.wrong.append(f"the view of {name} at {view.high_water_mark} is not what the log says")
-        if view.high_water_mark >= len(log):
-            verdict.wrong.append(f"the view of {name} is at {view.high_water_mark}, beyond the log")
+    if view.high_water_mark != len(log) - 1:
+        verdict.wrong.append(f"the view is at {view.high_water_mark}, and the log ends with {len(log) - 1}")
+    if dict(view.balances) != fold(log[: view.high_water_mark + 1]):
+        verdict.wrong.append(f"the view at {view.high_water_mark} is not what the log says")
     return verdict
 
 
