@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from clirig import Shell
@@ -306,3 +307,10 @@ def test_help_tells_the_exit_statuses(shell: Shell, command: list[str]) -> None:
     said = shell.run(*command, "--help")
     assert said.status == 0
     assert "Exit status" in said.output
+
+
+@pytest.mark.parametrize("verb", ["read", "tail", "high-water-mark"])
+def test_looking_at_an_embedded_log_that_is_not_there_makes_none(shell: Shell, verb: str, tmp_path: Path) -> None:
+    address = f"embedded:{tmp_path / 'log'}"
+    shell.refuses("log", verb, address, code="not_initialized", naming=str(tmp_path / "log"))
+    assert list(tmp_path.iterdir()) == []

@@ -46,7 +46,7 @@ def address_of(argument: str | None, option: str | None) -> str:
     """The address of the log: what the command names, or else --log, or else POLONAISE_LOG."""
     address = argument or option
     if not address:
-        raise BadOption("which log? Name it first (file:PATH), with --log, or in POLONAISE_LOG")
+        raise BadOption("which log? Name it first (file:PATH or embedded:PATH), with --log, or in POLONAISE_LOG")
     return address
 
 

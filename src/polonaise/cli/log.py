@@ -22,7 +22,7 @@ from polonaise.cli.output import (
     when,
     while_read,
 )
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, NotInitialized
 
 if TYPE_CHECKING:
     from polonaise.client.log import Log
@@ -36,7 +36,8 @@ EXIT_STATUS = (
 log = typer.Typer(help="Look at a log, and append to it.", no_args_is_help=True, epilog=EXIT_STATUS)
 
 Address = Annotated[
-    str | None, typer.Argument(metavar="[LOG]", help="file:PATH; or --log, or POLONAISE_LOG.", show_default=False)
+    str | None,
+    typer.Argument(metavar="[LOG]", help="file:PATH or embedded:PATH; or --log, or POLONAISE_LOG.", show_default=False),
 ]
 LogOption = Annotated[
     str | None, typer.Option("--log", envvar="POLONAISE_LOG", help="The log, where no argument names it.")
@@ -50,9 +51,13 @@ Timeout = Annotated[
 ]
 
 
-def _with_log(address: str, do: Callable[[Log], Coroutine[Any, Any, None]]) -> None:
-    """Do something with the log, once connected."""
+def _with_log(address: str, do: Callable[[Log], Coroutine[Any, Any, None]], *, makes: bool = False) -> None:
+    """Do something with the log, once connected. Only what `makes` an embedded log may begin where there is none."""
     import polonaise
+    from polonaise.node.embedded import SCHEME, is_there
+
+    if not makes and address.startswith(SCHEME) and not is_there(address):
+        raise NotInitialized(f"no embedded log at {address}: correct the path, or append to it, which makes one")
 
     async def connected() -> None:
         async with polonaise.connect(address) as found:
@@ -131,7 +136,7 @@ def append(
                 else:
                     say(f"{receipt.partition} {receipt.id}", now=True)
 
-    _with_log(place, do)
+    _with_log(place, do, makes=True)
 
 
 @log.command(epilog=EXIT_STATUS)

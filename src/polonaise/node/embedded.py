@@ -147,6 +147,11 @@ async def is_log(disk: Disk, directory: str) -> bool:
     return False
 
 
+def is_there(address: str) -> bool:
+    """Whether the directory that this address names holds an embedded log, of whatever version. Looks, and blocks."""
+    return os.path.exists(posixpath.join(parse_embedded(address).directory, _MARKER))
+
+
 def _check_marker(directory: str, raw: bytes) -> None:
     words = raw.decode("ascii", "replace").split()
     if len(words) != 2 or words[0] != _MARKER or not words[1].isdigit():
