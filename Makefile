@@ -13,7 +13,7 @@ PAYMENTS ?=
 MODEL_ARGUMENTS ?=
 KILLS ?= 200
 
-.PHONY: check test demo simulate model kill-test bench format clean
+.PHONY: check test demo docs simulate model kill-test bench format clean
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
@@ -47,6 +47,9 @@ bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/append.py --write
 	$(BIN)/python benchmarks/embedded.py --write
 	$(BIN)/python benchmarks/views.py --write
+
+docs: $(STAMP) ## the API reference, from the docstrings, into build/docs
+	$(BIN)/pdoc --output-directory build/docs --no-show-source --docformat markdown polonaise polonaise.errors polonaise.blocking polonaise.testing
 
 format: $(STAMP)
 	$(BIN)/ruff format src tests benchmarks examples

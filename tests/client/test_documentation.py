@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,3 +85,11 @@ def test_a_member_of_an_enum_and_a_setting_says_what_it_means(holder: type) -> N
 def test_a_method_that_waits_or_refuses_names_its_errors(method: str, raised: tuple[str, ...]) -> None:
     documented = inspect.getdoc(MEMBERS[method]) or ""
     assert [error for error in raised if f"`{error}`" not in documented] == []
+
+
+@pytest.mark.slow
+def test_the_api_reference_can_be_made_and_has_every_exported_name(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pdoc", "--output-directory", str(tmp_path), "--no-show-source", "polonaise"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    made = (tmp_path / "polonaise.html").read_text()
+    assert [name for name in polonaise.__all__ if f'id="{name}"' not in made] == []
