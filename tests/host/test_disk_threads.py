@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from polonaise.errors import Closed
+from polonaise.errors import Closed, DirectoryInUse
+from polonaise.host.files import try_lock
+from polonaise.host.real import RealHost
 from polonaise.host.threads import DiskThreads
 
 
@@ -104,3 +107,30 @@ async def test_what_had_not_begun_can_be_dropped() -> None:
     asyncio.get_running_loop().call_later(0.01, go.set)
     await asyncio.to_thread(threads.close, drop=True)
     assert carried_out == ["begun"]
+
+
+async def test_a_disk_that_hangs_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    threads, go = DiskThreads(2), threading.Event()
+    hanging = threads.run(go.wait)
+    assert not threads.close(within_s=0.05)
+    assert "1 calls to a disk have not returned" in caplog.text
+    go.set()
+    assert await hanging
+    assert threads.close()
+
+
+async def test_a_directory_stays_locked_while_a_call_to_its_disk_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What hangs may still write one day, and then nobody else may have the directory open."""
+    host, go, path = RealHost(), threading.Event(), str(tmp_path / "lock")
+    await host.disk.lock(path)
+    hanging = host._threads.run(go.wait)
+    monkeypatch.setattr(DiskThreads.close, "__kwdefaults__", {"drop": False, "within_s": 0.05})
+    host.close()
+    with pytest.raises(DirectoryInUse):
+        try_lock(path)
+    go.set()
+    assert await hanging
+    host.close()
+    try_lock(path).release()

@@ -63,9 +63,13 @@ class RealHost:
         self._threads.close(drop=True)
 
     def close(self) -> None:
-        """End the disk's threads, after what they have under way, and release what is still locked."""
-        self._threads.close()
-        self._files.release_locks()
+        """End the disk's threads, after what they have under way, and release what is still locked.
+
+        Not while a call to the disk hangs: it might still write where the next owner of the directory does. Then the
+        locks end with this process.
+        """
+        if self._threads.close():
+            self._files.release_locks()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.errors import Closed
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+CLOSE_S_MAX: Final = 10.0
+"""How long the end of the threads is waited for."""
 
 _Outcome: TypeAlias = tuple[Any, BaseException | None]
 
@@ -53,17 +60,24 @@ class DiskThreads:
         self._jobs.put(_Job(loop, done, call))
         return done
 
-    def close(self, *, drop: bool = False) -> None:
-        """End the threads, after what was asked for; `drop`: after what they have begun, and nothing more."""
+    def close(self, *, drop: bool = False, within_s: float = CLOSE_S_MAX) -> bool:
+        """End the threads, after what was asked for; `drop`: after what they have begun, and nothing more.
+
+        False when a disk holds some of them up for longer than that; then they are left behind, and said so.
+        """
         self._closed = True
         with contextlib.suppress(Empty):
             while drop:
                 self._jobs.get_nowait()
         for _ in self._threads:
             self._jobs.put(None)
+        until_s = time.monotonic() + within_s
         for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+            thread.join(max(0.0, until_s - time.monotonic()))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if self._threads:
+            _log.error("%d calls to a disk have not returned for %g s; left behind", len(self._threads), within_s)
+        return not self._threads
 
     def _settle(self, done: asyncio.Future[Any], outcome: _Outcome) -> None:
         """In the loop: a job is finished."""

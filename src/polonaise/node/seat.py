@@ -27,6 +27,8 @@ _RETRY_S_MAX: Final = 2.0
 _LEFTOVERS_S: Final = 5.0
 """How long locks inside of the directory may outlive the host's: a dying process gives its files up one by one."""
 _CANCELS_MAX: Final = 20
+_CLOSE_S_MAX: Final = 20.0
+"""How long the clean end of the nodes is waited for."""
 
 OnFailure: TypeAlias = Callable[[PolonaiseError], None]
 Identity: TypeAlias = tuple[int, int]
@@ -60,7 +62,14 @@ class Seat:
         with self._guard:
             if self._cancel is not None:
                 self._cancel()
-        self._thread.join()
+        self._thread.join(_CLOSE_S_MAX)
+        if self._thread.is_alive():
+            _log.error(
+                "the nodes of the log in %s have not ended within %g s, a disk that hangs, perhaps: "
+                "they end with this process",
+                self._address.directory,
+                _CLOSE_S_MAX,
+            )
 
     # ------------------------------------------------------------------ the thread
 
