@@ -370,3 +370,65 @@ async def until_engaged(log: Log, count: int) -> None:
             except DeadlineExceeded:
                 pass
             await asyncio.sleep(0.1)
+
+
+# ---------------------------------------------------------------------- old disks
+
+
+async def _restored_from_old_copies(town: Town, log: Log) -> None:
+    """Two of three storage nodes come back with copies from before the last commits; the third one stays away."""
+    first, second, third = town.cluster.storage
+    await until_engaged(log, 3)
+    old = [node.machine.disk.snapshot() for node in (first, second)]
+    for number in range(3):
+        await log.append(b"%d" % number, 0)
+    for node in town.cluster.storage:
+        node.hold_down()
+        if node.process is not None:
+            node.process.crash()
+    for node, snapshot in zip((first, second), old, strict=True):
+        node.machine.disk.restore(snapshot)
+    first.let_up()
+    second.let_up()
+    await asyncio.sleep(10)
+    waits_for = town.cluster.owners["server-0"].health()["partitions"]["0"]["waits_for"]
+    assert third.name in waits_for, waits_for
+
+
+def test_old_copies_of_a_majority_are_not_believed_by_an_owner_that_knows_better() -> None:
+    """Nothing is cut and nobody engaged: when the third one is back, all that was committed is there."""
+
+    async def story(town: Town) -> None:
+        async def main(log: Log) -> None:
+            await log.append(BEFORE, 0)
+            await _restored_from_old_copies(town, log)
+            town.cluster.storage[2].let_up()
+            await log.run(lambda tx: tx.append(b"after"), partition=0, timeout=60)
+
+        await town.application("writer", main)
+        assert await town.log() == [BEFORE, b"0", b"1", b"2", b"after"]
+        await engaged(town, 3)
+
+    Town(1).run(story)
+
+
+def test_when_every_disk_is_old_the_partition_stops_and_says_so() -> None:
+    async def story(town: Town) -> None:
+        async def main(log: Log) -> None:
+            await log.append(BEFORE, 0)
+            third = town.cluster.storage[2]
+            old = third.machine.disk.snapshot()
+            await _restored_from_old_copies(town, log)
+            third.machine.disk.restore(old)
+            third.let_up()
+            await asyncio.sleep(10)
+            health = town.cluster.owners["server-0"].health()["partitions"]["0"]
+            assert not health["ready"]
+            for told in ("committed up to 3", "no more than 0", "Restore newer ones"):
+                assert told in health["waits_for"]
+            with pytest.raises(PolonaiseError):
+                await log.run(lambda tx: tx.append(b"after"), partition=0, timeout=10)
+
+        await town.application("writer", main)
+
+    Town(1).run(story)

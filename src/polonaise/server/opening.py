@@ -88,6 +88,7 @@ class Opening:
         *,
         partition: PartitionId,
         generation: Generation,
+        known: recovery.Known,
         patient: bool,
         report: Callable[[str], None],
     ) -> None:
@@ -97,6 +98,7 @@ class Opening:
         self._settings = settings
         self._partition = partition
         self._generation = generation
+        self._known = known
         self._patient = patient
         self._report = report
         self._session: SessionId = 0
@@ -168,7 +170,7 @@ class Opening:
     def _decide(self, value: PartitionValue) -> Decided | Undecided:
         if self._fenced is not None:
             raise self._fenced
-        outcome = recovery.decide(value, self._answers)
+        outcome = recovery.decide(value, self._answers, self._known)
         if isinstance(outcome, Contradiction):
             raise ConsistencyLost(f"partition {self._partition}: {outcome.what}")
         return outcome

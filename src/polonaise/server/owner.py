@@ -33,6 +33,7 @@ from polonaise.server.opening import Opened, Opening
 from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.locks import LockTable
 from polonaise.server.protocol.order import Order, Refusal, Sealed
+from polonaise.server.protocol.recovery import Known
 from polonaise.server.replicas import StorageLink
 from polonaise.server.settings import ServerSettings
 from polonaise.server.writing import Flight, Proved, Question, Writing
@@ -135,9 +136,9 @@ class Owner:
                 opening = Opening(
                     self._host, self._coordinator, self._links, self._settings,
                     partition=self.partition, generation=self.generation, patient=patient, report=self._report,
+                    known=Known(self.committed, self._last_crc),
                 )  # fmt: skip
                 opened = await opening.run()
-                self._check(opened)
             except NotOwner as error:
                 self.close(error)
                 return
@@ -158,15 +159,6 @@ class Owner:
         if what != self.waits_for:
             self.waits_for = what
             _log.info("partition %d: %s", self.partition, what)
-
-    def _check(self, opened: Opened) -> None:
-        if opened.closing < self.committed:
-            raise ConsistencyLost(
-                f"partition {self.partition} was committed up to {self.committed}; "
-                f"its replicas now hold it up to {opened.closing}"
-            )
-        if opened.closing == self.committed and opened.last_crc != self._last_crc:
-            raise ConsistencyLost(f"partition {self.partition}: the batch that ends at {self.committed} has changed")
 
     # ------------------------------------------------------------------ one session
 

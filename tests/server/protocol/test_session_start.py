@@ -143,6 +143,33 @@ def test_a_replica_that_took_part_in_a_later_session_than_the_coordinator_knows_
     assert isinstance(recovery.decide(value, answers), Contradiction)
 
 
+@pytest.mark.parametrize(
+    ("transcript", "committed", "expected"),
+    [
+        ("A=12 B=12 C=?", 12, "12"),
+        ("A=12 B=12 C=?", 13, "waits for C"),
+        ("A=12 B=12 C=?", 11, "12"),
+        ("A=12 B=12 C=12", 13, "contradiction"),
+        ("A=12 B=12 C=13", 13, "13"),
+        ("A=12* B=12* C=?", 12, "contradiction"),
+        ("A=12 B=12 C:5=?", 13, "contradiction"),
+    ],
+)
+def test_an_owner_that_has_seen_more_committed_waits_for_the_silent_or_stops(
+    transcript: str, committed: int, expected: str
+) -> None:
+    value, answers = told(transcript)
+    found = recovery.decide(value, answers, recovery.Known(committed, crc_at(committed)))
+    match found:
+        case Decided():
+            assert str(found.closing) == expected
+        case Undecided():
+            assert f"waits for {' '.join(found.doubted)}" == expected
+            assert found.needed == 1
+        case Contradiction():
+            assert expected == "contradiction"
+
+
 # ------------------------------------------------------------------ what is cut
 
 

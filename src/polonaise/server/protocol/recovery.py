@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.terms import NO_TRANSACTION, Generation, SessionId, StorageId, TransactionId
@@ -53,6 +54,17 @@ class Contradiction:
     what: str
 
 
+class Known(NamedTuple):
+    """What an owner has itself seen committed, in earlier sessions."""
+
+    committed: TransactionId
+    last_crc: int
+    """CRC of the batch that ends there."""
+
+
+NOTHING_KNOWN: Final = Known(NO_TRANSACTION, 0)
+
+
 def quorum(members: Collection[StorageId]) -> int:
     return len(members) // 2 + 1
 
@@ -77,8 +89,10 @@ def is_stale(engagement: Engagement, answer: Answer) -> bool:
     return answer.joined < engagement.session
 
 
-def decide(value: PartitionValue, answers: Mapping[StorageId, Answer]) -> Decided | Undecided | Contradiction:
-    """What is the log's end before this session?
+def decide(
+    value: PartitionValue, answers: Mapping[StorageId, Answer], known: Known = NOTHING_KNOWN
+) -> Decided | Undecided | Contradiction:
+    """What is the log's end before this session? `known` is what whoever asks has seen committed.
 
     Every id that was ever committed is on a quorum of the replicas engaged in the last session. With fewer than a
     quorum of those in doubt, at least one that can be believed holds it, so the highest id among these is no smaller.
@@ -116,7 +130,20 @@ def decide(value: PartitionValue, answers: Mapping[StorageId, Answer]) -> Decide
                 f"{name} knows transactions up to {answer.confirmed} to be committed, "
                 f"but the replicas of the last session hold no more than {closing}"
             )
+    if closing < known.committed:
+        silent = tuple(name for name in engaged if name not in answers)
+        return Undecided(silent, 1) if silent else Contradiction(_forgotten(known, closing))
+    if closing == known.committed != NO_TRANSACTION and last_crc != known.last_crc:
+        return Contradiction(f"the batch that ends at {closing} is not the one that was committed there")
     return Decided(closing, last_crc, tuple(sources))
+
+
+def _forgotten(known: Known, closing: TransactionId) -> str:
+    return (
+        f"this server has seen transactions committed up to {known.committed}, but the replicas of the last session "
+        f"hold no more than {closing}: old copies of storage directories, perhaps. Restore newer ones before a server "
+        "is started anew, for that one would not miss what they lack"
+    )
 
 
 def _decide_first(answers: Mapping[StorageId, Answer]) -> Decided | Contradiction:
