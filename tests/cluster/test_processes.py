@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from clusterrig import CAME_UP_S, Writer, connected, nodes, running, until_engaged
 
+from polonaise.errors import AppendUnknown
+from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.server.settings import ServerSettings
 
 PAUSE_S_MAX = 1.0
@@ -123,3 +125,27 @@ async def test_without_a_majority_appends_wait_and_commit_when_it_is_back(tmp_pa
             await asyncio.to_thread(cluster.storage[0].start)
             receipt = await waits
             assert [tx.data async for tx in log.read(0)][receipt.id] == b"waits"
+
+
+@pytest.mark.slow
+async def test_a_storage_node_under_two_names_counts_once(tmp_path: Path) -> None:
+    """As two, it would be a quorum of three by itself, and one disk would hold what was acknowledged."""
+    cluster = LocalCluster(tmp_path, storage=2)
+    try:
+        for node in cluster.storage:
+            await asyncio.to_thread(node.start)
+        first, second = (node.address for node in cluster.storage)
+        alias = first.replace("127.0.0.1", "localhost")
+        options = ["--coordinator", cluster.coordinator, "--storage", f"{first},{alias},{second}"]
+        cluster.server = ChildNode("server", ["server", "run", *options], tmp_path / "server.log")
+        await asyncio.to_thread(cluster.server.start)
+        async with connected(cluster) as log:
+            await log.append(b"on two disks", partition=0)
+            await asyncio.to_thread(cluster.storage[1].kill)
+            with pytest.raises(AppendUnknown):
+                await log.run(lambda tx: tx.append(b"on one"), partition=0, timeout=5)
+            await asyncio.to_thread(cluster.storage[1].start)
+            await log.append(b"on two again", partition=0)
+        assert "are the same storage node" in cluster.server.log
+    finally:
+        await asyncio.to_thread(cluster.stop)

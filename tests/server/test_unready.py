@@ -12,6 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
 from storyrig import Town
 
+from polonaise.client.log import Log
+from polonaise.errors import AppendExpired
 from polonaise.server.settings import ServerSettings
 
 
@@ -58,3 +60,48 @@ def test_a_cluster_that_comes_up_is_not_warned_about(caplog: pytest.LogCaptureFi
 
     Town(1).run(story)
     assert warnings(caplog) == []
+
+
+def test_a_node_that_stays_away_is_named_while_commits_go_on_and_its_return_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    settings = ServerSettings()
+
+    async def story(town: Town) -> None:
+        await asyncio.sleep(10)
+        away = town.cluster.storage[1]
+        away.hold_down()
+        assert away.process is not None
+        away.process.crash()
+        await asyncio.sleep(settings.warn_s + 10)
+        ended, late = warnings(caplog)
+        assert "a session of partition 0 was ended by" in ended
+        assert away.name in ended
+        assert f"storage nodes take no part for {settings.warn_s:.0f} s: {away.name}" in late
+        assert "nobody listens" in late
+        caplog.clear()
+        away.let_up()
+        await asyncio.sleep(settings.warn_again_s)
+        assert warnings(caplog) == ["all storage nodes take part again"]
+
+    Town(1).run(story)
+
+
+def test_full_disks_are_told_though_the_partition_is_ready_most_of_the_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def story(town: Town) -> None:
+        async def main(log: Log) -> None:
+            for node in town.cluster.storage:
+                node.machine.disk.fill(10)
+            with pytest.raises(AppendExpired):
+                await log.run(lambda tx: tx.append(bytes(1_000)), partition=0, timeout=20)
+
+        await town.application("writer", main)
+        told = [text for text in warnings(caplog) if "no space left" in text]
+        assert 1 <= len(told) <= 3, "said, and not all the time"
+
+    Town(1).run(story)

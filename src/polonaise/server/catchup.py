@@ -72,7 +72,7 @@ class CatchUp:
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         self.readmitted_s = self._host.clock.monotonic_s()
-        self._writing.end(f"{name} has caught up")
+        self._writing.end(f"{name} has caught up", planned=True)
 
     async def _bring_up(self, name: StorageId) -> None:
         """Until it is nearly at the committed high-water mark. Only committed batches are ever copied here."""

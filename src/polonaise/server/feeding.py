@@ -144,7 +144,7 @@ class Feeding:
         owner = self._owner
         writing = owner.writing
         if writing is None:
-            raise PartitionNotReady(f"partition {owner.partition} waits for {owner.waits_for}")
+            raise PartitionNotReady(f"partition {owner.partition} is not ready: {owner.waits_for}")
         if last > owner.committed:
             raise BeyondLog(f"{last} is above the committed high-water mark {owner.committed}")
         request = ReadBatches(writing.session, first, last, bytes_max, int(with_data), after_time_us)

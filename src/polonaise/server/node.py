@@ -127,7 +127,7 @@ class Server:
 
     def _link(self, name: StorageId) -> StorageLink:
         assert self._description is not None
-        return StorageLink(self._host, name, self.id, self._description.key, self._settings)
+        return StorageLink(self._host, name, self.id, self._description.key, self._settings, self._links)
 
     async def close(self) -> None:
         """Stop serving. What is in flight is decided by the next owner."""

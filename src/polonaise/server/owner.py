@@ -83,10 +83,14 @@ class Owner:
         self.committed_registers: dict[bytes, bytes] = {}
         """The registers as they are at the committed high-water mark."""
         self._last_crc = 0
-        self.waits_for = "its first session"
+        self.waits_for = "its first session has not begun"
         """What keeps the partition from being ready; empty when it is."""
         self.stopped: PolonaiseError | None = None
         """Why it serves no more; None while it does."""
+        self.faults = 0
+        """How many sessions a fault has ended."""
+        self.last_fault = ""
+        """What ended the last of them."""
         self._inbox: deque[_Appends | Question] = deque()
         self._inbox_bytes = 0
         self._paused: dict[Connection, None] = {}
@@ -193,7 +197,11 @@ class Owner:
             for question in questions:
                 question.proved(self.committed)
             self._pump()
-            return await writing.ended
+            reason = await writing.ended
+            if not writing.planned_end:
+                self.faults += 1
+                self.last_fault = reason
+            return reason
         finally:
             task.cancel()
             self._readmitted_s = catch_up.readmitted_s
@@ -203,7 +211,7 @@ class Owner:
         if self._writing is None:
             return
         writing, self._writing = self._writing, None
-        writing.end("stopped")
+        writing.end("stopped", planned=True)
         for name in writing.engaged:
             self._links[name].unlisten(self.partition, self)
         batches, questions = writing.remains()
@@ -261,7 +269,7 @@ class Owner:
             question.proved(self.committed)
         writing = self._writing
         if writing and writing.committed - writing.closing >= self._settings.checkpoint_transactions:
-            writing.end("checkpoint")
+            writing.end("checkpoint", planned=True)
         self._pump()
 
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None:
@@ -282,7 +290,8 @@ class Owner:
     def append(self, mount: Mount, appends: ReceivedAppends) -> None:
         """Order these, after everything that came before."""
         size = appends.size + _APPENDS_BYTES
-        self._inbox.append(_Appends(mount, appends, size, self._until_s()))
+        until_s = self._host.clock.monotonic_s() + self._settings.inbox_s_max
+        self._inbox.append(_Appends(mount, appends, size, until_s))
         self._inbox_bytes += size
         self._pump()
         if self._inbox_bytes > self._settings.inbox_bytes_max:
@@ -294,11 +303,9 @@ class Owner:
         if len(self._inbox) >= _INBOX_COUNT_MAX:
             expired(Overloaded(f"partition {self.partition} has {len(self._inbox)} requests waiting"))
             return
-        self._inbox.append(Question(proved, expired, self._until_s()))
+        wait_s = min(self._settings.question_s_max, self._settings.inbox_s_max)
+        self._inbox.append(Question(proved, expired, self._host.clock.monotonic_s() + wait_s))
         self._pump()
-
-    def _until_s(self) -> float:
-        return self._host.clock.monotonic_s() + self._settings.inbox_s_max
 
     @property
     def _pause_reason(self) -> str:
@@ -367,16 +374,18 @@ class Owner:
             self._expire()
 
     def _expire(self) -> None:
-        """Drop from the front of the inbox what has waited too long, and say so."""
+        """Drop what has waited too long, and say so: questions wait less than appends, which all wait as long."""
         now = self._host.clock.monotonic_s()
         overdue = [question for question in self._questions if question.until_s < now]
         self._questions = [question for question in self._questions if question.until_s >= now]
         for question in overdue:
-            question.expired(PartitionNotReady(f"partition {self.partition} waits for {self.waits_for}"))
-        while self._inbox and self._inbox[0].until_s < now:
-            entry = self._inbox.popleft()
+            question.expired(PartitionNotReady(f"partition {self.partition} is not ready: {self.waits_for}"))
+        late = [entry for entry in self._inbox if entry.until_s < now]
+        if late:
+            self._inbox = deque(entry for entry in self._inbox if entry.until_s >= now)
+        for entry in late:
             if isinstance(entry, Question):
-                entry.expired(PartitionNotReady(f"partition {self.partition} waits for {self.waits_for}"))
+                entry.expired(PartitionNotReady(f"partition {self.partition} is not ready: {self.waits_for}"))
                 continue
             self._inbox_bytes -= entry.bytes
             self.counts["expired"] += entry.appends.count

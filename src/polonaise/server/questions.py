@@ -55,7 +55,7 @@ async def read(owner: Owner, settings: ServerSettings, request: Read) -> Batches
 def _check_opened(owner: Owner) -> None:
     """Before its first session an owner does not know what is committed: it may not say that there is nothing."""
     if not owner.counts["sessions"]:
-        raise PartitionNotReady(f"partition {owner.partition} waits for {owner.waits_for}")
+        raise PartitionNotReady(f"partition {owner.partition} is not ready: {owner.waits_for}")
 
 
 def _from_cache(owner: Owner, first: TransactionId, bytes_max: int, with_data: bool) -> list[bytes]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from polonaise.errors import ConnectionLost, PolonaiseError
+from polonaise.errors import BadOption, ConnectionLost, PolonaiseError
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, fault_in, hello
 from polonaise.server.settings import ServerSettings
@@ -43,8 +43,18 @@ class StorageLink:
     ends that replica's part in every session of this server, and each listener is told.
     """
 
-    def __init__(self, host: Host, name: StorageId, server: ServerId, cluster_key: bytes, settings: ServerSettings):
+    def __init__(
+        self,
+        host: Host,
+        name: StorageId,
+        server: ServerId,
+        cluster_key: bytes,
+        settings: ServerSettings,
+        others: Mapping[StorageId, StorageLink],
+    ) -> None:
+        """`others`: the server's links, among them this one; no two may be to the same node."""
         self._host = host
+        self._others = others
         self.name = name
         self._server = server
         self._cluster_key = cluster_key
@@ -98,7 +108,9 @@ class StorageLink:
         pause_s = self._settings.retry_s_min
         while True:
             try:
-                self.session = await self._connect("session")
+                connection = await self._connect("session")
+                self._check_other_than_the_others(connection)
+                self.session = connection
                 self.last_error = None
                 self._changed.set()
                 pause_s = self._settings.retry_s_min
@@ -108,6 +120,18 @@ class StorageLink:
             self.session = None
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
+
+    def _check_other_than_the_others(self, connection: Connection) -> None:
+        """Two names of one node would make one copy count as two. Raises `BadOption`, with the connection closed."""
+        for other in self._others.values():
+            theirs, ours = other.session and other.session.peer, connection.peer
+            if other is not self and theirs and ours and theirs.node == ours.node != 0:
+                error = BadOption(
+                    f"{self.name} and {other.name} are the same storage node: a cluster needs a node for each copy; "
+                    "make it anew with an address for each"
+                )
+                connection.close(error)
+                raise error
 
     async def _keep_bulk(self) -> None:
         while True:

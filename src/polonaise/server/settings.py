@@ -28,7 +28,9 @@ class ServerSettings:
     inbox_bytes_max: int = 16 * 1024 * 1024
     """Appends waiting for order, per partition; above it the connections that fill it are not read."""
     inbox_s_max: float = 10.0
-    """How long an append or a question may wait for a session."""
+    """How long an append may wait for a session."""
+    question_s_max: float = 4.0
+    """How long a question may, a mount among them: less than clients are patient, so they learn what it waits for."""
     cache_bytes_max: int = 32 * 1024 * 1024
     """Recent batches per partition from which caught-up readers are fed."""
     checkpoint_transactions: int = 250_000

@@ -1,10 +1,11 @@
-"""Says in the server's log what keeps partitions from being ready: whoever starts a cluster sees what is missing."""
+"""Says in the server's log what is wrong with its partitions, by name: those who run a cluster see what is missing."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from polonaise.host import Host
 from polonaise.server.owner import Owner
@@ -13,13 +14,42 @@ from polonaise.server.settings import ServerSettings
 from polonaise.terms import PartitionId, StorageId
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 1.0
-_NAMED_MAX = 8
+_LOOK_S: Final = 1.0
+_FAULT_LASTS_S: Final = 10.0
+"""Faults that are no farther apart are one trouble."""
+_NAMED_MAX: Final = 8
 """Partitions that a warning names; of more it tells how many."""
 
 
+class _Trouble:
+    """Something that is warned about once it has lasted for `patience_s`, and again every `again_s`."""
+
+    def __init__(self, patience_s: float, again_s: float, over: str = "") -> None:
+        self._patience_s = patience_s
+        self._again_s = again_s
+        self._over = over
+        self._since_s: float | None = None
+        self._warn_at_s = 0.0
+        self._warned = False
+
+    def due(self, now: float, holds: bool) -> float | None:
+        """How many seconds it has lasted when a warning is due now; None when not."""
+        if not holds:
+            if self._warned and self._over:
+                _log.warning("%s", self._over)
+            self._since_s, self._warned = None, False
+            return None
+        if self._since_s is None:
+            self._since_s, self._warn_at_s = now, now + self._patience_s
+        if now < self._warn_at_s:
+            return None
+        self._warn_at_s, self._warned = now + self._again_s, True
+        return now - self._since_s
+
+
 class Unready:
-    """Looks at what this server owns, and warns: soon after it stops being ready, and again while that lasts."""
+    """Looks at what this server owns, and warns of three things: partitions that are not ready, replicas that take no
+    part in one that is, and sessions that faults have ended."""
 
     def __init__(
         self,
@@ -29,34 +59,62 @@ class Unready:
         links: Mapping[StorageId, StorageLink],
     ) -> None:
         self._host = host
-        self._settings = settings
         self._owners = owners
         self._links = links
+        self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
+        self._late = _Trouble(settings.warn_s, settings.warn_again_s, "all storage nodes take part again")
+        self._faults = _Trouble(0.0, settings.warn_again_s)
+        self._faults_seen = 0
+        self._last_fault_s = float("-inf")
 
     async def watch(self) -> None:
         """For ever; a task of its own."""
-        settings, clock = self._settings, self._host.clock
-        since_s: float | None = None
-        warn_at_s = 0.0
         while True:
             await asyncio.sleep(_LOOK_S)
-            waiting = [o for _, o in sorted(self._owners.items()) if o.writing is None and o.stopped is None]
-            now = clock.monotonic_s()
-            if not waiting:
-                since_s = None
-            elif since_s is None:
-                since_s, warn_at_s = now, now + settings.warn_s
-            elif now >= warn_at_s:
-                _log.warning("%s", self._warning(waiting, now - since_s))
-                warn_at_s = now + settings.warn_again_s
+            owners = [owner for _, owner in sorted(self._owners.items()) if owner.stopped is None]
+            now = self._host.clock.monotonic_s()
+            waiting = [owner for owner in owners if owner.writing is None]
+            if (for_s := self._waiting.due(now, bool(waiting))) is not None:
+                _log.warning("%s", self._not_ready(waiting, for_s))
+            late = self._left_out(owners)
+            # While a partition is not ready, who takes part in it is not known.
+            if not waiting and (for_s := self._late.due(now, bool(late))) is not None:
+                _log.warning("%s", self._not_engaged(late, for_s))
+            faults = sum(owner.faults for owner in owners)
+            if faults > self._faults_seen:
+                self._last_fault_s = now
+            self._faults_seen = faults
+            if self._faults.due(now, now - self._last_fault_s < _FAULT_LASTS_S) is not None:
+                last = max(owners, key=lambda owner: owner.faults)
+                _log.warning("a session of %s was ended by %s", _named([last]), last.last_fault)
 
-    def _warning(self, waiting: Sequence[Owner], for_s: float) -> str:
-        named = ", ".join(str(owner.partition) for owner in waiting[:_NAMED_MAX])
-        more = f" and {len(waiting) - _NAMED_MAX} more" if len(waiting) > _NAMED_MAX else ""
-        text = f"not ready for {for_s:.0f} s: partition {named}{more}. What is waited for: {waiting[0].waits_for}"
-        missing = [
-            f"{name} ({link.last_error or 'not tried yet'})" for name, link in self._links.items() if not link.session
-        ]
+    def _left_out(self, owners: Sequence[Owner]) -> dict[StorageId, list[Owner]]:
+        """The partitions of each storage node that takes no part in their sessions."""
+        late: dict[StorageId, list[Owner]] = {}
+        for owner in owners:
+            writing = owner.writing
+            if writing is not None:
+                for name in writing.value.members:
+                    if name not in writing.engaged:
+                        late.setdefault(name, []).append(owner)
+        return late
+
+    def _not_engaged(self, late: Mapping[StorageId, Sequence[Owner]], for_s: float) -> str:
+        troubles = [f"{name} in {_named(owners)} ({self._trouble_of(name)})" for name, owners in late.items()]
+        return (
+            f"storage nodes take no part for {for_s:.0f} s: {'; '.join(troubles)}. "
+            "Commits go on with the others, and with fewer to spare"
+        )
+
+    def _trouble_of(self, name: StorageId) -> str:
+        link = self._links[name]
+        if link.session is not None:
+            return "connected, is being brought up to date"
+        return str(link.last_error or "not tried yet")
+
+    def _not_ready(self, waiting: Sequence[Owner], for_s: float) -> str:
+        text = f"not ready for {for_s:.0f} s: {_named(waiting)}. What is waited for: {waiting[0].waits_for}"
+        missing = [f"{name} ({self._trouble_of(name)})" for name, link in self._links.items() if not link.session]
         if missing:
             there = len(self._links) - len(missing)
             text += (
@@ -64,3 +122,9 @@ class Unready:
                 f"start these, or see why they can't be reached: {'; '.join(missing)}"
             )
         return text
+
+
+def _named(owners: Sequence[Owner]) -> str:
+    named = ", ".join(str(owner.partition) for owner in owners[:_NAMED_MAX])
+    more = f" and {len(owners) - _NAMED_MAX} more" if len(owners) > _NAMED_MAX else ""
+    return f"partition {named}{more}"

@@ -74,6 +74,7 @@ class Writing:
         self.closing = closing
         self.committed = closing
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.planned_end = False
         self._on_committed = on_committed
         self._on_room = on_room
         self._replicas = dict(engaged)
@@ -93,8 +94,10 @@ class Writing:
     def engaged(self) -> Sequence[StorageId]:
         return list(self._replicas)
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, *, planned: bool = False) -> None:
+        """Write no more; `planned` unless a fault is the reason."""
         if not self.ended.done():
+            self.planned_end = planned
             self.ended.set_result(reason)
 
     def start(self) -> None:
@@ -140,7 +143,7 @@ class Writing:
         if not self.open or len(self._flights) >= self._settings.window:
             return
         if self._last_number >= _NUMBERS_MAX:
-            self.end("all its numbers are used")
+            self.end("all its numbers are used", planned=True)
             return
         if self.order.forming_count:
             self._send(self.order.seal(self._host.clock.wall_us()))

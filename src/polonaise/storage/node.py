@@ -55,6 +55,8 @@ class StorageNode:
         self._connections: dict[Connection, _Asking] = {}
         self._budget = Budget(settings.connections_bytes_max)
         self._serving = False
+        self._life = host.random.randrange(1, 2**31)
+        """Told in every greeting: whoever reaches this process under two names can tell."""
 
     @property
     def address(self) -> str:
@@ -105,7 +107,7 @@ class StorageNode:
         name = f"storage node {self._settings.directory}"
         connection = Connection(
             self._host,
-            hello=hello(ROLE_STORAGE, name, cluster_key=self._cluster_key or ANY_CLUSTER),
+            hello=hello(ROLE_STORAGE, name, cluster_key=self._cluster_key or ANY_CLUSTER, node=self._life),
             peer_roles=(ROLE_SERVER,),
             on_message=self._on_message,
             on_closed=self._on_closed,

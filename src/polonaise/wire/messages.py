@@ -36,7 +36,7 @@ ROLE_STORAGE: Final = 3
 class Hello(Message):
     """The first frame of each side; who was connected to says it only after hearing one that belongs here.
 
-    `node` is a client's or server's id, 0 for others or unknown.
+    `node` is a client's or server's id, a number that a storage node's process has drawn; 0 for others or unknown.
     """
 
     version_min: U16
