@@ -37,6 +37,13 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
+def partition_of(text: str) -> int:
+    """One partition. Raises `ValueError`, which the command line tells, for what is none."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ValueError(f"{text!r} is no partition: they are numbered from 0")
+    return int(text)
+
+
 def bytes_of(text: str) -> bytes:
     """An argument as the bytes that were typed, whatever they are."""
     return text.encode(errors="surrogateescape")

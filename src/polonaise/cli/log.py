@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from polonaise.terms import PartitionId, Transaction
 
 EXIT_STATUS = (
-    "Exit status: 0 done, 1 a fault (one line on standard error), 2 a command line that can't be meant, "
+    "Exit status: 0 done, 1 a fault (one line on standard error), 2 a command line that does not parse, "
     "130 interrupted, 141 the reader of the output went away."
 )
 
@@ -74,7 +74,12 @@ def append(
         typer.Argument(metavar="[LOG] [BODY]", help="The log, and the body of one transaction.", show_default=False),
     ] = None,
     address: LogOption = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", help="Needed unless there is only one.")] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "--partition", "-p", parser=inputs.partition_of, metavar="NUMBER", help="Needed unless there is only one."
+        ),
+    ] = None,
     file: Annotated[str | None, typer.Option(help="Append this file as one body; - for all of standard input.")] = None,
     header: Annotated[int, typer.Option(help="The header of each transaction, 32 bits.")] = 0,
     write_lock: Annotated[list[str] | None, typer.Option(metavar="NAME:ID", help="Checked and raised.")] = None,
@@ -127,6 +132,8 @@ def append(
     changes = [inputs.change_of(text) for text in set_register or ()]
 
     async def do(found: Log) -> None:
+        if partition is None and found.partition_count != 1:
+            raise BadOption(f"which of {found.partition_count} partitions? Say --partition with one of them")
         (chosen,) = logs.partitions_named(None if partition is None else str(partition), found.partition_count)
         how = logs.HowToAppend(chosen, header, locks, expectations, changes, high_water_mark, timeout)
         async with aclosing(logs.append(found, bodies, how)) as receipts:

@@ -1,6 +1,6 @@
 """How commands speak: tables for people, one JSON object per line for machines, and how they end.
 
-Exit status: 0 done · 1 a fault, told in one line on standard error · 2 a command line that can't be meant · 130
+Exit status: 0 done · 1 a fault, told in one line on standard error · 2 a command line that does not parse · 130
 interrupted · 141 whoever read the output went away, as when it is piped into `head`.
 """
 

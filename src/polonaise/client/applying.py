@@ -75,7 +75,7 @@ class Applier:
         self._mark = mark
         self._bodies = bodies
         self._settings = settings
-        self._backoff = Backoff(settings.retry_s_min, settings.retry_s_max)
+        self._backoff = Backoff(settings.retry_s_min, settings.apply_retry_s_max)
         self._queue: deque[tuple[Batch, Wanted | None]] = deque()
         self._arrived = asyncio.Event()
         self._singly_until = NO_TRANSACTION

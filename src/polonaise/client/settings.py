@@ -49,6 +49,8 @@ class ClientSettings:
     """The first pause before something is tried again; each further one is longer, with jitter."""
     retry_s_max: float = 2.0
     """The longest such pause."""
+    apply_retry_s_max: float = 2.0
+    """The longest pause before a transaction that the view could not apply is tried again."""
     coordinator_s_max: float = 30.0
     """Deadline of one wait for a newer assignment."""
     read_bytes: int = 2 * 1024 * 1024

@@ -291,7 +291,10 @@ class FileCoordinator:
                 return
             raise damaged(path, "it is missing, and other values of its cluster are there")
         if _DESCRIPTION not in names:
-            raise NotInitialized(f"no cluster in {self._directory}: initialize one, or correct the path")
+            raise NotInitialized(
+                f"no cluster in {self._directory}: correct the path, or wait until the first server has made it "
+                "(polonaise server run --coordinator … --storage …)"
+            )
 
     def _decoded(self, name: str, found: Sealed, decode: Callable[[bytes], T]) -> T:
         try:

@@ -55,7 +55,8 @@ class RealHost:
         return task
 
     def fail(self, error: BaseException) -> None:
-        _log.critical("this process stops: %s", error, exc_info=error)
+        # A fault says itself what to do; a mistake of ours is told with the way to it.
+        _log.critical("this process stops: %s", error, exc_info=None if isinstance(error, PolonaiseError) else error)
         os._exit(FAILED_EXIT_CODE)
 
     def cut_off_disk(self) -> None:

@@ -22,7 +22,13 @@ from polonaise.testing.partition import MemoryPartition
 from polonaise.testing.server import ADDRESS, GENERATION, MemoryServer
 
 SETTINGS: Final = ClientSettings(
-    name="test", idle_flush_s=0.05, retry_s_min=0.001, retry_s_max=0.01, mount_s_max=0.5, question_s_max=5.0
+    name="test",
+    idle_flush_s=0.05,
+    retry_s_min=0.001,
+    retry_s_max=0.01,
+    apply_retry_s_max=0.01,
+    mount_s_max=0.5,
+    question_s_max=5.0,
 )
 """Every pause is short, so that a test of what happens after a fault does not wait for it."""
 
