@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, select, text
-from viewrig import Bank, accounts, check_fold, counted, engine_at, journal, transactions
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, func, select, text
+from sqlalchemy.exc import DatabaseError
+from viewrig import Bank, accounts, check_fold, counted, engine_at, journal, open_accounts, transactions
 
 import polonaise
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
@@ -127,6 +131,63 @@ async def test_apply_may_not_end_its_transaction(url: str, views: Callable[..., 
     check_fold(url, {0: 0})
     view.how = "get_transaction"
     assert await view.high_water_mark(0) == -1
+
+
+ROLLS_BACK_ITSELF = "INSERT OR ROLLBACK INTO accounts VALUES (0, 0)"
+"""There is an account 0: SQLite ends the whole transaction, and the statement fails."""
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [["COMMIT"], ["ROLLBACK"], ["ROLLBACK", "BEGIN"], ["COMMIT", "BEGIN IMMEDIATE"], ["END"], [ROLLS_BACK_ITSELF]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("behind", [False, True], ids=["through SQLAlchemy", "behind its back"])
+async def test_on_sqlite_no_way_to_end_the_transaction_goes_unnoticed(
+    tmp_path: Path, statements: list[str], behind: bool
+) -> None:
+    class Sly(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            super().apply(tx, db)
+            for statement in statements:
+                with contextlib.suppress(DatabaseError, sqlite3.DatabaseError):
+                    if behind:
+                        db.connection.dbapi_connection.execute(statement)  # type: ignore[union-attr]
+                    else:
+                        db.exec_driver_sql(statement)
+            super().apply(tx._replace(id=tx.id + 1_000), db)
+
+    url = f"sqlite:///{tmp_path / 'view.db'}"
+    open_accounts(url, 1)
+    view = Sly(url)
+    told: list[str] = []
+    try:
+        for _ in range(3):
+            try:
+                assert await view.apply_run(transactions(2)) == 1, "refused statements change nothing"
+            except BadOption as error:
+                told.append(error.text)
+    finally:
+        await view.close()
+    assert all("may not end its SQL transaction" in text for text in told)
+    with engine_at(url) as engine, engine.begin() as db:
+        applied = db.execute(select(func.count()).select_from(journal)).scalar_one()
+        mark = db.execute(select(view.marks.c.high_water_mark)).scalar_one()
+    assert (mark, applied) in ((-1, 0), (1, 4)), "the tables are as the mark says, also after several tries"
+
+
+async def test_a_database_of_another_log_is_refused(url: str, views: Callable[..., Bank]) -> None:
+    view = views(url)
+    view.belongs_to(b"a" * 16)
+    await view.high_water_mark(0)
+    await view.apply_run(transactions(3))
+    other = views(url)
+    other.belongs_to(b"b" * 16)
+    with pytest.raises(ViewUnfit, match=f"marks of another log, {'61' * 16}; this one is {'62' * 16}"):
+        await other.high_water_mark(0)
+    again = views(url)
+    again.belongs_to(b"a" * 16)
+    assert await again.high_water_mark(0) == 2
 
 
 async def test_apply_may_use_savepoints(url: str, views: Callable[..., Any]) -> None:
@@ -310,15 +371,19 @@ async def test_tables_are_not_made_unless_asked_for(url: str, views: Callable[..
             "table accounts .* column owner is unknown",
         ),
         (
+            "CREATE TABLE accounts (account VARCHAR(9) PRIMARY KEY, balance BIGINT)",
+            "table accounts .* column account is VARCHAR.* and has to be INTEGER",
+        ),
+        (
             "CREATE TABLE polonaise_marks (high_water_mark BIGINT NOT NULL)",
             "table polonaise_marks .* column partition is missing",
         ),
         (
-            "CREATE TABLE polonaise_marks (`partition` INTEGER, high_water_mark BIGINT)",
+            "CREATE TABLE polonaise_marks (`partition` INTEGER, high_water_mark BIGINT, cluster VARCHAR(32))",
             r"table polonaise_marks .* primary key is \(\)",
         ),
         (
-            "CREATE TABLE polonaise_marks (`partition` INTEGER PRIMARY KEY, high_water_mark VARCHAR(9))",
+            "CREATE TABLE polonaise_marks (`partition` INTEGER PRIMARY KEY, high_water_mark VARCHAR(9), cluster TEXT)",
             "table polonaise_marks .* column high_water_mark is VARCHAR",
         ),
     ],

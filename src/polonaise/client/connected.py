@@ -17,7 +17,7 @@ from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.receipt import Receipt
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import RunView, View, close_view
+from polonaise.client.view import RunView, View, close_view, tell_cluster
 from polonaise.client.waiting import check_loop
 from polonaise.coordination import Coordinator
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition
@@ -88,6 +88,8 @@ class Connected:
         self._loop = asyncio.get_running_loop()
         description = await self._coordinator.describe()
         self.partition_count = description.partitions
+        if self._view is not None:
+            tell_cluster(self._view, description.key)
         self.client_id = await self._coordinator.unique_id()
         self._routes = Routes(self._host, self._coordinator, self._settings)
         self._links = Links(self._host, self.client_id, description.key, self._settings)

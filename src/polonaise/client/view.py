@@ -21,6 +21,9 @@ class View(Protocol):
     reached: tried again until it can, nothing is reported, `Log.trouble` tells) and `ViewUnfit` (the store is not what
     the view needs: the partition stops).
 
+    A view that outlives its process may have a method `belongs_to(cluster_key)`, plain, which the client calls before
+    any other: to refuse, in `high_water_mark`, what was kept from another log. Ids alone don't tell.
+
     A view that holds threads or connections may have a method `close`, plain or a coroutine, which the client calls
     when it ends. Another client may be given the same view afterwards.
     """
@@ -64,6 +67,13 @@ class RunView(Protocol):
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
         """As `View.failed`."""
+
+
+def tell_cluster(view: View | RunView, cluster_key: bytes) -> None:
+    """Call the view's `belongs_to`, if it has one."""
+    belongs_to = getattr(view, "belongs_to", None)
+    if belongs_to is not None:
+        belongs_to(cluster_key)
 
 
 async def close_view(view: View | RunView) -> None:

@@ -112,11 +112,17 @@ class Writer:
 
     def __init__(self, db: Connection, is_sqlite: bool) -> None:
         self.db = db
-        self._is_sqlite = is_sqlite
         self._ours = True
         self._meddled = False
         event.listen(db, "commit", self._check_end)
         event.listen(db, "rollback", self._check_end)
+        self._sqlite = _driver(db) if is_sqlite else None
+        if self._sqlite is not None:
+            # SQLAlchemy sees only what goes through its own methods. SQLite itself knows of every other way, and of
+            # statements that roll back on their own (INSERT OR ROLLBACK, a trigger's RAISE): what came after one would
+            # be committed without the mark.
+            self._sqlite.set_authorizer(self._authorize)
+            event.listen(db, "before_cursor_execute", self._check_open)
 
     @property
     def usable(self) -> bool:
@@ -131,11 +137,12 @@ class Writer:
         db = self.db
         transaction = db.begin()
         try:
-            if self._is_sqlite:
+            if self._sqlite is not None:
                 _begin_sqlite(db, "BEGIN IMMEDIATE")
             self._ours = False
             try:
                 yield db
+                self._check_still_open()
             finally:
                 self._ours = True
             transaction.commit()
@@ -151,14 +158,43 @@ class Writer:
     def _check_end(self, _: Connection) -> None:
         if not self._ours:
             self._meddled = True
+            raise BadOption(_MAY_NOT_END)
+
+    def _check_open(self, *_: object) -> None:
+        """Before a statement on SQLite."""
+        if not self._ours:
+            self._check_still_open()
+
+    def _check_still_open(self) -> None:
+        if self._sqlite is not None:
+            is_open = self._sqlite.in_transaction
+        else:  # psycopg tells; a server's other drivers do not
+            driver = self.db.connection.dbapi_connection
+            status = getattr(getattr(driver, "info", None), "transaction_status", None)
+            is_open = status is None or status.name != "IDLE"
+        if not is_open:
+            self._meddled = True
             raise BadOption(
-                "`apply` may not end its SQL transaction, which is committed together with the high-water mark: "
-                "remove commit() and rollback(); begin_nested() is allowed"
+                f"{_MAY_NOT_END}; without OR ROLLBACK and RAISE(ROLLBACK), for these end it as well (ABORT does not)"
             )
+
+    def _authorize(self, action: int, *_: str | None) -> int:
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION and not self._ours else sqlite3.SQLITE_OK
 
     def close(self) -> None:
         with contextlib.suppress(SQLAlchemyError):
             self.db.close()
+        if self._sqlite is not None:
+            # What SQLAlchemy believes to be closed need not be, and would hold its lock until the garbage is collected.
+            with contextlib.suppress(sqlite3.Error):
+                self._sqlite.set_authorizer(None)
+                self._sqlite.close()
+
+
+_MAY_NOT_END: Final = (
+    "`apply` may not end its SQL transaction, which is committed together with the high-water mark: "
+    "remove commit() and rollback(); begin_nested() is allowed"
+)
 
 
 def _begin_sqlite(db: Connection, how: str) -> None:

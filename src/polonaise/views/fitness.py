@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Integer, Table, inspect, text
+from sqlalchemy import Connection, Integer, Numeric, String, Table, inspect, text
 from sqlalchemy.engine import Inspector
 from sqlalchemy.engine.interfaces import ReflectedColumn
 
@@ -29,6 +29,13 @@ def _check_columns(inspector: Inspector, table: Table) -> None:
     found = {column["name"]: column for column in inspector.get_columns(table.name, schema=table.schema)}
     wrong = [f"column {name} is missing" for name in declared if name not in found]
     wrong += [
+        f"column {column.name} is {found[column.name]['type']} and has to be {column.type}"
+        for column in table.columns
+        if column.name in found
+        and isinstance(column.type, Integer | Numeric)
+        and isinstance(found[column.name]["type"], String)
+    ]
+    wrong += [
         f"column {name} is unknown to the view and has to be given a value"
         for name, column in found.items()
         if name not in declared and _demands_a_value(column)
@@ -47,7 +54,7 @@ def _check_marks(inspector: Inspector, marks: Table) -> None:
     wrong = [
         f"column {column['name']} is {column['type']} and has to be an integer"
         for column in columns
-        if column["name"] in marks.columns and not isinstance(column["type"], Integer)
+        if column["name"] in ("partition", "high_water_mark") and not isinstance(column["type"], Integer)
     ]
     key = inspector.get_pk_constraint(marks.name, schema=marks.schema)["constrained_columns"]
     if key != ["partition"]:

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, MetaData, Table, bindparam, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    CursorResult,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    bindparam,
+    select,
+    update,
+)
 
+from polonaise.errors import ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 
 class Marks:
-    """How far each partition is applied in one database.
+    """How far each partition of a log is applied in one database; `cluster` is empty in rows that were made by hand.
 
     A row is first written with -1 and from then on only moved, by an UPDATE that names the value it expects: of several
     processes that apply the same transactions, one moves it, and the others learn that they came too late.
@@ -22,24 +35,35 @@ class Marks:
             MetaData(schema=schema),
             Column("partition", Integer, primary_key=True, autoincrement=False),
             Column("high_water_mark", BigInteger, nullable=False),
+            Column("cluster", String(32), nullable=False, server_default=""),
             mariadb_engine="InnoDB",
             mysql_engine="InnoDB",
         )
         columns = self.table.c
-        self._select = select(columns.high_water_mark).where(columns.partition == bindparam("at"))
+        self._select = select(columns.high_water_mark, columns.cluster).where(columns.partition == bindparam("at"))
         self._update = (
             update(self.table)
             .where(columns.partition == bindparam("at"), columns.high_water_mark == bindparam("before"))
             .values(high_water_mark=bindparam("after"))
         )
 
-    def read(self, db: Connection, partition: PartitionId) -> TransactionId | None:
-        """The mark; None if the partition has no row."""
-        return db.execute(self._select, {"at": partition}).scalar()
+    def read(self, db: Connection, partition: PartitionId, cluster: str) -> TransactionId | None:
+        """The mark; None if the partition has no row. Raises `ViewUnfit` for the mark of another log than `cluster`."""
+        row = db.execute(self._select, {"at": partition}).one_or_none()
+        if row is None:
+            return None
+        if cluster and row.cluster and row.cluster != cluster:
+            raise ViewUnfit(
+                f"table {self.table.fullname} holds the marks of another log, {row.cluster}; this one is {cluster}. "
+                "Give the view a database of its own, or another marks_table; or else drop its tables, this one among "
+                "them, and the log brings everything again"
+            )
+        return int(row.high_water_mark)
 
-    def add(self, db: Connection, partition: PartitionId) -> None:
+    def add(self, db: Connection, partition: PartitionId, cluster: str) -> None:
         """Write the partition's first row. Raises SQLAlchemy's `IntegrityError` when somebody else was quicker."""
-        db.execute(self.table.insert(), {"partition": partition, "high_water_mark": NO_TRANSACTION})
+        values = {"partition": partition, "high_water_mark": NO_TRANSACTION, "cluster": cluster}
+        db.execute(self.table.insert(), values)
 
     def move(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
         """Move the mark, unless it is not at `before`. Must be the first statement of its transaction.

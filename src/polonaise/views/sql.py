@@ -85,6 +85,7 @@ class SqlView:
         self._readers: ThreadPoolExecutor | None = None
         self._preparing = threading.Lock()
         self._prepared = False
+        self._cluster = ""
 
     # ------------------------------------------------------------------ for the application to say
 
@@ -137,7 +138,7 @@ class SqlView:
 
     @property
     def marks(self) -> Table:
-        """The table of high-water marks (`partition`, `high_water_mark`): for migrations and audits."""
+        """The table of high-water marks (`partition`, `high_water_mark`, `cluster`): for migrations and audits."""
         return self._marks.table
 
     # ------------------------------------------------------------------ preparing
@@ -178,6 +179,10 @@ class SqlView:
 
     # ------------------------------------------------------------------ what the client calls
 
+    def belongs_to(self, cluster_key: bytes) -> None:
+        """The cluster whose log is applied from now on. `high_water_mark` refuses a database of another one."""
+        self._cluster = cluster_key.hex()
+
     async def high_water_mark(self, partition: PartitionId) -> TransactionId:
         """The last id of the partition that is applied in the database; -1 for none."""
         return await self._do(partition, self._read_mark, partition)
@@ -212,14 +217,14 @@ class SqlView:
         self._prepare(writer)
         marks = self._marks
         with writer.transaction() as db:
-            mark = marks.read(db, partition)
+            mark = marks.read(db, partition, self._cluster)
         if mark is not None:
             return mark
         # Somebody else may be quicker, and may have moved it by the time that we read it again.
         with contextlib.suppress(IntegrityError), writer.transaction() as db:
-            marks.add(db, partition)
+            marks.add(db, partition, self._cluster)
         with writer.transaction() as db:
-            mark = marks.read(db, partition)
+            mark = marks.read(db, partition, self._cluster)
         return NO_TRANSACTION if mark is None else mark
 
     def _apply(self, writer: Writer, run: Sequence[Transaction]) -> TransactionId:
