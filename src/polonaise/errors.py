@@ -430,6 +430,19 @@ class HostFailed(PolonaiseError):
     code = "host_failed"
 
 
+class FragmentDamaged(PolonaiseError):
+    """A fragment in an object store that is not as it was written; the message names it."""
+
+    code = "fragment_damaged"
+
+
+class StoreUnavailable(PolonaiseError):
+    """An object store did not do what it was asked for: it may be away, or not set up; the message has its words."""
+
+    code = "store_unavailable"
+    retry = Retry.AGAIN
+
+
 class ExtraMissing(PolonaiseError, ImportError):
     """A library that this part needs is not installed; the message names the extra that brings it."""
 

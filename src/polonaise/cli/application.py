@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from polonaise.cli.archive import archive
 from polonaise.cli.log import log
 from polonaise.cli.segment import segment
 from polonaise.errors import BadOption
@@ -28,6 +29,7 @@ application.add_typer(storage, name="storage")
 application.add_typer(server, name="server")
 application.add_typer(log, name="log")
 application.add_typer(segment, name="segment")
+application.add_typer(archive, name="archive")
 application.add_typer(demo, name="demo")
 
 

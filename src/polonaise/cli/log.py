@@ -51,7 +51,7 @@ Timeout = Annotated[
 ]
 
 
-def _with_log(address: str, do: Callable[[Log], Coroutine[Any, Any, None]], *, makes: bool = False) -> None:
+def with_log(address: str, do: Callable[[Log], Coroutine[Any, Any, None]], *, makes: bool = False) -> None:
     """Do something with the log, once connected. Only what `makes` an embedded log may begin where there is none."""
     import polonaise
     from polonaise.node.embedded import SCHEME, is_there
@@ -143,7 +143,7 @@ def append(
                 else:
                     say(f"{receipt.partition} {receipt.id}", now=True)
 
-    _with_log(place, do, makes=True)
+    with_log(place, do, makes=True)
 
 
 @log.command(epilog=EXIT_STATUS)
@@ -217,7 +217,7 @@ def high_water_mark(
         else:
             print_table(["partition", "committed high-water mark"], marks, right=(0, 1))
 
-    _with_log(inputs.address_of(argument, address), do)
+    with_log(inputs.address_of(argument, address), do)
 
 
 Reading = Callable[["Log", "list[PartitionId]"], "AsyncGenerator[Transaction, None]"]
@@ -242,7 +242,7 @@ def _print_transactions(
                     if not left:
                         return
 
-    _with_log(place, do)
+    with_log(place, do)
 
 
 def _show_json(tx: Transaction, now: bool) -> None:

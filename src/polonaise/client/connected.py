@@ -71,6 +71,8 @@ class Connected:
         self._fault: PolonaiseError | None = None
         self.client_id: ClientId = 0
         """Unique in the cluster, from the coordinator; 0 before `start`."""
+        self.cluster_key = b""
+        """Names the cluster, 16 bytes; empty before `start`."""
         self.partition_count = 0
         """How many partitions the cluster has; 0 before `start`."""
 
@@ -87,6 +89,7 @@ class Connected:
             raise BadOption("this client was started before: `async with` does it, and once is enough")
         self._loop = asyncio.get_running_loop()
         description = await self._coordinator.describe()
+        self.cluster_key = description.key
         self.partition_count = description.partitions
         if self._view is not None:
             tell_cluster(self._view, description.key)

@@ -1,0 +1,70 @@
+"""Which fragments to read for a range of ids: the fewest that cover it, and what none of them holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.terms import TransactionId
+
+
+class Span(NamedTuple):
+    """Ids from `first` to `last`, both included."""
+
+    first: TransactionId
+    last: TransactionId
+
+
+class Piece(NamedTuple):
+    """A part of a range, and the fragment to take it from."""
+
+    fragment: FragmentName
+    span: Span
+    """What to take of it: fragments may overlap, and each id is taken from one."""
+
+
+class Coverage(NamedTuple):
+    """How a range can be read."""
+
+    pieces: tuple[Piece, ...]
+    """In the order of ids."""
+    holes: tuple[Span, ...]
+    """What no fragment holds, in order."""
+
+
+def cover(fragments: Iterable[FragmentName], wanted: Span) -> Coverage:
+    """Cover `wanted` with as few fragments of one partition as can be, each id once.
+
+    At each id the fragment is taken that reaches farthest from there, which is the fewest in all; of several that reach
+    as far, the one that begins first, then the one whose digest sorts first, so that everybody chooses the same.
+    """
+    rising = sorted(fragments, key=lambda each: (each.first, -each.last, each.digest))
+    pieces: list[Piece] = []
+    holes: list[Span] = []
+    position, place = wanted.first, 0
+    best: FragmentName | None = None
+    while position <= wanted.last:
+        while place < len(rising) and rising[place].first <= position:
+            if best is None or rising[place].last > best.last:
+                best = rising[place]
+            place += 1
+        if best is None or best.last < position:
+            following = rising[place].first if place < len(rising) else wanted.last + 1
+            holes.append(Span(position, min(following - 1, wanted.last)))
+            position = following
+            continue
+        last = min(best.last, wanted.last)
+        pieces.append(Piece(best, Span(position, last)))
+        position = last + 1
+    return Coverage(tuple(pieces), tuple(holes))
+
+
+def archived_up_to(fragments: Iterable[FragmentName]) -> TransactionId:
+    """The last id up to which everything from the beginning is in fragments; -1 for nothing."""
+    end = -1
+    for fragment in sorted(fragments):
+        if fragment.first > end + 1:
+            break
+        end = max(end, fragment.last)
+    return end

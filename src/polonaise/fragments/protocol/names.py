@@ -1,0 +1,42 @@
+"""The name of a fragment says what is in it: `<partition>/<first id>-<last id>-<sha256 of the content>.parquet`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from polonaise.errors import BadOption
+from polonaise.terms import PartitionId, TransactionId
+
+_NAME: Final = re.compile(r"(0|[1-9][0-9]{0,9})/([0-9]{20})-([0-9]{20})-([0-9a-f]{64})\.parquet")
+
+
+class FragmentName(NamedTuple):
+    """One fragment, as its name tells. Sorts by partition and ids."""
+
+    partition: PartitionId
+    first: TransactionId
+    last: TransactionId
+    digest: str
+    """SHA-256 of the whole object, in hexadecimal."""
+
+    @property
+    def path(self) -> str:
+        """The object's name in its store."""
+        return f"{self.partition}/{self.first:020d}-{self.last:020d}-{self.digest}.parquet"
+
+    @classmethod
+    def parse(cls, path: str) -> FragmentName | None:
+        """None for the name of anything else: a store may hold other things beside fragments."""
+        found = _NAME.fullmatch(path)
+        if found is None:
+            return None
+        partition, first, last = (int(found[place]) for place in (1, 2, 3))
+        return cls(partition, first, last, found[4]) if first <= last < 2**63 and partition < 2**31 else None
+
+
+def partition_prefix(partition: PartitionId) -> str:
+    """What the names of a partition's fragments begin with."""
+    if partition < 0:
+        raise BadOption(f"partition {partition} can't be")
+    return f"{partition}/"

@@ -1,0 +1,181 @@
+"""Archiving a log: what is in the store is what was committed, once, however often and by however many it was done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import polonaise
+from polonaise.admin import archive as archives
+from polonaise.admin.archive import Archived, archive, verify
+from polonaise.errors import FragmentDamaged, WrongClusterKey
+from polonaise.fragments.format import batches_in
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.fragments.store import ObstoreStore, open_store
+
+Log = polonaise.Log
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[Log]:
+    async with polonaise.connect(f"embedded:{tmp_path / 'log'}?partitions=2") as log:
+        yield log
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObstoreStore:
+    return open_store(str(tmp_path / "store"))
+
+
+async def fill(log: Log, count: int, partition: int = 0) -> None:
+    """So many transactions, in several batches."""
+    for _ in range(count // 10):
+        await asyncio.gather(*(log.append(b"%d" % n * 20, partition) for n in range(10)))
+
+
+async def archived(log: Log, store: ObstoreStore, **how: int | bool) -> list[Archived]:
+    return [each async for each in archive(log, store, 0, **how)]  # type: ignore[arg-type]
+
+
+async def held(store: ObstoreStore, names: list[FragmentName]) -> list[bytes]:
+    return [batch for name in names for batch in batches_in(await store.get(name.path))]
+
+
+async def in_log(log: Log) -> list[bytes]:
+    return [bytes(batch.view) async for batch in log.read_batches(0)]
+
+
+async def test_fragments_hold_the_batches_of_the_log_byte_for_byte(log: Log, store: ObstoreStore) -> None:
+    await fill(log, 200)
+    written = await archived(log, store, fragment_bytes=2_000, rest=True)
+    assert len(written) > 3
+    assert await held(store, [each.fragment for each in written]) == await in_log(log)
+    report = await verify(store, 0)
+    assert (report.transactions, report.last, report.holes, report.wrong) == (200, 199, (), [])
+
+
+async def test_what_does_not_fill_a_fragment_is_left_for_the_next_time(log: Log, store: ObstoreStore) -> None:
+    await fill(log, 50)
+    assert await archived(log, store) == []
+    written = await archived(log, store, fragment_bytes=2_000)
+    assert 0 < written[-1].fragment.last < 49
+    (rest,) = await archived(log, store, rest=True)
+    assert rest.fragment.first == written[-1].fragment.last + 1
+    assert rest.fragment.last == 49
+
+
+async def test_what_is_archived_is_not_archived_again(log: Log, store: ObstoreStore) -> None:
+    await fill(log, 30)
+    assert len(await archived(log, store, rest=True)) == 1
+    assert await archived(log, store, rest=True) == []
+    await fill(log, 30)
+    (more,) = await archived(log, store, rest=True)
+    assert (more.fragment.first, more.fragment.last) == (30, 59)
+
+
+async def test_several_at_once_write_the_same(log: Log, store: ObstoreStore) -> None:
+    await fill(log, 200)
+    written = await asyncio.gather(*(archived(log, store, fragment_bytes=2_000) for _ in range(3)))
+    assert written[0] == written[1] == written[2]
+    assert len(await store.list()) == len(written[0])
+
+
+async def test_fragments_of_different_sizes_overlap_and_contradict_nothing(log: Log, store: ObstoreStore) -> None:
+    await fill(log, 200)
+    small = await archived(log, store, fragment_bytes=2_000, rest=True)
+    await store.delete(small[1].fragment.path)
+    large = await archived(log, store, fragment_bytes=5_000, rest=True)
+    assert large[0].fragment.first == small[1].fragment.first
+    report = await verify(store, 0)
+    assert (report.transactions, report.last, report.holes, report.wrong) == (200, 199, (), [])
+
+
+async def test_a_lost_fragment_is_a_hole_that_is_named(log: Log, store: ObstoreStore) -> None:
+    await fill(log, 200)
+    written = await archived(log, store, fragment_bytes=2_000, rest=True)
+    lost = written[2].fragment
+    await store.delete(lost.path)
+    report = await verify(store, 0)
+    assert report.holes == ((lost.first, lost.last),)
+    assert report.last == lost.first - 1
+
+
+async def test_a_flipped_bit_is_found_and_the_fragment_named(log: Log, store: ObstoreStore) -> None:
+    await fill(log, 30)
+    ((name, size),) = await archived(log, store, rest=True)
+    raw = bytearray(await store.get(name.path))
+    raw[size // 2] ^= 1
+    await store.delete(name.path)
+    await store.put_if_absent(name.path, bytes(raw))
+    report = await verify(store, 0)
+    assert len(report.wrong) == 1
+    assert name.path in report.wrong[0]
+    with pytest.raises(FragmentDamaged, match=name.digest):
+        await archives.verified(store, name)
+
+
+async def test_a_fragment_under_another_name_is_found(log: Log, store: ObstoreStore) -> None:
+    await fill(log, 30)
+    ((name, _),) = await archived(log, store, rest=True)
+    raw = await store.get(name.path)
+    other = name._replace(first=1)
+    await store.put_if_absent(other.path, raw)
+    assert [other.path in wrong for wrong in (await verify(store, 0)).wrong] == [True]
+
+
+async def test_a_store_that_holds_another_clusters_fragments_is_refused(
+    log: Log, store: ObstoreStore, tmp_path: Path
+) -> None:
+    await fill(log, 30)
+    await archived(log, store, rest=True)
+    async with polonaise.connect(f"embedded:{tmp_path / 'other'}") as other:
+        await fill(other, 50)
+        with pytest.raises(WrongClusterKey, match="another address"):
+            await archived(other, store, rest=True)
+
+
+async def test_other_things_in_the_store_do_not_matter(log: Log, store: ObstoreStore) -> None:
+    await store.put_if_absent("0/readme.txt", b"")
+    await fill(log, 30)
+    assert len(await archived(log, store, rest=True)) == 1
+    assert await archives.partitions_in(store) == [0]
+
+
+# ------------------------------------------------------------------ the command
+
+
+def polonaise_says(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "polonaise.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.slow
+def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
+    address, store = f"embedded:{tmp_path / 'log'}", tmp_path / "store"
+    assert polonaise_says("log", "append", address, "hello").returncode == 0
+    ran = polonaise_says("archive", "run", address, store, "--rest", "--json")
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert (told["partition"], told["first"], told["last"]) == (0, 0, 0)
+    assert (store / told["path"]).stat().st_size == told["bytes"]
+    assert polonaise_says("archive", "run", address, store, "--rest").stdout == ""
+    well = polonaise_says("archive", "verify", store)
+    assert (well.returncode, "well" in well.stdout) == (0, True)
+    (store / told["path"]).write_bytes(b"PAR1")
+    ill = polonaise_says("archive", "verify", store, "--json")
+    assert ill.returncode == 1
+    assert told["path"] in json.loads(ill.stdout)["wrong"][0]
+
+
+@pytest.mark.slow
+def test_a_log_that_is_not_there_is_not_made_by_archiving_it(tmp_path: Path) -> None:
+    ran = polonaise_says("archive", "run", f"embedded:{tmp_path / 'log'}", tmp_path / "store")
+    assert ran.returncode == 1
+    assert "[not_initialized]" in ran.stderr
+    assert not (tmp_path / "log").exists()

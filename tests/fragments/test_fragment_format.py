@@ -1,0 +1,210 @@
+"""A fragment gives back the very batches that went in, and whatever was done to it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polonaise.errors import BatchDamaged, FragmentDamaged, UnsupportedFormat, WrongClusterKey
+from polonaise.fragments import format as fragments
+from polonaise.fragments.format import SCHEMA, Footer, Writer, batches_in, footer_in, open_fragment
+from polonaise.log import registers
+from polonaise.log.batch import Batch, Columns, seal
+
+KEY = bytes(range(16))
+
+transactions = st.tuples(
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(0, 2**31 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.binary(max_size=30),
+    st.integers(-1, 2**63 - 1),
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(1, 3)), max_size=3),
+)
+made = st.tuples(
+    st.lists(transactions, min_size=1, max_size=6),
+    st.integers(1, 2**62),
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**52),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+def batches_of(plans: Sequence[Any], first: int = 0, crc: int = 0) -> list[Batch]:
+    batches = []
+    for rows, session, generation, time_us, evidence, changes in plans:
+        columns = Columns()
+        for client, its_generation, sequence, header, data, mark, locks in rows:
+            columns.add(client, its_generation, sequence, header, data, client_high_water_mark=mark, locks=locks)
+        changed = registers.encode([(b"key", b"%d" % session)]) if changes else b""
+        raw = seal(
+            columns, partition=7, first=first, session=session, generation=generation, commit_time_us=time_us,
+            previous_crc=crc, registers=changed, evidence=evidence,
+        )  # fmt: skip
+        batches.append(Batch.parse(raw))
+        first, crc = batches[-1].last + 1, batches[-1].crc
+    return batches
+
+
+def fragment_of(batches: Sequence[Batch]) -> tuple[Footer, bytes]:
+    writer = Writer(KEY)
+    for batch in batches:
+        writer.add(batch)
+    footer, data = writer.finish()
+    return footer, data.to_pybytes()
+
+
+PLAN = [([(1, 2, 3, 4, b"a", 0, [(5, 1)]), (1, 2, 4, 4, b"bc", 1, [])], 9, 8, 1_000_000, True, True)] * 3
+
+
+@given(st.lists(made, min_size=1, max_size=5), st.integers(0, 2**40), st.integers(0, 2**32 - 1))
+def test_the_batches_come_out_byte_for_byte(plans: list[Any], first: int, crc: int) -> None:
+    batches = batches_of(plans, first, crc)
+    footer, raw = fragment_of(batches)
+    assert footer == Footer(KEY, 7, first, batches[-1].last, crc, batches[-1].crc, len(batches))
+    assert list(batches_in(raw, KEY)) == [bytes(batch.view) for batch in batches]
+
+
+def test_row_groups_end_with_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments, "GROUP_ROWS", 3)
+    batches = batches_of(PLAN * 4)
+    _, raw = fragment_of(batches)
+    _, file = open_fragment(raw)
+    assert [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)] == [4] * 6
+    assert list(batches_in(raw)) == [bytes(batch.view) for batch in batches]
+
+
+def test_any_reader_of_parquet_sees_the_transactions(tmp_path: Any) -> None:
+    batches = batches_of(PLAN)
+    (tmp_path / "f.parquet").write_bytes(fragment_of(batches)[1])
+    table = pq.read_table(tmp_path / "f.parquet")
+    assert table.schema.remove_metadata() == SCHEMA
+    expected = [tx for batch in batches for tx in batch.transactions()]
+    assert table.column("transaction_id").to_pylist() == [tx.id for tx in expected]
+    assert table.column("data").to_pylist() == [tx.data for tx in expected]
+    assert table.column("header").to_pylist() == [tx.header for tx in expected]
+    assert [int(at.timestamp() * 1e6) for at in table.column("timestamp").to_pylist()] == [1_000_000] * 6
+
+
+def test_the_footer_can_be_read_from_the_end_alone() -> None:
+    footer, raw = fragment_of(batches_of(PLAN))
+    length = 8 + int.from_bytes(raw[-8:-4], "little")
+    assert footer_in(raw) == footer_in(raw[-length:]) == footer
+    assert footer_in(raw[-length + 1 :]) is None
+    assert footer_in(b"") is None
+    with pytest.raises(FragmentDamaged):
+        footer_in(raw[:-1])
+
+
+def test_a_batch_that_does_not_follow_is_refused() -> None:
+    first, second, third = batches_of(PLAN)
+    writer = Writer(KEY)
+    writer.add(first)
+    with pytest.raises(BatchDamaged, match="does not follow"):
+        writer.add(third)
+    forked = batches_of(PLAN[:1], second.first, crc=1)[0]
+    with pytest.raises(BatchDamaged, match="does not follow"):
+        writer.add(forked)
+
+
+def test_a_fragment_of_no_batches_cannot_be() -> None:
+    with pytest.raises(BatchDamaged, match="no batches"):
+        Writer(KEY).finish()
+
+
+# ------------------------------------------------------------------ damage
+
+
+def rewritten(raw: bytes, change: Any, metadata: dict[bytes, bytes] | None = None) -> bytes:
+    """The fragment as a Parquet file of other contents: valid for any reader, and not what was written."""
+    import pyarrow as pa
+
+    table = change(pq.read_table(pa.BufferReader(raw)))
+    sink = pa.BufferOutputStream()
+    kept = {**pq.ParquetFile(pa.BufferReader(raw)).metadata.metadata, **(metadata or {})}
+    with pq.ParquetWriter(sink, table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(kept)
+    return sink.getvalue().to_pybytes()
+
+
+def with_column(name: str, value: Any) -> Any:
+    def change(table: Any) -> Any:
+        import pyarrow as pa
+
+        field = table.schema.field(name)
+        values = [value, *table.column(name).to_pylist()[1:]]
+        return table.set_column(table.schema.get_field_index(name), field, pa.array(values, field.type))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_column("data", b"x"),
+        with_column("header", 99),
+        with_column("sequence", 99),
+        with_column("session_id", 99),
+        with_column("crc32", 99),
+        with_column("locks", b""),
+        with_column("client_high_water_mark", 99),
+        with_column("batch_registers", b""),
+        with_column("batch_crc32", 99),
+        lambda table: table.slice(1),
+        lambda table: table.slice(0, 4),
+        lambda table: table.slice(0, 5),
+        lambda table: table.drop_columns(["crc32"]),
+    ],
+)
+def test_another_value_or_a_row_less_is_found(change: Any) -> None:
+    _, raw = fragment_of(batches_of(PLAN))
+    assert list(batches_in(rewritten(raw, lambda table: table)))
+    with pytest.raises(FragmentDamaged):
+        list(batches_in(rewritten(raw, change)))
+
+
+@given(st.data())
+def test_whatever_is_done_to_the_bytes_is_refused_or_harmless(data: Any) -> None:
+    batches = batches_of(PLAN)
+    _, raw = fragment_of(batches)
+    place = data.draw(st.integers(0, len(raw) - 1))
+    damaged = raw[:place] + data.draw(st.binary(max_size=9)) + raw[place + data.draw(st.integers(0, 9)) :]
+    try:
+        got = list(batches_in(damaged))
+    except (FragmentDamaged, UnsupportedFormat):
+        return
+    assert got == [bytes(batch.view) for batch in batches]
+
+
+@pytest.mark.parametrize("raw", [b"", b"PAR1", b"x" * 1000])
+def test_what_is_no_parquet_is_no_fragment(raw: bytes) -> None:
+    with pytest.raises(FragmentDamaged):
+        open_fragment(raw)
+
+
+def test_a_parquet_file_of_somebody_else_is_no_fragment(tmp_path: Any) -> None:
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(FragmentDamaged, match="says nothing of a log"):
+        open_fragment(tmp_path / "other.parquet")
+
+
+def test_a_fragment_of_another_version_is_refused() -> None:
+    _, raw = fragment_of(batches_of(PLAN))
+    with pytest.raises(UnsupportedFormat, match="2"):
+        open_fragment(rewritten(raw, lambda table: table, {b"polonaise.format": b"2"}))
+
+
+def test_a_fragment_of_another_cluster_is_refused() -> None:
+    _, raw = fragment_of(batches_of(PLAN))
+    with pytest.raises(WrongClusterKey):
+        list(batches_in(raw, bytes(16)))
