@@ -314,3 +314,11 @@ def test_looking_at_an_embedded_log_that_is_not_there_makes_none(shell: Shell, v
     address = f"embedded:{tmp_path / 'log'}"
     shell.refuses("log", verb, address, code="not_initialized", naming=str(tmp_path / "log"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_health_says_that_a_partition_is_ready(shell: Shell) -> None:
+    shell.cluster()
+    said = shell.run("log", "health", LOG, "--json")
+    assert said.status == 0
+    assert [(each["partition"], each["ready"], each["left_out"]) for each in said.objects] == [(0, True, {})]
+    assert "ready" in shell.run("log", "health", LOG).output

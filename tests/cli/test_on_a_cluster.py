@@ -123,3 +123,20 @@ def test_a_standard_input_that_is_closed_is_told_in_one_line(cluster: LocalClust
     done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=2 * ENDS_S, check=False)
     assert done.returncode == 1
     assert done.stderr == b"polonaise: [disk_failed] standard input can't be read: it is closed\n"
+
+
+def test_health_names_who_is_left_out_and_what_is_waited_for(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster") as own:
+        assert run("log", "append", own.coordinator, "x").returncode == 0
+        whole = run("log", "health", own.coordinator, "--json")
+        assert (whole.returncode, len(json.loads(whole.stdout)["engaged"])) == (0, 3)
+        own.storage[0].kill()
+        deadline_s = time.monotonic() + ENDS_S
+        while len((left := json.loads(run("log", "health", own.coordinator, "--json").stdout))["engaged"]) != 2:
+            assert time.monotonic() < deadline_s
+        assert list(left["left_out"]) == [own.storage[0].address]
+        own.storage[1].kill()
+        while (lost := run("log", "health", own.coordinator)).returncode == 0:
+            assert time.monotonic() < deadline_s
+        assert b"NOT READY" in lost.stdout
+        assert own.storage[1].address.encode() in lost.stdout

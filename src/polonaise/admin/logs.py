@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.errors import AppendUnknown, BadOption, UnknownPartition
 from polonaise.terms import PartitionId, Transaction, TransactionId
@@ -41,6 +41,27 @@ class HowToAppend:
     def checked(self) -> bool:
         """Whether an append can be refused because of the one before it: then it has to wait for that."""
         return bool(self.locks or self.expectations) or self.high_water_mark is not None
+
+
+class Condition(NamedTuple):
+    """How a partition is, as the server that owns it says."""
+
+    partition: PartitionId
+    server: int
+    ready: bool
+    committed_high_water_mark: TransactionId
+    engaged: list[str]
+    """The storage nodes that take part; a commit needs a majority of all."""
+    left_out: dict[str, str]
+    """The others, and why."""
+    waits_for: str
+    """What keeps it from being ready; empty when it is."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is the matter, line by line; nothing when all is well."""
+        lines = [self.waits_for] if self.waits_for else []
+        return lines + [f"without {name}: {why}" for name, why in self.left_out.items()]
 
 
 class Mark(NamedTuple):
@@ -79,6 +100,31 @@ async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_
         return Mark(partition, await log.high_water_mark(partition, timeout=timeout_s))
 
     return list(await asyncio.gather(*map(mark, partitions)))
+
+
+async def conditions(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[Condition]:
+    """How partitions are: each server is asked once. Raises `DeadlineExceeded` where none answers."""
+    found: dict[PartitionId, Condition] = {}
+    wanted = list(partitions)
+    for partition in wanted:
+        if partition not in found:
+            told = await log.health(partition, timeout=timeout_s)
+            for number, health in told["partitions"].items():
+                found[int(number)] = _condition(int(number), told, health)
+    return [found[partition] for partition in wanted if partition in found]
+
+
+def _condition(partition: PartitionId, told: dict[str, Any], health: dict[str, Any]) -> Condition:
+    engaged = health.get("engaged", [])
+    left_out = {
+        name: node["error"] or ("is being brought up to date" if node["connected"] else "not tried yet")
+        for name, node in told["storage"].items()
+        if (health["ready"] and name not in engaged) or not node["connected"]
+    }
+    waits_for = "" if health["ready"] else health["waits_for"]
+    return Condition(
+        partition, told["server"], health["ready"], health["committed"], list(engaged), left_out, waits_for
+    )
 
 
 async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> AsyncGenerator[Receipt, None]:

@@ -220,6 +220,41 @@ def high_water_mark(
     with_log(inputs.address_of(argument, address), do)
 
 
+@log.command(epilog=EXIT_STATUS)
+def health(
+    argument: Address = None,
+    address: LogOption = None,
+    partition: Partitions = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Say how each partition is: ready or not, who takes part, what is missing. Exit status 1 unless all are ready."""
+    from polonaise.admin import logs
+
+    async def do(found: Log) -> None:
+        partitions = logs.partitions_named(partition or "all", found.partition_count)
+        told = await logs.conditions(found, partitions, timeout)
+        if as_json:
+            for each in told:
+                say_json(each._asdict())
+        else:
+            rows = [
+                (
+                    each.partition,
+                    "ready" if each.ready else "NOT READY",
+                    each.committed_high_water_mark,
+                    ", ".join(each.engaged),
+                    "\n".join(each.troubles),
+                )
+                for each in told
+            ]
+            print_table(["partition", "", "committed", "storage nodes", "what is the matter"], rows, right=(0, 2))
+        if not all(each.ready for each in told):
+            raise typer.Exit(1)
+
+    with_log(inputs.address_of(argument, address), do)
+
+
 Reading = Callable[["Log", "list[PartitionId]"], "AsyncGenerator[Transaction, None]"]
 
 
