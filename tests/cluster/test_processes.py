@@ -149,3 +149,25 @@ async def test_a_storage_node_under_two_names_counts_once(tmp_path: Path) -> Non
         assert "are the same storage node" in cluster.server.log
     finally:
         await asyncio.to_thread(cluster.stop)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["assignment", "members"])
+async def test_a_damaged_coordinator_stops_no_server_and_is_told_in_one_line(tmp_path: Path, name: str) -> None:
+    with running(tmp_path) as cluster:
+        assert cluster.server is not None
+        async with connected(cluster) as log:
+            await log.append(b"before", partition=0)
+            path = tmp_path / "coordinator" / name
+            path = next(path.iterdir()) if path.is_dir() else path
+            whole = path.read_bytes()
+            path.write_bytes(b"junk")
+            deadline_s = time.monotonic() + CAME_UP_S
+            while "coordinator_damaged" not in cluster.server.log:
+                assert time.monotonic() < deadline_s
+                await asyncio.sleep(0.1)
+            await log.append(b"meanwhile", partition=0)
+            path.write_bytes(whole)
+            await log.append(b"after", partition=0)
+        assert cluster.server.alive
+        assert "Traceback" not in cluster.server.log

@@ -12,6 +12,7 @@ from polonaise.coordination import Coordinator, Membership
 from polonaise.coordination.values import Assignment, ClusterDescription, Registration
 from polonaise.errors import (
     Closed,
+    CoordinatorDamaged,
     CoordinatorUnavailable,
     NotOwner,
     Overloaded,
@@ -170,6 +171,12 @@ class Server:
                     pass
             except CoordinatorUnavailable as error:
                 _log.warning("server %d: %s", self.id, error)
+                await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
+                pause_s = min(2 * pause_s, self._settings.retry_s_max)
+            except CoordinatorDamaged as error:
+                # Sessions that write do so rightly, whatever becomes of the assignment; the next ones wait, as this does.
+                _log.error("server %d goes on with what it owns, and takes over nothing: %s", self.id, error)
+                pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
