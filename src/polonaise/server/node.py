@@ -174,7 +174,7 @@ class Server:
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
             except CoordinatorDamaged as error:
-                # Sessions that write do so rightly, whatever becomes of the assignment; the next ones wait, as this does.
+                # Sessions that write do so rightly, whatever becomes of the assignment; the next ones wait.
                 _log.error("server %d goes on with what it owns, and takes over nothing: %s", self.id, error)
                 pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
