@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,8 +14,8 @@ import polonaise
 from polonaise.demo.bank import PARTITION, PAYMENT, Accounts, transfer
 from polonaise.demo.payments import Payment, make_payments
 from polonaise.demo.run import Bank
-from polonaise.demo.teller import InOrder, Job, Progress
-from polonaise.demo.tellers import TellerFailed, TellerProcess, shares
+from polonaise.demo.teller import InOrder, Job, Progress, Teller
+from polonaise.demo.tellers import TellerFailed, TellerProcess, _ended, shares
 from polonaise.errors import Abandoned
 from polonaise.node.local import LocalCluster
 
@@ -69,6 +71,42 @@ async def test_a_payment_that_was_made_is_not_made_again(tmp_path: Path) -> None
                 await log.run(transfer, view, payment, True, partition=PARTITION, timeout=30)
         headers = [tx.header async for tx in one.read(PARTITION)]
     assert headers == [PAYMENT]
+
+
+async def test_what_is_abandoned_for_another_reason_is_not_booked_as_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def abandon(tx: polonaise.Draft, view: Accounts, payment: Payment, refuses_overdrafts: bool) -> None:
+        tx.abandon("a fault")
+
+    monkeypatch.setattr("polonaise.demo.teller.transfer", abandon)
+    address = f"embedded:{tmp_path / 'log'}"
+    view = Accounts(f"sqlite:///{tmp_path / 'view.db'}")
+    job = Job(address, "", 1, True, [Payment(7, 0, 1, 500, "salary", "1993-01-01")])
+    async with polonaise.connect(address, view=view) as log:
+        with pytest.raises(ExceptionGroup) as failed:
+            await Teller(log, view, job).work()
+    assert failed.group_contains(Abandoned, match="a fault")
+
+
+async def test_a_teller_that_ends_itself_is_not_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Killing one that has ended takes its status from under asyncio, which warns of an unknown child."""
+    for _ in range(5):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "import os, time; os.close(1); time.sleep(0.02)", stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        await process.stdout.read()
+        await _ended(process)
+        assert process.returncode == 0
+    assert caplog.records == []
+
+
+async def test_a_teller_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polonaise.demo.tellers._ENDS_S", 0.05)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(60)")
+    await _ended(process)
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.fixture
