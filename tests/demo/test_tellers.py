@@ -73,20 +73,14 @@ async def test_a_payment_that_was_made_is_not_made_again(tmp_path: Path) -> None
     assert headers == [PAYMENT]
 
 
-async def test_what_is_abandoned_for_another_reason_is_not_booked_as_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    def abandon(tx: polonaise.Draft, view: Accounts, payment: Payment, refuses_overdrafts: bool) -> None:
-        tx.abandon("a fault")
-
-    monkeypatch.setattr("polonaise.demo.teller.transfer", abandon)
+async def test_only_what_is_abandoned_for_lack_of_money_is_booked_as_refused(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path / 'log'}"
     view = Accounts(f"sqlite:///{tmp_path / 'view.db'}")
-    job = Job(address, "", 1, True, [Payment(7, 0, 1, 500, "salary", "1993-01-01")])
+    job = Job(address, "", 1, True, [Payment(7, 1, 0, 500, "cash", "1993-01-01")])
     async with polonaise.connect(address, view=view) as log:
         with pytest.raises(ExceptionGroup) as failed:
             await Teller(log, view, job).work()
-    assert failed.group_contains(Abandoned, match="a fault")
+    assert failed.group_contains(Abandoned, match="its source is not opened yet")
 
 
 async def test_a_teller_that_ends_itself_is_not_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -129,10 +129,20 @@ class Teller:
         async with asyncio.TaskGroup() as group:
             # Of the group, so that a teller whose reports nobody reads any more makes no more payments.
             reports = group.create_task(self._report())
+            await self._opened()
             servers = [group.create_task(self._serve(payments)) for _ in range(self._job.at_a_time)]
             await asyncio.wait(servers)
             reports.cancel()
         self._say()
+
+    async def _opened(self) -> None:
+        """Wait until the view knows the accounts, all of which are in the log before a teller begins.
+
+        The log judges what is appended, not what is abandoned: without them, covered payments would be refused.
+        """
+        last = await self._log.high_water_mark(PARTITION, timeout=_PATIENCE_S)
+        if last >= 0:
+            await self._log.wait_applied(last, PARTITION, timeout=_PATIENCE_S)
 
     async def _serve(self, payments: InOrder) -> None:
         while (payment := await payments.next()) is not None:
