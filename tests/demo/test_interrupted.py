@@ -102,9 +102,9 @@ def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_demo_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     with demo_until("demo.teller", tmp_path, "nohup") as process:
-        process.send_signal(signal.SIGHUP)
-        time.sleep(0.5)
-        assert process.poll() is None
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        [ignored] = [line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")]
+        assert int(ignored, 16) & 1 << signal.SIGHUP - 1
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=WITHIN_S)
     assert process.returncode == INTERRUPTED
