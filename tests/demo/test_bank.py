@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -18,16 +19,19 @@ from polonaise.demo.bank import Accounts
 from polonaise.demo.checks import Folded, Held, Seen, Verdict, verdicts
 from polonaise.demo.payments import Book, Payment, make_payments
 
-CHECKS = 9
+CHECKS = 10
 """Of made-up payments; a bank's own have one more, and overdrafts."""
 
 
 class Kept:
-    """A bank after a day on which nothing went wrong, to plant differences in."""
+    """A bank after a day on which nothing went wrong, to plant differences in, or which refused what it should not."""
 
-    def __init__(self) -> None:
+    def __init__(self, refuses: Callable[[Payment], bool] = lambda payment: False) -> None:
         self.book = make_payments(300, seed=5)
-        self.folded = Folded(dict(self.book.opening), last=799)
+        self.folded = Folded(last=799)
+        self.folded.history.judged = 800
+        for account, balance in self.book.opening.items():
+            self.folded.change(account, balance)
         self.seen = Seen(
             made=set(),
             refused=set(),
@@ -37,19 +41,26 @@ class Kept:
             rebuilt_payments=Counter(),
             folded=self.folded,
             replicas={f"storage-{number}": Held(799, "abc") for number in range(3)},
+            storage_nodes=3,
         )
         for payment in self.book.payments:
-            if payment.source and self.folded.balances[payment.source] < payment.amount:
+            covered = not payment.source or self.folded.balances[payment.source] >= payment.amount
+            if not covered or refuses(payment):
                 self.seen.refused.add(payment.id)
             else:
                 self.make(payment)
+        self.look()
 
     def make(self, payment: Payment) -> None:
         seen = self.seen
         seen.made.add(payment.id)
         self.folded.payments[payment.id] += 1
         for account in payment.accounts:
-            self.folded.balances[account] += payment.change(account)
+            self.folded.change(account, payment.change(account))
+        self.look()
+
+    def look(self) -> None:
+        seen = self.seen
         seen.view, seen.rebuilt = dict(self.folded.balances), dict(self.folded.balances)
         seen.view_payments, seen.rebuilt_payments = Counter(self.folded.payments), Counter(self.folded.payments)
 
@@ -61,14 +72,40 @@ class Kept:
 
 ONCE = "every payment that was made is in the log once, and no other"
 FATES = "every payment was made or refused"
+REFUSED = "only payments that were not covered were refused"
 REBUILT = "the view equals a second one, rebuilt from the log alone"
 FOLD = "the view equals the fold of the log"
 PAYMENTS = "both views and the log hold the same payments"
 INPUT = "the view equals the input"
+OVERDRAWN = "no account was ever overdrawn"
+SERIALIZABLE = "the log is serializable, by its own evidence"
+REPLICAS = "the storage nodes hold the same batches, byte for byte"
 
 
 def test_a_day_on_which_nothing_went_wrong_passes_every_check() -> None:
     assert Kept().failed() == []
+
+
+@pytest.mark.parametrize(
+    "refuses",
+    [lambda payment: True, lambda payment: payment.kind == "salary"],
+    ids=["every payment", "every salary"],
+)
+def test_money_that_is_wrongly_refused_is_found(refuses: Callable[[Payment], bool]) -> None:
+    assert Kept(refuses).failed() == [REFUSED]
+
+
+def test_one_payment_that_was_always_covered_and_refused_is_found() -> None:
+    right = Kept()
+    lowest_of = right.folded.lowest_of
+    covered = next(p for p in right.book.payments if p.source and p.amount and lowest_of[p.source] >= p.amount)
+    assert Kept(lambda payment: payment.id == covered.id).failed() == [REFUSED]
+
+
+def test_a_bank_that_allows_overdrafts_refuses_nothing() -> None:
+    kept = Kept()
+    kept.book.refuses_overdrafts = False
+    assert [result.what for result in verdicts(kept.book, kept.seen) if not result.holds] == [REFUSED]
 
 
 def test_a_view_that_is_off_by_a_hundredth_is_found() -> None:
@@ -81,6 +118,14 @@ def test_a_rebuilt_view_that_differs_is_found() -> None:
     kept = Kept()
     del kept.seen.rebuilt[7]
     assert kept.failed() == [REBUILT]
+
+
+def test_an_account_of_nothing_is_not_a_missing_one() -> None:
+    kept = Kept()
+    kept.seen.view[10**6] = 0
+    assert kept.failed() == [REBUILT, FOLD, INPUT]
+    details = [result.detail for result in verdicts(kept.book, kept.seen) if not result.holds]
+    assert details == ["account 1000000: 0 and none"] * 3
 
 
 def test_a_payment_that_a_view_counts_twice_is_found_though_the_balances_fit() -> None:
@@ -117,32 +162,60 @@ def test_a_payment_that_was_made_and_refused_is_found() -> None:
     kept = Kept()
     kept.seen.refused.pop()
     kept.seen.refused.add(min(kept.seen.made))
-    assert kept.failed() == [FATES]
+    assert FATES in kept.failed()
 
 
 def test_an_overdrawn_account_is_found() -> None:
     kept = Kept()
-    kept.folded.lowest = -1
-    assert kept.failed() == ["no account was ever overdrawn"]
+    kept.folded.lowest_of[7] = -1
+    assert OVERDRAWN in kept.failed()
+
+
+def test_the_lowest_balance_is_one_that_there_was() -> None:
+    kept = Kept(lambda payment: True)
+    assert kept.folded.lowest == 50_000, "no payment was made: it is what the accounts were opened with"
+    assert Folded().lowest is None
+
+
+def test_a_bank_that_never_opened_an_account_is_found() -> None:
+    kept = Kept(lambda payment: True)
+    kept.folded.balances.clear()
+    kept.folded.lowest_of.clear()
+    assert OVERDRAWN in kept.failed()
 
 
 def test_a_stale_transaction_in_the_log_is_found() -> None:
     kept = Kept()
     kept.folded.history.unjudged = 1
-    assert kept.failed() == ["the log is serializable, by its own evidence"]
+    assert kept.failed() == [SERIALIZABLE]
+
+
+@pytest.mark.parametrize("judged", [0, 799])
+def test_a_transaction_that_nobody_judged_is_found(judged: int) -> None:
+    kept = Kept()
+    kept.folded.history.judged = judged
+    assert kept.failed() == [SERIALIZABLE]
 
 
 @pytest.mark.parametrize("held", [Held(799, "abd"), Held(798, "abc")])
 def test_a_storage_node_that_holds_something_else_is_found(held: Held) -> None:
     kept = Kept()
     kept.seen.replicas["storage-1"] = held
-    assert kept.failed() == ["the storage nodes hold the same batches, byte for byte"]
+    assert kept.failed() == [REPLICAS]
+
+
+@pytest.mark.parametrize("compared", [0, 1, 2])
+def test_a_storage_node_that_nobody_looked_at_is_missed(compared: int) -> None:
+    kept = Kept()
+    kept.seen.replicas = {f"storage-{number}": Held(799, "abc") for number in range(compared)}
+    assert kept.failed() == [REPLICAS]
 
 
 def test_storage_nodes_that_all_lack_the_same_are_found() -> None:
     kept = Kept()
     kept.folded.last = 800
-    assert kept.failed() == ["the storage nodes hold the same batches, byte for byte"]
+    kept.folded.history.judged = 801
+    assert kept.failed() == [REPLICAS]
 
 
 def test_a_balance_that_is_not_the_banks_is_found() -> None:
@@ -152,6 +225,8 @@ def test_a_balance_that_is_not_the_banks_is_found() -> None:
     assert [result.what for result in verdicts(kept.book, kept.seen) if not result.holds] == [
         "every final balance is the bank's own, to 0.10 per payment"
     ]
+    kept.book.bank_balances = {10**6: 0}
+    assert not verdicts(kept.book, kept.seen)[-1].holds, "an account that the bank has and we do not"
 
 
 # ---------------------------------------------------------------------- the whole of it
@@ -170,6 +245,14 @@ def test_the_demo_runs_kills_a_node_and_every_check_holds() -> None:
     assert "storage 0 (process" in ended.stdout
     assert ended.stdout.count("with -9 after") == 2, "a teller, and a storage node"
     assert "Traceback" not in ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+def test_a_demo_that_is_done_at_once_says_that_no_teller_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DOWN_S", 0.0)
+    said = StringIO()
+    assert asyncio.run(demo.run_bank(make_payments(1), 1, Console(file=said, width=160)))
+    assert "no teller: all was done before" in said.getvalue()
 
 
 @pytest.mark.slow
@@ -207,12 +290,18 @@ def test_a_demo_whose_checks_fail_ends_with_another_status_than_0(
 @pytest.mark.slow
 def test_bad_rows_are_named_by_the_demo(tmp_path: Path) -> None:
     path = tmp_path / "payments.csv"
-    rows = ["1,7,1993-01-05,credit,cash,100,100,", "oops", "2,7,1993-01-06,debit,cash,150,-50,"]
+    rows = [
+        "1,7,1993-01-05,credit,cash,100,100,",
+        "3,7,1993-01-05,cre[/foo]dit,cash,1,1,",
+        "oops",
+        "2,7,1993-01-06,debit,cash,150,-50,",
+    ]
     path.write_text("trans_id,account_id,date,direction,operation,amount,balance,purpose\n" + "\n".join(rows) + "\n")
     ended = subprocess.run(
         [sys.executable, "-m", "polonaise.cli", "demo", "bank", "--payments", str(path)],
         capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "COLUMNS": "160"},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "not used: line 3" in ended.stdout
+    assert "not used: line 3: direction 'cre[/foo]dit' is neither" in ended.stdout, "what a file says is no markup"
+    assert "not used: line 4" in ended.stdout
     assert "every final balance is the bank's own" in ended.stdout

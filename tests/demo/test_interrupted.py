@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from polonaise.node.local import LocalCluster
 
 WITHIN_S = 30.0
 INTERRUPTED = 130
@@ -39,25 +42,107 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize(
-    ("number", "when"),
-    [(signal.SIGINT, "storage-0"), (signal.SIGTERM, "storage-2"), (signal.SIGTERM, "server run")],
-)
-def test_a_demo_that_is_told_to_stop_takes_all_of_it_along(number: signal.Signals, when: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "polonaise.cli", "demo", "bank", "--generate", "100000"]
+@contextlib.contextmanager
+def demo_until(when: str, directory: Path, *before: str) -> Iterator[subprocess.Popen[str]]:
+    """A demo in which a process with this in its command line has begun; killed at the end if it is still there."""
     with subprocess.Popen(
-        command,
+        [*before, sys.executable, "-m", "polonaise.cli", "demo", "bank", "--generate", "100000"],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(directory)},
     ) as process:
-        assert process.stdout is not None
-        until(lambda: any(when in line for line in session_of(process)))
+        try:
+            until(lambda: any(when in line for line in session_of(process)))
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [
+        (signal.SIGINT, "storage-0"),
+        (signal.SIGTERM, "storage-2"),
+        (signal.SIGTERM, "server run"),
+        (signal.SIGHUP, "demo.teller"),
+    ],
+)
+def test_a_demo_that_is_told_to_stop_takes_all_of_it_along(number: signal.Signals, when: str, tmp_path: Path) -> None:
+    with demo_until(when, tmp_path) as process:
         process.send_signal(number)
         output, _ = process.communicate(timeout=WITHIN_S)
     assert "Traceback" not in output
+    assert "Unknown child" not in output
     assert session_of(process) == []
     assert process.returncode == INTERRUPTED
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_hangup_does_not_break_the_end_off(tmp_path: Path) -> None:
+    """A shell sends it on to its jobs, and the system to the terminal's foreground."""
+    with demo_until("demo.teller", tmp_path) as process:
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.05)
+        process.send_signal(signal.SIGHUP)
+        output, _ = process.communicate(timeout=WITHIN_S)
+    assert "Traceback" not in output
+    assert process.returncode == INTERRUPTED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    with demo_until("demo.teller", tmp_path) as process:
+        process.kill()
+        process.wait()
+        until(lambda: session_of(process) == [])
+
+
+def test_a_demo_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    with demo_until("demo.teller", tmp_path, "nohup") as process:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        [ignored] = [line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")]
+        assert int(ignored, 16) & 1 << signal.SIGHUP - 1
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=WITHIN_S)
+    assert process.returncode == INTERRUPTED
+
+
+CLUSTER = """
+import sys, time
+from pathlib import Path
+from polonaise.node.local import LocalCluster
+LocalCluster(Path(sys.argv[1])).start()
+print("started", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_nodes_of_a_process_that_is_killed_end(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CLUSTER, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        assert len(session_of(process)) == 5
+        process.kill()
+        process.wait()
+        until(lambda: session_of(process) == [])
+    assert [path.read_text() for path in tmp_path.glob("*.log")] == [""] * 4, "a clean stop"
+
+
+def test_a_node_runs_for_as_long_as_its_parent_wants_and_no_other_holds_its_pipe(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path) as cluster:
+        first = cluster.storage[0]
+        first.kill()
+        assert not first.alive
+        assert [node.alive for node in cluster.storage[1:]] == [True, True], "killing one is nothing to the others"
+        first.start()
+        stopped = cluster.storage[1]
+        assert stopped._process is not None
+        assert stopped._process.stdin is not None
+        stopped._process.stdin.close()
+        until(lambda: not stopped.alive)
+        assert [first.alive, cluster.storage[2].alive] == [True, True]

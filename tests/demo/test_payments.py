@@ -61,6 +61,55 @@ def test_bad_rows_are_counted_and_named_by_their_lines_and_the_others_are_used(t
     assert all(line.split(":", 1)[1].strip() for line in book.bad_rows), "each says what is wrong"
 
 
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (row(1, 7, "credit", "1e999999", 1), "amount '1e999999' is too large"),
+        (row(1, 7, "credit", "1e5000", 1), "amount '1e5000' is too large"),
+        (row(1, 7, "credit", "1e30", 1), "amount '1e30' is too large"),
+        (row(1, 7, "credit", "9" * 5000, 1), "amount '" + "9" * 40 + "…' is too large"),
+        (row(1, 7, "credit", "1e" + "9" * 30, 1), "amount '1e" + "9" * 30 + "' is no number"),
+        (row(1, 7, "credit", "x", 1), "amount 'x' is no number"),
+        (row(1, 7, "credit", "sNaN", 1), "amount 'sNaN' is no number"),
+        (row(1, 7, "credit", -1, 1), "amount '-1' is below 0"),
+        (row(1, 7, "credit", 1, "-1e30"), "balance '-1e30' is too large"),
+        (row(1, 7, "credit", 1, ""), "balance is missing"),
+        ("1,7,1993-01-05,credit,cash,1", "balance is missing"),
+        ("1", "account_id is missing"),
+        (row(1, "seven", "credit", 1, 1), "account_id 'seven' is no number"),
+        (row(1, "7.5", "credit", 1, 1), "account_id '7.5' is no whole number"),
+        (row(1, 0, "credit", 1, 1), "account_id '0' is not from 1 to 2,147,483,647"),
+        (row(1, "1" * 20, "credit", 1, 1), "account_id '11111111111111111111' is not from 1 to 2,147,483,647"),
+        (row(10**19, 7, "credit", 1, 1), "trans_id '10000000000000000000' is not from"),
+        (row(1, 7, "side\aways", 1, 1), r"direction 'side\x07ways' is neither credit nor debit"),
+        (row(1, 7, "credit", 1, 1) + "x" * 131_073, "field larger than field limit (131072)"),
+    ],
+)
+def test_a_bad_row_says_in_plain_words_what_is_wrong(tmp_path: Path, bad: str, named: str) -> None:
+    book = read_payments(csv_of(tmp_path, [row(5, 7, "credit", 1, 1), bad, row(6, 7, "credit", 1, 2)]))
+    assert [payment.id for payment in book.payments] == [5, 6]
+    [said] = book.bad_rows
+    assert said.startswith(f"line 3: {named}")
+
+
+def test_the_largest_ids_and_amounts_are_used(tmp_path: Path) -> None:
+    largest = str((2**53 - 1) // 100 - 1)
+    book = read_payments(csv_of(tmp_path, [row(2**63 - 1, 2**31 - 1, "credit", largest, largest)]))
+    assert book.bad_rows == []
+    assert book.opening == {2**31 - 1: 0}
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = csv_of(tmp_path, [row(1, 7, "credit", 1, 1)])
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert [payment.id for payment in read_payments(path).payments] == [1]
+
+
+def test_a_header_that_cannot_be_read_is_told_by_its_line(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="line 1: field larger"):
+        read_payments(csv_of(tmp_path, [], ["x" * 131_073]))
+
+
 def test_accounts_whose_rows_do_not_chain_are_named_and_not_compared(tmp_path: Path) -> None:
     rows = [
         row(1, 7, "credit", 1, 10),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,8 +14,8 @@ import polonaise
 from polonaise.demo.bank import PARTITION, PAYMENT, Accounts, transfer
 from polonaise.demo.payments import Payment, make_payments
 from polonaise.demo.run import Bank
-from polonaise.demo.teller import InOrder, Job, Progress
-from polonaise.demo.tellers import TellerFailed, TellerProcess, shares
+from polonaise.demo.teller import InOrder, Job, Progress, Teller
+from polonaise.demo.tellers import TellerFailed, TellerProcess, _ended, shares
 from polonaise.errors import Abandoned
 from polonaise.node.local import LocalCluster
 
@@ -69,6 +71,36 @@ async def test_a_payment_that_was_made_is_not_made_again(tmp_path: Path) -> None
                 await log.run(transfer, view, payment, True, partition=PARTITION, timeout=30)
         headers = [tx.header async for tx in one.read(PARTITION)]
     assert headers == [PAYMENT]
+
+
+async def test_only_what_is_abandoned_for_lack_of_money_is_booked_as_refused(tmp_path: Path) -> None:
+    address = f"embedded:{tmp_path / 'log'}"
+    view = Accounts(f"sqlite:///{tmp_path / 'view.db'}")
+    job = Job(address, "", 1, True, [Payment(7, 1, 0, 500, "cash", "1993-01-01")])
+    async with polonaise.connect(address, view=view) as log:
+        with pytest.raises(ExceptionGroup) as failed:
+            await Teller(log, view, job).work()
+    assert failed.group_contains(Abandoned, match="its source is not opened yet")
+
+
+async def test_a_teller_that_ends_itself_is_not_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Killing one that has ended takes its status from under asyncio, which warns of an unknown child."""
+    for _ in range(5):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "import os, time; os.close(1); time.sleep(0.02)", stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        await process.stdout.read()
+        await _ended(process)
+        assert process.returncode == 0
+    assert caplog.records == []
+
+
+async def test_a_teller_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polonaise.demo.tellers._ENDS_S", 0.05)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(60)")
+    await _ended(process)
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.fixture

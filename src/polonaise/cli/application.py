@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -67,6 +68,24 @@ def _log_to_stderr(verbose: bool) -> None:
     )
 
 
+UntilStdinEnds = Annotated[
+    bool, typer.Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
+]
+"""For whoever starts a node as a child: a pipe tells the child of its parent's end, even of one by kill -9."""
+
+
+def _stop_when_stdin_ends() -> None:
+    def wait() -> None:
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:  # closed, or a terminal that is gone: an end, too
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()
+
+
 def _say_ready(address: str) -> None:
     """One line on standard output, so that whoever started the process knows where it listens."""
     _say(f"listening {address}")
@@ -82,12 +101,15 @@ def storage_run(
         int, typer.Option(min=4096, max=2**40, help="Start a new segment file at this size.")
     ] = 256 * 2**20,
     verbose: Verbose = False,
+    until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
     """Run one storage node until it is interrupted."""
     from polonaise.host.real import run
     from polonaise.node.processes import run_storage
     from polonaise.storage.settings import StorageSettings
 
+    if until_stdin_ends:
+        _stop_when_stdin_ends()
     _log_to_stderr(verbose)
     if not directory:  # which would be the working directory
         raise BadOption("--directory is empty: name the directory that keeps the log's files")
@@ -107,18 +129,36 @@ def server_run(
     ] = "127.0.0.1:0",
     evidence: Annotated[bool, typer.Option(help="Keep in the log what each transaction was judged by.")] = False,
     verbose: Verbose = False,
+    until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
     """Run one server until it is interrupted; the first one makes the cluster."""
     from polonaise.host.real import run
     from polonaise.node.processes import run_server
     from polonaise.server.settings import ServerSettings
 
+    if until_stdin_ends:
+        _stop_when_stdin_ends()
     _log_to_stderr(verbose)
     nodes = tuple(address.strip() for address in storage.split(",") if address.strip())
     if len(set(nodes)) != len(nodes):
         raise BadOption("--storage names an address twice: each replica needs a node of its own")
     settings = ServerSettings(listen=listen, evidence=evidence)
     run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready))
+
+
+def _end_as_by_control_c() -> None:
+    """Told to stop, or left by its terminal, the demo ends as by Ctrl-C: with all that it has started."""
+    told = [signal.SIGTERM, signal.SIGHUP]
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        told.remove(signal.SIGHUP)  # under nohup it goes on
+
+    def end(*_: object) -> None:
+        for number in told:  # a shell sends SIGHUP on as well as the system does: a second one would break the end off
+            signal.signal(number, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGINT)
+
+    for number in told:
+        signal.signal(number, end)
 
 
 @demo.command("bank")
@@ -142,7 +182,6 @@ def demo_bank(
     if not book.payments:
         reason = f": {book.bad_rows[0]}" if book.bad_rows else ""
         raise BadOption(f"{payments} holds no payment that can be used{reason}")
-    # The bank's processes must not outlive it: told to stop, it stops as by Ctrl-C, with all that is to be ended.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    _end_as_by_control_c()
     if not asyncio.run(run_bank(book, tellers, Console())):
         raise typer.Exit(1)

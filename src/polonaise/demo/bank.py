@@ -22,6 +22,7 @@ PAYMENT: Final = 2
 
 ALREADY_MADE: Final = "it is made already"
 NO_MONEY: Final = "insufficient funds"
+NO_ACCOUNT: Final = "its source is not opened yet"
 
 schema = MetaData()
 accounts = Table(
@@ -108,7 +109,10 @@ def transfer(tx: Draft, view: Accounts, payment: Payment, refuses_overdrafts: bo
             return
         if refuses_overdrafts and payment.source:
             balance = db.execute(_BALANCE, {"at": payment.source}).scalar()
-            if balance is None or balance < payment.amount:
+            if balance is None:
+                tx.abandon(NO_ACCOUNT)
+                return
+            if balance < payment.amount:
                 tx.abandon(NO_MONEY)
                 return
     tx.append(payment.encode(), header=PAYMENT)

@@ -38,10 +38,20 @@ class Folded:
     balances: dict[int, int] = field(default_factory=dict)
     payments: Counter[int] = field(default_factory=Counter)
     """How often each payment is in the log."""
-    lowest: int = 0
-    """The lowest balance that any account ever had, in the order of the log."""
+    lowest_of: dict[int, int] = field(default_factory=dict)
+    """The lowest balance that each account ever had, in the order of the log."""
     last: int = -1
     history: History = field(default_factory=History)
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest balance that any account ever had; None if there was no account."""
+        return min(self.lowest_of.values(), default=None)
+
+    def change(self, account: int, amount: int) -> None:
+        """The log's next change of a balance."""
+        balance = self.balances[account] = self.balances.get(account, 0) + amount
+        self.lowest_of[account] = min(self.lowest_of.get(account, balance), balance)
 
 
 @dataclass
@@ -61,6 +71,8 @@ class Seen:
     folded: Folded
     replicas: dict[str, Held]
     """What each storage node holds."""
+    storage_nodes: int
+    """How many the cluster has, so that one that nobody looked at is missed."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +85,18 @@ class Verdict:
 async def fold(log: Log) -> Folded:
     """Read the log from its beginning and fold it."""
     found = Folded()
-    balances = found.balances
     async for batch in log.read_batches(PARTITION, after=-1):
         found.history.follow(batch)
         found.last = batch.last
         for tx in batch.transactions():
             if tx.header == OPENING:
                 account, balance = decode_opening(tx.data)
-                balances[account] = balances.get(account, 0) + balance
+                found.change(account, balance)
             elif tx.header == PAYMENT:
                 payment = Payment.decode(tx.data)
                 found.payments[payment.id] += 1
                 for account in payment.accounts:
-                    balances[account] = balances.get(account, 0) + payment.change(account)
-                    found.lowest = min(found.lowest, balances[account])
+                    found.change(account, payment.change(account))
     return found
 
 
@@ -118,6 +128,8 @@ def verdicts(book: Book, seen: Seen) -> list[Verdict]:
     doubled = [payment for payment, times in folded.payments.items() if times > 1]
     missing = seen.made - folded.payments.keys()
     extra = folded.payments.keys() - seen.made
+    unjustified = seen.refused - _uncovered(book, folded)
+    history = folded.history
     results = [
         Verdict(
             "every payment that was made is in the log once, and no other",
@@ -126,8 +138,13 @@ def verdicts(book: Book, seen: Seen) -> list[Verdict]:
         ),
         Verdict(
             "every payment was made or refused",
-            len(seen.made) + len(seen.refused) == len(book.payments) and not seen.made & seen.refused,
+            seen.made | seen.refused == {payment.id for payment in book.payments} and not seen.made & seen.refused,
             f"{len(seen.made):,} made, {len(seen.refused):,} refused, {len(book.payments):,} in the input",
+        ),
+        Verdict(
+            "only payments that were not covered were refused",
+            not unjustified,
+            f"{len(seen.refused):,} refused: {len(unjustified):,} without a reason{_some(unjustified)}",
         ),
         _equal("the view equals a second one, rebuilt from the log alone", seen.view, seen.rebuilt),
         _equal("the view equals the fold of the log", seen.view, folded.balances),
@@ -139,20 +156,28 @@ def verdicts(book: Book, seen: Seen) -> list[Verdict]:
         _equal("the view equals the input", seen.view, _replay(book, seen.made)),
         Verdict(
             "the log is serializable, by its own evidence",
-            not folded.history.stale and not folded.history.unjudged,
-            f"{folded.history.judged:,} transactions judged, {len(folded.history.stale)} stale",
+            not history.stale and not history.unjudged and history.judged == folded.last + 1,
+            f"{history.judged:,} of {folded.last + 1:,} transactions judged, {len(history.stale)} stale",
         ),
         Verdict(
             "the storage nodes hold the same batches, byte for byte",
-            len(set(seen.replicas.values())) == 1 and all(r.last == folded.last for r in seen.replicas.values()),
-            ", ".join(
+            len(seen.replicas) == seen.storage_nodes
+            and len(set(seen.replicas.values())) == 1
+            and all(replica.last == folded.last for replica in seen.replicas.values()),
+            f"{len(seen.replicas)} of {seen.storage_nodes}: "
+            + ", ".join(
                 f"{name} up to {replica.last:,}: {replica.digest[:12]}" for name, replica in seen.replicas.items()
             ),
         ),
     ]
     if book.refuses_overdrafts:
+        lowest = folded.lowest
         results.append(
-            Verdict("no account was ever overdrawn", folded.lowest >= 0, f"lowest balance {folded.lowest / 100:.2f}")
+            Verdict(
+                "no account was ever overdrawn",
+                lowest is not None and lowest >= 0,
+                "no balance at all" if lowest is None else f"lowest balance {lowest / 100:.2f}",
+            )
         )
     if book.bank_balances:
         results.append(_like_the_bank(book, seen.view))
@@ -168,20 +193,33 @@ def _replay(book: Book, made: set[int]) -> dict[int, int]:
     return balances
 
 
+def _uncovered(book: Book, folded: Folded) -> set[int]:
+    """The payments that may have been refused: at some point of the log their source held less than their amount.
+
+    That point need not be the refusal's own, which the log does not tell. What has no source can't lack money.
+    """
+    if not book.refuses_overdrafts:
+        return set()
+    lowest_of = folded.lowest_of
+    return {p.id for p in book.payments if p.source in lowest_of and lowest_of[p.source] < p.amount}
+
+
+def _some(numbers: set[int]) -> str:
+    return f", such as payment {min(numbers)}" if numbers else ""
+
+
 def _equal(what: str, one: dict[int, int], other: dict[int, int]) -> Verdict:
-    different = sorted(a for a in one.keys() | other.keys() if one.get(a, 0) != other.get(a, 0))
-    shown = ", ".join(f"account {a}: {one.get(a, 0)} and {other.get(a, 0)}" for a in different[:3])
+    different = sorted(a for a in one.keys() | other.keys() if one.get(a) != other.get(a))
+    shown = ", ".join(f"account {a}: {one.get(a, 'none')} and {other.get(a, 'none')}" for a in different[:3])
     return Verdict(what, not different, shown or f"{len(one):,} accounts, to the hundredth")
 
 
 def _like_the_bank(book: Book, balances: dict[int, int]) -> Verdict:
     """The bank rounded each row, so its balance may differ from ours by 0.10 per payment."""
-    off = {
-        account: abs(balances.get(account, 0) - balance)
-        for account, balance in book.bank_balances.items()
-        if abs(balances.get(account, 0) - balance) > 10 * book.payments_of[account]
-    }
-    worst = max((abs(balances.get(a, 0) - b) for a, b in book.bank_balances.items()), default=0)
+    missing = book.bank_balances.keys() - balances.keys()
+    by = {a: abs(balances[a] - balance) for a, balance in book.bank_balances.items() if a not in missing}
+    off = missing | {account for account, difference in by.items() if difference > 10 * book.payments_of[account]}
+    worst = max(by.values(), default=0)
     return Verdict(
         "every final balance is the bank's own, to 0.10 per payment",
         not off,

@@ -6,13 +6,22 @@ import csv
 import json
 import random
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from polonaise.errors import BadOption
 
 COLUMNS = ("trans_id", "account_id", "date", "direction", "operation", "amount", "balance", "purpose")
+
+_ACCOUNT_MAX: Final = 2**31 - 1
+"""What an INTEGER column holds in every database."""
+_ID_MAX: Final = 2**63 - 1
+"""What a BIGINT column holds."""
+_AMOUNT_MAX: Final = 2**53 - 1
+"""In hundredths; the sum of many must fit a BIGINT column, too."""
+_SHOWN_CHARACTERS: Final = 40
+"""Of a value that is named as bad."""
 
 
 class Payment(NamedTuple):
@@ -63,23 +72,26 @@ def read_payments(path: Path) -> Book:
     """The payments of a bank's file (CSV with at least `COLUMNS`), in file order.
 
     An account opens with its first row's balance before that row. Bad rows are named, not fatal; a file without the
-    columns is. The bank allowed overdrafts, so nothing is refused.
+    columns is. The bank allowed overdrafts, so nothing is refused. A byte order mark, which spreadsheets write, may
+    come first.
     """
     book = Book([], {}, refuses_overdrafts=False)
     last: dict[int, int] = {}
     unchained: set[int] = set()
     lines: dict[int, int] = {}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
             missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
             if missing:
                 raise BadOption(f"{path} has no column {', '.join(missing)}: not a file of payments")
-            for row in rows:
+            while True:
                 try:
-                    payment, balance, account = _payment(row)
-                except (ValueError, InvalidOperation, TypeError) as error:
-                    book.bad_rows.append(f"line {rows.line_num}: {error}")
+                    payment, balance, account = _payment(next(rows))
+                except StopIteration:
+                    break
+                except (ValueError, csv.Error) as error:  # the reader goes on with the next line
+                    book.bad_rows.append(f"line {rows.reader.line_num}: {error}")
                     continue
                 if payment.id in lines:
                     book.bad_rows.append(f"line {rows.line_num}: payment {payment.id} was on line {lines[payment.id]}")
@@ -93,31 +105,67 @@ def read_payments(path: Path) -> Book:
                 last[account] = balance
                 book.payments_of[account] = book.payments_of.get(account, 0) + 1
                 book.payments.append(payment)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
+        raise BadOption(f"{path} can't be read: line 1: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
         raise BadOption(f"{path} can't be read: {error}") from error
     book.unchained = sorted(unchained)
     book.bank_balances = {account: balance for account, balance in last.items() if account not in unchained}
     return book
 
 
-def _payment(row: dict[str, str]) -> tuple[Payment, int, int]:
-    account = int(row["account_id"])
-    amount = _hundredths(row["amount"])
-    direction = row["direction"]
+def _payment(row: dict[str, str | None]) -> tuple[Payment, int, int]:
+    """The payment of a row, the balance after it, and the account. Raises `ValueError`, in plain words."""
+    account = _whole(row, "account_id", 1, _ACCOUNT_MAX)
+    amount = _hundredths(row, "amount")
+    direction = _text(row, "direction")
     if direction not in ("credit", "debit"):
-        raise ValueError(f"direction {direction!r} is neither credit nor debit")
-    if account <= 0 or amount < 0:
-        raise ValueError(f"account {account} or amount {amount} can't be")
+        raise ValueError(f"direction {_shown(direction)} is neither credit nor debit")
+    if amount < 0:
+        raise ValueError(f"amount {_shown(_text(row, 'amount'))} is below 0")
     source, target = (0, account) if direction == "credit" else (account, 0)
-    payment = Payment(int(row["trans_id"]), source, target, amount, row["operation"] or row["purpose"], row["date"])
-    return payment, _hundredths(row["balance"]), account
+    number = _whole(row, "trans_id", -_ID_MAX, _ID_MAX)
+    payment = Payment(number, source, target, amount, row["operation"] or row["purpose"] or "", row["date"] or "")
+    return payment, _hundredths(row, "balance"), account
 
 
-def _hundredths(text: str) -> int:
-    value = Decimal(text) * 100
+def _text(row: dict[str, str | None], column: str) -> str:
+    text = row[column]
+    if text is None or not text.strip():  # None: the row is cut short
+        raise ValueError(f"{column} is missing")
+    return text
+
+
+def _whole(row: dict[str, str | None], column: str, least: int, most: int) -> int:
+    text = _text(row, column)
+    value = _number(column, text)
+    if value != value.to_integral_value():
+        raise ValueError(f"{column} {_shown(text)} is no whole number")
+    if not least <= value <= most:
+        raise ValueError(f"{column} {_shown(text)} is not from {least:,} to {most:,}")
+    return int(value)
+
+
+def _hundredths(row: dict[str, str | None], column: str) -> int:
+    text = _text(row, column)
+    value = _number(column, text)
+    if value.copy_abs() >= _AMOUNT_MAX // 100:  # before it is multiplied, which can overflow
+        raise ValueError(f"{column} {_shown(text)} is too large")
+    return int((value * 100).to_integral_value())
+
+
+def _number(column: str, text: str) -> Decimal:
+    try:
+        value = Decimal(text)
+    except ArithmeticError:
+        value = Decimal("NaN")
     if not value.is_finite():
-        raise ValueError(f"{text!r} is no amount")
-    return int(value.to_integral_value())
+        raise ValueError(f"{column} {_shown(text)} is no number")
+    return value
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…")
 
 
 def make_payments(count: int, seed: int = 1, accounts: int = 500) -> Book:

@@ -8,7 +8,6 @@ Reads a `Job`, writes `Progress` lines to standard output, and ends when all pay
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 import time
@@ -20,7 +19,7 @@ from typing import Final
 
 import polonaise
 from polonaise.client.log import Log
-from polonaise.demo.bank import ALREADY_MADE, PARTITION, Accounts, transfer
+from polonaise.demo.bank import ALREADY_MADE, NO_MONEY, PARTITION, Accounts, transfer
 from polonaise.demo.payments import Payment
 from polonaise.errors import Abandoned, AppendUnknown
 
@@ -127,14 +126,23 @@ class Teller:
     async def work(self) -> None:
         """Make every payment, and report."""
         payments = InOrder(self._job.payments)
-        reports = asyncio.ensure_future(self._report())
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(self._job.at_a_time):
-                    group.create_task(self._serve(payments))
-        finally:
+        async with asyncio.TaskGroup() as group:
+            # Of the group, so that a teller whose reports nobody reads any more makes no more payments.
+            reports = group.create_task(self._report())
+            await self._opened()
+            servers = [group.create_task(self._serve(payments)) for _ in range(self._job.at_a_time)]
+            await asyncio.wait(servers)
             reports.cancel()
         self._say()
+
+    async def _opened(self) -> None:
+        """Wait until the view knows the accounts, all of which are in the log before a teller begins.
+
+        The log judges what is appended, not what is abandoned: without them, covered payments would be refused.
+        """
+        last = await self._log.high_water_mark(PARTITION, timeout=_PATIENCE_S)
+        if last >= 0:
+            await self._log.wait_applied(last, PARTITION, timeout=_PATIENCE_S)
 
     async def _serve(self, payments: InOrder) -> None:
         while (payment := await payments.next()) is not None:
@@ -147,8 +155,12 @@ class Teller:
         try:
             receipt = await self._log.run(self._transfer, payment, partition=PARTITION, timeout=_PATIENCE_S)
         except Abandoned as error:
-            outcome = self._news.found_made if error.text == ALREADY_MADE else self._news.refused
-            outcome.append(payment.id)
+            if error.text == ALREADY_MADE:
+                self._news.found_made.append(payment.id)
+            elif error.text == NO_MONEY:
+                self._news.refused.append(payment.id)
+            else:
+                raise  # not the bank's refusal: booked as one, it would hide a fault
         except AppendUnknown as error:
             receipt = await error.receipt
             self._news.unknown += 1
@@ -180,5 +192,7 @@ async def main(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+    try:
         asyncio.run(main(Job.read(Path(sys.argv[1]))))
+    except* (KeyboardInterrupt, BrokenPipeError):
+        pass

@@ -16,6 +16,8 @@ from polonaise.errors import PolonaiseError
 
 _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 """A report of a tenth of a second, generously."""
+_ENDS_S: Final = 1.0
+"""How long a process may take to end whose work is done, or that Ctrl-C has reached as well as us."""
 
 
 class TellerFailed(PolonaiseError):
@@ -81,15 +83,28 @@ class TellerProcess:
                 if line.endswith(b"\n"):  # or else it was killed while it wrote
                     self._heard(Progress.decode(line))
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-            await process.wait()
+            await _ended(process)
 
     def _heard(self, news: Progress) -> None:
         for payment in (*news.made, *news.found_made, *news.refused):
             del self._left[payment]
         self._on_progress(news)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Wait for its end, and kill it if that does not come.
+
+    Not killed at once: killing looks first whether the process is there, and if it has just ended, takes its status
+    from under asyncio, which then complains of an unknown child.
+    """
+    try:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _ENDS_S)
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
 
 def shares(payments: Sequence[Payment], tellers: int) -> list[list[Payment]]:

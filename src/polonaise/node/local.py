@@ -21,7 +21,11 @@ class StartFailed(PolonaiseError):
 
 
 class ChildNode:
-    """One node as a child process, which can be killed and started again where it was."""
+    """One node as a child process, which can be killed and started again where it was.
+
+    It does not outlive this process, however this one ends: its standard input is a pipe that only we hold open, and
+    it stops when that ends.
+    """
 
     def __init__(self, name: str, arguments: list[str], log: Path) -> None:
         self.name = name
@@ -49,12 +53,12 @@ class ChildNode:
 
     def start(self, deadline_s: float = 30.0) -> None:
         """Start it, and return when it listens. Raises `StartFailed`."""
-        arguments = [*self._arguments, "--listen", self.address or "127.0.0.1:0"]
+        arguments = [*self._arguments, "--listen", self.address or "127.0.0.1:0", "--until-stdin-ends"]
         self.exit_status = None
         with self._log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "polonaise.cli", *arguments],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )
@@ -84,7 +88,9 @@ class ChildNode:
             self._process.kill()
             self._process.wait()
         self.exit_status = self._process.returncode
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._process.stdin.close()
         self._process.stdout.close()
         self._process = None
 
