@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 
 from polonaise.errors import BatchDamaged, SegmentDamaged
@@ -55,27 +56,34 @@ def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) ->
     last = -1
     prefix = f"{directory}/{partition}/"
     for path in disk.paths():
-        if not path.startswith(prefix) or not path.endswith(".seq"):
-            continue
-        raw = bytes(disk.file(path).durable)
-        try:
-            header = SegmentHeader.decode(raw)
-        except SegmentDamaged:
-            break
-        offset = header.data_start
-        while (frame := open_frame(raw, offset, offset=offset, seed=header.seed)) is not None:
-            start = offset + FRAME_BYTES
-            offset = start + frame.length
-            if offset > len(raw):
+        if path.startswith(prefix) and path.endswith(".seq"):
+            last, goes_on = _segment_end(bytes(disk.file(path).durable), last)
+            if not goes_on:
                 break
-            try:
-                batch = Batch.parse(memoryview(raw)[start:offset])
-            except BatchDamaged:
-                break  # Torn: its frame was written, the batch was not.
-            if batch.first != last + 1:
-                return last
-            last = batch.last
     return last
+
+
+@lru_cache(maxsize=256)  # it is looked at several times a second, and most segments are as they were
+def _segment_end(raw: bytes, last: TransactionId) -> tuple[TransactionId, bool]:
+    """The last id after this segment, which follows `last`; and whether the next one may go on from there."""
+    try:
+        header = SegmentHeader.decode(raw)
+    except SegmentDamaged:
+        return last, False
+    offset = header.data_start
+    while (frame := open_frame(raw, offset, offset=offset, seed=header.seed)) is not None:
+        start = offset + FRAME_BYTES
+        offset = start + frame.length
+        if offset > len(raw):
+            break
+        try:
+            batch = Batch.parse(memoryview(raw)[start:offset])
+        except BatchDamaged:
+            break  # Torn: its frame was written, the batch was not.
+        if batch.first != last + 1:
+            return last, False
+        last = batch.last
+    return last, True
 
 
 class FinalLog:
