@@ -26,12 +26,11 @@ from typing import Any
 import uvloop
 
 import polonaise
+from document import write_figures
 from polonaise.node.local import LocalCluster
 
 ACCOUNTS = 50_000
 """Locks in use: far more than appends outstanding, so that none conflicts."""
-DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"
-BEGIN, END = "<!-- benchmarks/append.py: begin -->", "<!-- benchmarks/append.py: end -->"
 
 
 # ---------------------------------------------------------------------- the floor
@@ -266,7 +265,6 @@ def write(figures: dict[str, Any], seconds: float, runs: int) -> None:
     """Replace the figures in docs/performance.md by these."""
     sync_ms = figures["fdatasync_ms"]
     lines = [
-        BEGIN,
         f"`python benchmarks/append.py --seconds {seconds:g} --runs {runs} --write` on {os.cpu_count()} cores, "
         f"Python {platform.python_version()}; best of {runs} runs of {seconds:g} s.",
         f"Floor in the same run: one fdatasync {sync_ms:.3f} ms, one loopback echo {figures['echo_ms']:.3f} ms.",
@@ -283,11 +281,7 @@ def write(figures: dict[str, Any], seconds: float, runs: int) -> None:
     lines += [f"| {name} | {load['per_second']:,.0f} |" for name, load in figures["reads"].items()]
     lines += ["", "| transactions written | server's resident memory, MB |", "| --- | ---: |"]
     lines += [f"| {name} | {size:.1f} |" for name, size in figures.get("memory_mb", {}).items()]
-    lines.append(END)
-    text = DOCUMENT.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(before + "\n".join(lines) + after)
+    write_figures("append.py", lines)
 
 
 if __name__ == "__main__":

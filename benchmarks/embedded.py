@@ -24,9 +24,9 @@ from pathlib import Path
 import uvloop
 
 import polonaise
-from append import DOCUMENT, Result, append_load, fdatasync_s
+from append import Result, append_load, fdatasync_s
+from document import write_figures
 
-BEGIN, END = "<!-- benchmarks/embedded.py: begin -->", "<!-- benchmarks/embedded.py: end -->"
 OUTSTANDING = (1, 64, 1_024)
 FIRST_COMMITS = 9
 TAKE_OVERS = 9
@@ -143,9 +143,7 @@ def main() -> None:
     options = parser.parse_args()
     figures = uvloop.run(measure(options.seconds, options.runs))
     if options.write:
-        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-        lines = [BEGIN, *table(figures, options.seconds, options.runs), END]
-        DOCUMENT.write_text(before + "\n".join(lines) + rest.partition(END)[2])
+        write_figures("embedded.py", table(figures, options.seconds, options.runs))
 
 
 if __name__ == "__main__":

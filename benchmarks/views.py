@@ -27,12 +27,11 @@ import uvloop
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam, func, select
 
 import polonaise
+from document import write_figures
 from polonaise.node.local import LocalCluster
 
 ACCOUNTS = 10_000
 START = 1_000_000
-DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"
-BEGIN, END = "<!-- benchmarks/views.py: begin -->", "<!-- benchmarks/views.py: end -->"
 
 PAYMENT = struct.Struct("<iq")
 
@@ -246,7 +245,6 @@ def main() -> None:
 def write(figures: dict[str, Result], seconds: float, count: int) -> None:
     """Replace the figures in docs/performance.md by these."""
     lines = [
-        BEGIN,
         f"`python benchmarks/views.py --seconds {seconds:g} --transactions {count} --write` on {os.cpu_count()} cores, "
         f"Python {platform.python_version()}, load {os.getloadavg()[1]:.0f} over the last minutes. Processor "
         "time per transaction: of this process (client, view and application), and of the cluster's four.",
@@ -258,11 +256,7 @@ def write(figures: dict[str, Result], seconds: float, count: int) -> None:
         latency = f"{result.p50_ms:.1f}" if result.p50_ms else ""
         others = f"{result.cluster_us:.0f}" if result.cluster_us else ""
         lines.append(f"| {name} | {result.per_second:,.0f} | {result.processor_us:.0f} | {others} | {latency} |")
-    lines.append(END)
-    text = DOCUMENT.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(before + "\n".join(lines) + after)
+    write_figures("views.py", lines)
 
 
 if __name__ == "__main__":
