@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polonaise.cli.log import EXIT_STATUS, Json, with_log
-from polonaise.cli.output import print_table, say, say_json, tidy
+from polonaise.cli.output import judge, print_table, say, say_json
 
 if TYPE_CHECKING:
     from polonaise.client.log import Log
@@ -63,11 +62,8 @@ def verify(store: Store, as_json: Json = False) -> None:
 
     async def work() -> bool:
         reports = [await archives.verify(opened, number) for number in await archives.partitions_in(opened)]
-        well = True
         rows = []
         for report in reports:
-            wrong = [*report.wrong, *(f"nothing holds {span.first} to {span.last}" for span in report.holes)]
-            well = well and not wrong
             fields = {
                 "partition": report.partition,
                 "fragments": report.fragments,
@@ -76,15 +72,12 @@ def verify(store: Store, as_json: Json = False) -> None:
                 "last": report.last,
             }
             if as_json:
-                say_json({**fields, "wrong": wrong})
+                say_json({**fields, "wrong": report.troubles})
             else:
-                rows.append([*(f"{value:,}" for value in fields.values()), "\n".join(wrong) or "well"])
+                rows.append([*(f"{value:,}" for value in fields.values()), "\n".join(report.troubles) or "well"])
         if not as_json:
             columns = ["partition", "fragments", "transactions", "bytes", "whole up to", "verdict"]
             print_table(columns, rows, right=(0, 1, 2, 3, 4))
-        return well
+        return not any(report.troubles for report in reports)
 
-    with tidy():
-        well = asyncio.run(work())
-    if not well:
-        raise typer.Exit(1)
+    judge(work())

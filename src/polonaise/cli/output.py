@@ -49,6 +49,14 @@ def tidy() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
+def judge(work: Coroutine[Any, Any, bool]) -> None:
+    """Do the work of a command that looks whether all is well: exit status 1 if it is not."""
+    with tidy():
+        well = asyncio.run(work)
+    if not well:
+        raise typer.Exit(1)
+
+
 async def while_read(work: Coroutine[Any, Any, None]) -> None:
     """Do the work, as long as somebody reads the output: `… --follow | head` ends when `head` does.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polonaise.cli.log import EXIT_STATUS, Json
-from polonaise.cli.output import fitted, line_width, print_table, say, say_json, shown, tidy, transaction_fields, when
+from polonaise.cli.output import (
+    fitted,
+    judge,
+    line_width,
+    print_table,
+    say,
+    say_json,
+    shown,
+    transaction_fields,
+    when,
+)
 
 if TYPE_CHECKING:
     from polonaise.admin.segments import Damage, PartitionReport, SegmentReport
@@ -26,13 +35,6 @@ Paths = Annotated[
     list[str],
     typer.Argument(metavar="PATH…", help="A storage directory, one partition's directory in it, or segment files."),
 ]
-
-
-def _run(work: Coroutine[Any, Any, bool]) -> None:
-    with tidy():
-        well = asyncio.run(work)
-    if not well:
-        raise typer.Exit(1)
 
 
 async def _reports(paths: list[str]) -> list[PartitionReport]:
@@ -59,7 +61,7 @@ def verify(paths: Paths, as_json: Json = False) -> None:
             print_table(["partition", "segments", "last id", "verdict"], rows, right=(0, 1, 2))
         return not any(report.damages for report in reports)
 
-    _run(work())
+    judge(work())
 
 
 def _verdict(report: PartitionReport) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def statistics(paths: Paths, as_json: Json = False) -> None:
             print_table(columns, rows, right=range(1, 9))
         return not any(report.damages for report in reports)
 
-    _run(work())
+    judge(work())
 
 
 def _statistics_row(each: SegmentReport) -> list[object]:
@@ -142,7 +144,7 @@ def dump(
                     say(fitted(row, width))
         return True
 
-    _run(work())
+    judge(work())
 
 
 _BATCH_HEADING = (
