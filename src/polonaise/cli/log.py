@@ -134,7 +134,7 @@ def append(
     async def do(found: Log) -> None:
         if partition is None and found.partition_count != 1:
             raise BadOption(f"which of {found.partition_count} partitions? Say --partition with one of them")
-        (chosen,) = logs.partitions_named(None if partition is None else str(partition), found.partition_count)
+        (chosen,) = logs.partitions_named(str(partition or 0), found.partition_count)
         how = logs.HowToAppend(chosen, header, locks, expectations, changes, high_water_mark, timeout)
         async with aclosing(logs.append(found, bodies, how)) as receipts:
             async for receipt in receipts:
