@@ -18,6 +18,7 @@ QUICK = ClientSettings(
     idle_flush_s=0.03,
     retry_s_min=0.001,
     retry_s_max=0.01,
+    apply_retry_s_max=0.01,
     connect_s_max=1.0,
     request_s_max=1.0,
     question_s_max=2.0,

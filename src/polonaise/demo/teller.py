@@ -162,7 +162,8 @@ class Teller:
             else:
                 raise  # not the bank's refusal: booked as one, it would hide a fault
         except AppendUnknown as error:
-            receipt = await error.receipt
+            async with asyncio.timeout(_PATIENCE_S):
+                receipt = await error.receipt
             self._news.unknown += 1
         self._news.latencies_s.append(time.perf_counter() - began_s)
         if receipt is not None:
