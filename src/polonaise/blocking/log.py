@@ -61,6 +61,16 @@ class Log:
         return self._log.partition_count
 
     @property
+    def failure(self) -> PolonaiseError | None:
+        """Why this client stopped all its work for good, if it did; opening the log anew may help."""
+        return self._log.failure
+
+    @property
+    def cluster_key(self) -> bytes:
+        """16 bytes that only this cluster has."""
+        return self._log.cluster_key
+
+    @property
     def serializer(self) -> Serializer | None:
         return self._log.serializer
 

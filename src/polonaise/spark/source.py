@@ -1,0 +1,36 @@
+"""The format `polonaise`, as Spark sees it: where a query's options become a reader or a writer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from polonaise.spark.options import read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class PolonaiseSource(DataSource):
+    """`spark.read.format("polonaise")`, `readStream`, `write`, `writeStream`. Options: `docs/spark.md`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "polonaise"
+
+    def schema(self) -> StructType:
+        from polonaise.spark.schemas import schema_of
+
+        return schema_of(read_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from polonaise.spark.batchreader import BatchReader
+
+        return BatchReader(read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from polonaise.spark.streamreader import StreamReader
+
+        return StreamReader(read_options(self.options), schema)
