@@ -234,6 +234,12 @@ class InsufficientReplicas(PolonaiseError):
     retry = Retry.AGAIN
 
 
+class BodyUndecodable(PolonaiseError):
+    """A transaction's data is not what a query's decoder reads; the message names the transaction."""
+
+    code = "body_undecodable"
+
+
 class BeyondLog(PolonaiseError):
     """An id above the committed high-water mark."""
 

@@ -9,6 +9,7 @@ import typer
 
 from polonaise.cli.log import EXIT_STATUS, Json, with_log
 from polonaise.cli.output import judge, print_table, say, say_json
+from polonaise.client.protocol.arguments import partitions_named
 
 if TYPE_CHECKING:
     from polonaise.client.log import Log
@@ -34,13 +35,12 @@ def run(
     May be killed, and run again, at any time, also by several at once: nothing is archived twice that is not the same.
     """
     from polonaise.admin import archive as archives
-    from polonaise.admin import logs
     from polonaise.fragments.store import open_store
 
     opened = open_store(store)
 
     async def work(log: Log) -> None:
-        for number in logs.partitions_named(partition, log.partition_count):
+        for number in partitions_named(partition, log.partition_count):
             writing = archives.archive(log, opened, number, fragment_bytes=fragment_mib * 1024 * 1024, rest=rest)
             async with aclosing(writing) as written:
                 async for name, size in written:
