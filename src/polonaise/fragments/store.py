@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -14,6 +15,7 @@ from obstore import exceptions
 from obstore.store import LocalStore, from_url
 
 from polonaise.errors import AccessDenied, BadOption, NotFound, PolonaiseError, StoreUnavailable
+from polonaise.fragments.ranges import Range, RangeFile
 
 T = TypeVar("T")
 
@@ -89,6 +91,22 @@ class ObstoreStore:
             await self._asked(path, obstore.delete_async(self._store, path))
         except NotFound:
             return
+
+    def source(self, path: str, size: int) -> str | RangeFile:
+        """An object of this size, for `columns_in` and other readers that block, in threads or without an event loop.
+
+        A file's path where there is a file; else a `RangeFile`, which is closed by whoever asked for it.
+        """
+        if self._directory is not None:
+            return str(self._directory / path)
+        return RangeFile(partial(self._get_ranges, path), size)
+
+    def _get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        starts, ends = [each.start for each in ranges], [each.stop for each in ranges]
+        try:
+            return [bytes(part) for part in obstore.get_ranges(self._store, path, starts=starts, ends=ends)]
+        except (exceptions.BaseError, OSError) as error:
+            raise self._translated(path, error) from error
 
     async def _asked(self, path: str, call: Awaitable[T]) -> T:
         try:
