@@ -436,6 +436,12 @@ class HostFailed(PolonaiseError):
     code = "host_failed"
 
 
+class FragmentMissing(PolonaiseError):
+    """No fragment in the store holds an id that is nowhere else."""
+
+    code = "fragment_missing"
+
+
 class FragmentDamaged(PolonaiseError):
     """A fragment in an object store that is not as it was written; the message names it."""
 

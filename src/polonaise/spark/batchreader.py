@@ -32,5 +32,5 @@ class BatchReader(DataSourceReader):
         history = History(self._options)
         return input_partitions(history.splits(history.wanted()))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(self._options, self._projection, partition.value)

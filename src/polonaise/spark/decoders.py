@@ -120,7 +120,8 @@ def row_decoder(options: ReadOptions) -> DecodeRow:
     found = _imported("decoder", name)
     if not callable(found):
         raise BadOption(f"decoder={name!r} is no function: write json, msgpack, avro, protobuf or module:function")
-    return found  # type: ignore[no-any-return]
+    decode: DecodeRow = found
+    return decode
 
 
 def _json_rows(_: Mapping[str, str]) -> DecodeRow:
@@ -129,7 +130,7 @@ def _json_rows(_: Mapping[str, str]) -> DecodeRow:
 
 def _msgpack_rows(_: Mapping[str, str]) -> DecodeRow:
     msgpack = _library("msgpack")
-    return lambda body: msgpack.unpackb(body)  # type: ignore[no-any-return]
+    return lambda body: msgpack.unpackb(body)
 
 
 def _avro_rows(said: Mapping[str, str]) -> DecodeRow:

@@ -12,7 +12,7 @@ from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog, FragmentMissing, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
-from polonaise.fragments.store import ObjectStore
+from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, Places, ReadOptions
 from polonaise.spark.splits import Extent, Split, cold_extents, divide, rest_of
@@ -41,7 +41,7 @@ class History:
         return None if cluster.startswith(FRAGMENTS) else clusters.log_at(cluster)
 
     @cached_property
-    def store(self) -> ObjectStore | None:
+    def store(self) -> ObstoreStore | None:
         url = self._options.fragments
         return None if url is None else clusters.store_at(url)
 

@@ -57,7 +57,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "header": Column("int", ("header",), _as_it_is),
     "data": Column("binary", ("data",), _as_it_is),
     "request": Column(
-        "struct<client_id: int, generation: int, sequence: bigint>", ("client_id", "generation", "sequence"), _request
+        "struct<client_id:int,generation:int,sequence:bigint>", ("client_id", "generation", "sequence"), _request
     ),
 }
 """As `docs/spark.md` lists them."""
@@ -140,5 +140,5 @@ def _typed(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _check_type(name: str, column: Column, wanted: DataType) -> None:
-    if wanted.simpleString() != column.ddl.replace(": ", ":"):
+    if wanted.simpleString() != column.ddl:
         raise BadOption(f"the column {name} is {column.ddl}, and was asked for as {wanted.simpleString()}")

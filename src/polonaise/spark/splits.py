@@ -30,7 +30,7 @@ class Extent(NamedTuple):
     fragment_bytes: int = 0
 
     @property
-    def count(self) -> int:
+    def rows(self) -> int:
         return self.span.last - self.span.first + 1
 
 
@@ -59,7 +59,7 @@ def rest_of(extents: Sequence[Extent], wanted: Span) -> list[Span]:
 
 def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> list[Split]:
     """At least `splits_min` splits, where there are so many transactions, each of about `split_bytes_max` at most."""
-    total = sum(max(extent.bytes, extent.count) for extent in extents)
+    total = sum(max(extent.bytes, extent.rows) for extent in extents)
     size = min(split_bytes_max, max(total // splits_min, 1))
     splits = [split for extent in extents for split in _divided(extent, size)]
     while len(splits) < splits_min:
@@ -72,10 +72,10 @@ def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> 
 
 def _divided(extent: Extent, size: int) -> Iterator[Split]:
     """Equal parts by ids: how large each transaction is nobody knows."""
-    parts = min(max(-(-max(extent.bytes, extent.count) // size), 1), extent.count)
+    parts = min(max(-(-max(extent.bytes, extent.rows) // size), 1), extent.rows)
     first: TransactionId = extent.span.first
     for part in range(1, parts + 1):
-        last = extent.span.first + extent.count * part // parts - 1
+        last = extent.span.first + extent.rows * part // parts - 1
         yield Split(extent.partition, Span(first, last), extent.fragment, extent.fragment_bytes)
         first = last + 1
 

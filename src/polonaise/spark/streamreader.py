@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _WAIT_S: Final = 1.0
-"""How long an answer waits for something new: long enough to cost next to nothing, short enough to see new partitions."""
+"""How long an answer waits for something new: long enough to cost little, short enough to see new partitions."""
 
 Offset = dict[str, TransactionId]
 
@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._target = History(self._options).ends()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802 - Spark's name
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         places = _places(start)
         ends = self._target if self._target is not None else self._ends_after(places)
         _check_grown(places, ends)
@@ -83,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return input_partitions(History(self._options).splits(spans))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(self._options, self._projection, partition.value)
 
     def commit(self, end: Offset) -> None:
