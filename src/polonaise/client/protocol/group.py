@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 from zlib import crc32
@@ -152,4 +152,5 @@ def _rises_to(ends: Sequence[int], total: int) -> bool:
 
 
 def _largest_step(ends: Sequence[int]) -> int:
-    return max(map(operator.sub, ends, [0, *ends]))
+    steps: Iterator[int] = map(operator.sub, ends, [0, *ends])
+    return max(steps)
