@@ -150,7 +150,15 @@ def nothing(_: pytest.MonkeyPatch) -> None:
         (takes_zombies, SteppedDoor),
         (abort_deletes_all, SteppedDoor),
     ],
-    ids=["no expectation", "no change", "weak expectation", "no plan", "batch begun twice", "zombies taken", "abort deletes all"],
+    ids=[
+        "no expectation",
+        "no change",
+        "weak expectation",
+        "no plan",
+        "batch begun twice",
+        "zombies taken",
+        "abort deletes all",
+    ],
 )
 def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None],
