@@ -406,17 +406,18 @@ async def test_a_cluster_of_processes_goes_on_from_a_restore(
 
 
 async def many(log: polonaise.Log, count: int) -> None:
-    """So many transactions of a hundred bytes, many outstanding: every tenth has a lock, every hundredth a register."""
+    """So many transactions of a hundred bytes, many outstanding: every tenth has a lock, every thousandth a register."""
     await log.flush(0)
     for start in range(0, count, 10_000):
         mark = await log.high_water_mark(0)
         receipts = []
         for number in range(start, min(start + 10_000, count)):
             locks = [polonaise.Lock("account", number)] if number % 10 == 0 else ()
-            changes = [polonaise.Change.set(b"r/%d" % (number % 999), b"%d" % number)] if number % 100 == 0 else ()
+            changes = [polonaise.Change.set(b"r/%d" % (number % 7919), b"%d" % number)] if number % 1000 == 0 else ()
             body = number.to_bytes(4, "little") + BODY[4:]
             receipts.append(log.append(body, 0, header=number % 7, locks=locks, changes=changes, high_water_mark=mark))
-        await asyncio.gather(*receipts)
+        for receipt in receipts:  # one after the other: a task for each would take longer than the appends
+            await receipt
 
 
 async def sessions_of_a_cluster(cluster: LocalCluster, counts: list[int]) -> None:
