@@ -406,7 +406,7 @@ async def test_a_cluster_of_processes_goes_on_from_a_restore(
 
 
 async def many(log: polonaise.Log, count: int) -> None:
-    """So many transactions of a hundred bytes, many outstanding: every tenth has a lock, every thousandth a register."""
+    """So many transactions of a hundred bytes, many outstanding, some with a lock or a register."""
     await log.flush(0)
     for start in range(0, count, 10_000):
         mark = await log.high_water_mark(0)
