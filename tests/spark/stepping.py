@@ -2,7 +2,7 @@
 
 A *schedule* says what happens at each step: the attempt under way goes on, or another one does; it is killed; its
 append's answer is lost (and the append lands later, or never); the driver is started again, with another split, while
-the old one still lives. `schedules` makes all of them with at most so many deviations from "nothing goes wrong".
+the old one still lives. `check_all` makes all of them with at most so many deviations from "nothing goes wrong".
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Seque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
+from unittest.mock import patch
 from zlib import crc32
 
 import numpy as np
@@ -20,6 +22,7 @@ from polonaise.client.protocol.draft import Change, Expectation, Limits
 from polonaise.client.protocol.group import Group
 from polonaise.errors import AppendUnknown, Closed, ExpectationFailed, NotFound, PolonaiseError
 from polonaise.fragments.store import Listed
+from polonaise.spark import staging
 from polonaise.spark.protocol.plans import Plan, Staged, plans_of
 from polonaise.spark.publishing import Publication, RealDoor
 from polonaise.spark.rows import Piece
@@ -225,13 +228,15 @@ class Scenario:
 
     def play(self, choose: Choose, door_of: DoorOf = SteppedDoor) -> World:
         """One schedule, to its end. Whatever has gone wrong, each batch is tried until an attempt succeeds."""
-        play = Play(self, choose, door_of)
-        try:
-            for batch in range(len(self.batches)):
-                play.publish(batch)
-            play.end()
-        finally:
-            play.kill_all()
+        names = count()
+        with patch.object(staging, "_new_name", lambda: f"20260101T000000Z-{next(names):04d}"):
+            play = Play(self, choose, door_of)
+            try:
+                for batch in range(len(self.batches)):
+                    play.publish(batch)
+                play.end()
+            finally:
+                play.kill_all()
         return play.world
 
     def check(self, world: World) -> None:
@@ -322,27 +327,39 @@ class Play:
             return
 
 
-def schedules(scenario: Scenario, deviations: int, door_of: DoorOf = SteppedDoor) -> Iterator[World]:
-    """Every schedule in which at most so many things go wrong, played."""
-    path: list[int] = []
-    while True:
-        seen: list[int] = []
-        taken: list[int] = []
-        left = deviations
+class Course:
+    """The choices of one schedule: those of `path`, and behind it that nothing goes wrong."""
 
-        def choose(count: int) -> int:
-            nonlocal left
-            place = len(taken)
-            choice = path[place] if place < len(path) else 0
-            seen.append(count if left or choice else 1)
-            left -= choice > 0
-            taken.append(choice)
-            return choice
+    def __init__(self, path: Sequence[int], deviations: int) -> None:
+        self._path = path
+        self._left = deviations
+        self.taken: list[int] = []
+        self.possible: list[int] = []
 
-        yield scenario.play(choose, door_of)
-        while taken and taken[-1] + 1 >= seen[-1]:
+    def choose(self, count: int) -> int:
+        place = len(self.taken)
+        choice = self._path[place] if place < len(self._path) else 0
+        self.possible.append(count if self._left else 1)
+        self._left -= choice > 0
+        self.taken.append(choice)
+        return choice
+
+    def next_path(self) -> list[int] | None:
+        """Of the schedule after this one; None behind the last."""
+        taken, possible = self.taken, self.possible
+        while taken and taken[-1] + 1 >= possible[-1]:
             taken.pop()
-            seen.pop()
-        if not taken:
-            return
-        path = [*taken[:-1], taken[-1] + 1]
+            possible.pop()
+        return [*taken[:-1], taken[-1] + 1] if taken else None
+
+
+def check_all(scenario: Scenario, deviations: int, door_of: DoorOf = SteppedDoor) -> int:
+    """Play and check every schedule in which at most so many things go wrong; how many there were."""
+    played = 0
+    path: list[int] | None = []
+    while path is not None:
+        course = Course(path, deviations)
+        scenario.check(scenario.play(course.choose, door_of))
+        played += 1
+        path = course.next_path()
+    return played
