@@ -179,19 +179,22 @@ def _plan(
     if limit == NO_TRANSACTION or not spans_to_write(fragments, limit):
         return []
     whole = how.rest or how.until is not None or how.until_time is not None
-    ids_max = _ids_per_fragment(log, number, archived_up_to(fragments) + 1, how)
+    ids_max = _ids_per_fragment(log, number, Span(archived_up_to(fragments) + 1, limit), how)
     return [
         _Task(tasks_address(address), url, number, span, limit, how.fragment_bytes, how.timeout_s)
         for span in spans_to_write(fragments, limit, ids_max=ids_max, rest=whole)
     ]
 
 
-def _ids_per_fragment(log: Log, number: PartitionId, at: TransactionId, how: HowToArchive) -> int:
-    """How many transactions make a fragment, about: by the first batch to archive, and a power of two, so that the
-    next run cuts at the same ids."""
-    with log.read_batches(number, after=at - 1, until=at, timeout=how.timeout_s) as first:
-        batch = next(iter(first))
-    ids: int = max(how.fragment_bytes * batch.count // batch.length, 1)
+def _ids_per_fragment(log: Log, number: PartitionId, new: Span, how: HowToArchive) -> int:
+    """How many transactions make a fragment, about: as batches here and there tell, and a power of two, so that the
+    next run most likely cuts at the same ids."""
+    rows = size = 0
+    for at in {new.first, (new.first + new.last) // 2, new.last}:
+        with log.read_batches(number, after=at - 1, until=at, timeout=how.timeout_s) as found:
+            batch = next(iter(found))
+        rows, size = rows + batch.count, size + batch.length
+    ids = max(how.fragment_bytes * rows // size, 1)
     return 1 << (ids.bit_length() - 1)
 
 
