@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polonaise.cli import inputs
 from polonaise.cli.log import EXIT_STATUS, Json, with_log
 from polonaise.cli.output import judge, print_table, say, say_json
 from polonaise.client.protocol.arguments import partitions_named
+from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
     from polonaise.client.log import Log
@@ -18,6 +21,9 @@ archive = typer.Typer(
     help="Keep a log's history as Parquet files in an object store.", no_args_is_help=True, epilog=EXIT_STATUS
 )
 
+Until = Annotated[
+    list[str] | None, typer.Option(metavar="PARTITION=ID,…", help="Up to these ids, one of each partition: 0=100,1=57.")
+]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="A directory, or s3://…, gs://…, az://….")]
 
 
@@ -28,9 +34,12 @@ def run(
     partition: Annotated[str, typer.Option("--partition", "-p", help="all, 3, or 0-6,9.")] = "all",
     fragment_mib: Annotated[int, typer.Option(min=1, max=1024, help="A fragment holds so much of the log.")] = 256,
     rest: Annotated[bool, typer.Option("--rest", help="Also what does not fill a fragment yet.")] = False,
+    until: Until = None,
     as_json: Json = False,
 ) -> None:
     """Write what is committed and not archived yet; prints each fragment once it is stored and verified.
+
+    With --until all up to these ids and nothing above them, so that the partitions are as they were together.
 
     May be killed, and run again, at any time, also by several at once: nothing is archived twice that is not the same.
     """
@@ -38,10 +47,21 @@ def run(
     from polonaise.fragments.store import open_store
 
     opened = open_store(store)
+    ends = None if until is None else inputs.ids_of(until)
 
     async def work(log: Log) -> None:
-        for number in partitions_named(partition, log.partition_count):
-            writing = archives.archive(log, opened, number, fragment_bytes=fragment_mib * 1024 * 1024, rest=rest)
+        numbers = partitions_named(partition, log.partition_count)
+        if ends is not None and set(ends) != set(numbers):
+            raise BadOption(f"--until names partitions {_listed(ends)}, and {_listed(numbers)} are archived: name each")
+        for number in numbers:
+            writing = archives.archive(
+                log,
+                opened,
+                number,
+                fragment_bytes=fragment_mib * 1024 * 1024,
+                rest=rest,
+                until=None if ends is None else ends[number],
+            )
             async with aclosing(writing) as written:
                 async for name, size in written:
                     if as_json:
@@ -56,12 +76,13 @@ def run(
 def verify(store: Store, as_json: Json = False) -> None:
     """Is every fragment as it was written, and is anything missing between them? Exit status 1 if it is not well."""
     from polonaise.admin import archive as archives
+    from polonaise.fragments.objects import partitions_in
     from polonaise.fragments.store import open_store
 
     opened = open_store(store)
 
     async def work() -> bool:
-        reports = [await archives.verify(opened, number) for number in await archives.partitions_in(opened)]
+        reports = [await archives.verify(opened, number) for number in await partitions_in(opened)]
         rows = []
         for report in reports:
             fields = {
@@ -81,3 +102,7 @@ def verify(store: Store, as_json: Json = False) -> None:
         return not any(report.troubles for report in reports)
 
     judge(work())
+
+
+def _listed(partitions: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(partitions)))

@@ -71,7 +71,7 @@ def _columns_in(
     for place, group in enumerate(groups):
         if ahead is not None and place + 1 < len(groups):
             ahead.will_read(_ranges(file, groups[place + 1], schema.names))
-        with readable(source, f"row group {group.number}"):
+        with readable(f"row group {group.number}"):
             table = file.read_row_group(group.number, columns=schema.names, use_threads=False).select(schema.names)
         _check(table, schema, group, footer.partition)
         first, last = max(group.first, span.first), min(group.last, span.last)

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from polonaise.errors import BatchDamaged, FragmentDamaged, NotFound, UnsupportedFormat, WrongClusterKey
 from polonaise.fragments.arrow import LOCK, SCHEMA, columns_of
-from polonaise.fragments.ranges import FOOTER_BYTES, RangeFile
+from polonaise.fragments.ranges import FOOTER_BYTES
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.terms import PartitionId, TransactionId
 
@@ -157,23 +158,21 @@ _DICTIONARIES: Final = [
 
 
 @contextmanager
-def readable(source: Any, what: str) -> Iterator[None]:
-    """Around what reads a fragment: what the library says of damage, in our words.
+def readable(what: str) -> Iterator[None]:
+    """Around what reads a fragment: what the library says of damage, as `FragmentDamaged`; `NotFound` without a file.
 
-    Raises `FragmentDamaged`, `NotFound` for a file that is not there, and what a store said when it did not give bytes.
+    What a store says while it is read comes through as it is.
     """
     try:
         yield
-    except FileNotFoundError:
-        raise NotFound(f"no file {str(source)!r}") from None
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        if isinstance(source, RangeFile) and source.failure is not None:
-            raise source.failure from error
+    except FileNotFoundError as error:
+        raise NotFound(f"{what} can't be read: {error}") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise FragmentDamaged(f"{what} can't be read: {(str(error).splitlines() or [''])[0]}") from error
 
 
 def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer, Any]:
-    """The footer, and the Parquet file: of bytes, of a local file's path, or of a `RangeFile`.
+    """The footer, and the Parquet file: of bytes, of a local file's path, or of a file-like object.
 
     The footer was checked against its CRC; each page will be when it is read. Whoever has all bytes compares their
     digest with the fragment's name besides.
@@ -181,7 +180,7 @@ def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer
     Raises `FragmentDamaged`, `UnsupportedFormat`, `NotFound`, and `WrongClusterKey` for a fragment of another log than
     this one.
     """
-    with readable(source, "as a Parquet file it"):
+    with readable("the fragment"):
         opened = _opened(source)
         _check_footer(opened)
         file = pq.ParquetFile(opened, page_checksum_verification=True)
@@ -194,7 +193,7 @@ def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer
 def _opened(source: Any) -> Any:
     if isinstance(source, bytes):
         return pa.BufferReader(source)
-    return pa.PythonFile(source, "r") if isinstance(source, RangeFile) else pa.memory_map(str(source))
+    return pa.memory_map(str(source)) if isinstance(source, str | Path) else pa.PythonFile(source, "r")
 
 
 def _check_footer(file: Any) -> None:
@@ -234,7 +233,7 @@ def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]
     footer, file = open_fragment(source, cluster_key)
     crc, following = footer.previous_crc, footer.first
     for number in range(file.metadata.num_row_groups):
-        for raw in _batches_of(_row_group(source, file, number), footer.partition, following, crc):
+        for raw in _batches_of(_row_group(file, number), footer.partition, following, crc):
             batch = Batch.parse(raw, verify=False)
             crc, following = batch.crc, batch.last + 1
             yield raw
@@ -242,8 +241,8 @@ def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]
         raise FragmentDamaged(f"a fragment that ends with {following - 1} instead of {footer.last}")
 
 
-def _row_group(source: Any, file: Any, number: int) -> pa.RecordBatch:
-    with readable(source, f"row group {number}"):
+def _row_group(file: Any, number: int) -> pa.RecordBatch:
+    with readable(f"row group {number}"):
         table = file.read_row_group(number)
         if table.schema.remove_metadata() != SCHEMA:
             raise FragmentDamaged(f"its columns are not those of a fragment: {table.schema.names}")

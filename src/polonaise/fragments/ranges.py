@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeAlias
 
-from polonaise.errors import PolonaiseError, StoreUnavailable
+from polonaise.errors import StoreUnavailable
 
 FOOTER_BYTES: Final = 64 * 1024
 """Fetched of a fragment to learn what it is; more than most footers have."""
@@ -40,8 +40,6 @@ class RangeFile(io.RawIOBase):
         self._at = 0
         self._fetching = ThreadPoolExecutor(1, "fragment ranges")
         self._announced: list[tuple[list[Range], Future[list[bytes]]]] = []
-        self.failure: PolonaiseError | None = None
-        """What the store said when a read failed: a reader of the file may tell it in other words."""
         # The footer is what every reader of Parquet asks for first, in several small reads.
         self.will_read([Range(max(0, size - FOOTER_BYTES), size)])
 
@@ -62,15 +60,11 @@ class RangeFile(io.RawIOBase):
         wanted = Range(self._at, stop)
         if wanted.start >= wanted.stop:
             return b""
-        try:
-            data = self._held(wanted)
-            if data is None:
-                (data,) = self._fetch([wanted])
-            if len(data) != wanted.stop - wanted.start:
-                raise StoreUnavailable(f"asked for {wanted.stop - wanted.start} bytes and got {len(data)}: try again")
-        except PolonaiseError as error:
-            self.failure = error
-            raise
+        data = self._held(wanted)
+        if data is None:
+            (data,) = self._fetch([wanted])
+        if len(data) != wanted.stop - wanted.start:
+            raise StoreUnavailable(f"asked for {wanted.stop - wanted.start} bytes and got {len(data)}: try again")
         self._at = stop
         return data
 
