@@ -448,6 +448,12 @@ class FragmentDamaged(PolonaiseError):
     code = "fragment_damaged"
 
 
+class HistoryIncomplete(PolonaiseError):
+    """A store whose fragments do not make up one log: ids are missing, or fragments contradict each other."""
+
+    code = "history_incomplete"
+
+
 class StoreUnavailable(PolonaiseError):
     """An object store did not do what it was asked for: it may be away, or not set up; the message has its words."""
 

@@ -13,7 +13,9 @@ from typing import Annotated
 import typer
 
 from polonaise.cli.archive import archive
-from polonaise.cli.log import log
+from polonaise.cli.log import EXIT_STATUS, log
+from polonaise.cli.pipeline import pipeline
+from polonaise.cli.pipeline_archive import archive as pipeline_archive
 from polonaise.cli.segment import segment
 from polonaise.errors import BadOption
 
@@ -31,7 +33,10 @@ application.add_typer(server, name="server")
 application.add_typer(log, name="log")
 application.add_typer(segment, name="segment")
 application.add_typer(archive, name="archive")
+application.add_typer(pipeline, name="pipeline")
 application.add_typer(demo, name="demo")
+
+pipeline.command("archive", epilog=EXIT_STATUS)(pipeline_archive)
 
 
 def _say(line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
@@ -10,11 +11,12 @@ import typer
 
 from polonaise.cli import inputs
 from polonaise.cli.log import EXIT_STATUS, Json, with_log
-from polonaise.cli.output import judge, print_table, say, say_json
+from polonaise.cli.output import judge, print_table, say, say_json, tidy
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
+    from polonaise.admin.restore import RestoredPartition
     from polonaise.client.log import Log
 
 archive = typer.Typer(
@@ -102,6 +104,63 @@ def verify(store: Store, as_json: Json = False) -> None:
         return not any(report.troubles for report in reports)
 
     judge(work())
+
+
+@archive.command(epilog=EXIT_STATUS)
+def restore(
+    store: Store,
+    directory: Annotated[str, typer.Argument(help="New or empty: what the log is made in.")],
+    storage: Annotated[int, typer.Option(min=1, max=7, help="Storage directories of an embedded log.")] = 1,
+    nodes: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="A cluster instead, whose storage nodes will listen at these addresses."),
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many; the last with fragments is the last one, unless said.")
+    ] = None,
+    until: Until = None,
+    until_time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Nothing committed later: 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 3d."),
+    ] = None,
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="Make it a log of its own, beside the one archived.")
+    ] = False,
+    same_key: Annotated[
+        bool, typer.Option("--same-key", help="Go on as the one archived, also where something is left out.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a log again from its fragments, byte for byte; prints how far each partition is.
+
+    Whole batches: of one that goes beyond --until, nothing. The directory is no log before this has ended; killed on
+    the way, run it again. An embedded log is opened as embedded:DIRECTORY; with --nodes, the directories are those of
+    `polonaise storage run` and the coordinator is file:DIRECTORY/coordinator.
+    """
+    from polonaise.admin import restore as restores
+    from polonaise.fragments.store import open_store
+
+    if new_key and same_key:
+        raise BadOption("--new-key and --same-key: only one of them can be meant")
+    how = restores.HowToRestore(
+        storage=storage,
+        nodes=tuple(nodes.split(",")) if nodes else (),
+        partitions=partitions,
+        until=None if until is None else inputs.ids_of(until),
+        until_time_us=None if until_time is None else round(inputs.time_of(until_time).timestamp() * 1_000_000),
+        key=restores.Key.NEW if new_key else restores.Key.SAME if same_key else None,
+    )
+
+    def tell(done: RestoredPartition) -> None:
+        if as_json:
+            fields = {"partition": done.partition, "last": done.last, "batches": done.batches, "bytes": done.bytes}
+            say_json({**fields, "in_store_up_to": done.held}, now=True)
+        else:
+            left = f", the store holds up to {done.held}" if done.last < done.held else ""
+            say(f"partition {done.partition} up to {done.last}{left}", now=True)
+
+    with tidy():
+        asyncio.run(restores.restore(open_store(store), directory, how, tell))
 
 
 def _listed(partitions: Iterable[int]) -> str:
