@@ -109,7 +109,7 @@ def verify(store: Store, as_json: Json = False) -> None:
 @archive.command(epilog=EXIT_STATUS)
 def restore(
     store: Store,
-    directory: Annotated[str, typer.Argument(help="New or empty: what the log is made in.")],
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="New or empty: what the log is made in.")],
     storage: Annotated[int, typer.Option(min=1, max=7, help="Storage directories of an embedded log.")] = 1,
     nodes: Annotated[
         str | None,
@@ -142,6 +142,8 @@ def restore(
 
     if new_key and same_key:
         raise BadOption("--new-key and --same-key: only one of them can be meant")
+    if nodes and storage != 1:
+        raise BadOption("--storage counts the directories of an embedded log; --nodes names those of a cluster")
     how = restores.HowToRestore(
         storage=storage,
         nodes=tuple(nodes.split(",")) if nodes else (),
