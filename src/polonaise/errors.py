@@ -234,6 +234,12 @@ class InsufficientReplicas(PolonaiseError):
     retry = Retry.AGAIN
 
 
+class BodyUndecodable(PolonaiseError):
+    """A transaction's data is not what a query's decoder reads; the message names the transaction."""
+
+    code = "body_undecodable"
+
+
 class BeyondLog(PolonaiseError):
     """An id above the committed high-water mark."""
 
@@ -430,10 +436,22 @@ class HostFailed(PolonaiseError):
     code = "host_failed"
 
 
+class FragmentMissing(PolonaiseError):
+    """No fragment in the store holds an id that is nowhere else."""
+
+    code = "fragment_missing"
+
+
 class FragmentDamaged(PolonaiseError):
     """A fragment in an object store that is not as it was written; the message names it."""
 
     code = "fragment_damaged"
+
+
+class HistoryIncomplete(PolonaiseError):
+    """A store whose fragments do not make up one log: ids are missing, or fragments contradict each other."""
+
+    code = "history_incomplete"
 
 
 class StoreUnavailable(PolonaiseError):
@@ -441,6 +459,36 @@ class StoreUnavailable(PolonaiseError):
 
     code = "store_unavailable"
     retry = Retry.AGAIN
+
+
+class BadColumns(PolonaiseError):
+    """A DataFrame whose columns, or their types, are not those that the sink takes; the message names the column."""
+
+    code = "bad_columns"
+
+
+class BadRow(PolonaiseError):
+    """A row that can't be appended as it is, such as one without data; the message says what to change."""
+
+    code = "bad_row"
+
+
+class BatchUnfinished(PolonaiseError):
+    """A sink was given a batch while an earlier one of the same application is published in part only."""
+
+    code = "batch_unfinished"
+
+
+class StagingLost(PolonaiseError):
+    """Rows that a sink had staged are gone before they were published."""
+
+    code = "staging_lost"
+
+
+class SinkStateDamaged(PolonaiseError):
+    """What a sink keeps (staged rows, a plan, its register) does not read as it was written."""
+
+    code = "sink_state_damaged"
 
 
 class ExtraMissing(PolonaiseError, ImportError):

@@ -21,8 +21,11 @@ spark = builder.config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:Ti
 FRESH = (
     PLAIN
     + """
-spark.read.format("polonaise").schema("data binary").load()
-print("found")
+try:
+    spark.read.format("polonaise").load()
+except Exception as error:
+    assert "which log? Say .option('cluster'" in str(error), error
+    print("found")
 """
 )
 WITHOUT_OURS = (

@@ -1,9 +1,9 @@
 """The log in Spark: the data source and sink `polonaise`.
 
 `options` is what a query may say, checked before anything runs. `clusters` is what a process is connected to.
-`splits` divides history into tasks, `source` and `batchreader`, `streamreader` read it, `decoders` make columns of
-bodies. `staging` and `publishing` are the sink: rows are staged, then published exactly once. `sessions` makes a Spark
-session without set-up, on a Java that `java` finds.
+`splits` divides history into tasks, `source`, `batchreader` and `streamreader` read it, `decoders` make columns of
+bodies, `query` is the function `read`. `staging` and `publishing` are the sink: rows are staged, then published exactly
+once. `sessions` makes a Spark session without set-up, on a Java that `java` finds.
 
 This room and `pipelines` are the only ones that import pyspark; `pip install 'polonaise[spark]'` brings it.
 """
@@ -14,3 +14,7 @@ from polonaise.errors import ExtraMissing
 
 if find_spec("pyspark") is None:
     raise ExtraMissing("the pipeline needs PySpark: pip install 'polonaise[spark]'")
+
+from polonaise.spark.query import read, register
+
+__all__ = ["read", "register"]

@@ -15,7 +15,7 @@ import polonaise.blocking
 from polonaise.blocking.background import Background
 from polonaise.blocking.log import Log
 from polonaise.client.settings import ClientSettings
-from polonaise.fragments.store import ObjectStore, open_store
+from polonaise.fragments.store import ObstoreStore, open_store
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ NAME: Final = "spark"
 
 _guard = threading.Lock()
 _logs: dict[str, Log] = {}
-_stores: dict[str, ObjectStore] = {}
+_stores: dict[str, ObstoreStore] = {}
 _background: Background | None = None
 _pid = os.getpid()
 
@@ -38,7 +38,7 @@ def log_at(address: str) -> Log:
         return log
 
 
-def store_at(url: str) -> ObjectStore:
+def store_at(url: str) -> ObstoreStore:
     """The object store at this URL; see `wait`. Raises as `open_store`."""
     with _guard:
         _forget_parents()

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -286,8 +286,12 @@ def _time_us(text: str) -> int:
         raise ValueError("write a time as 2026-01-31T12:00:00Z, or as milliseconds since 1970") from None
     if moment.tzinfo is None:
         raise ValueError("a time without its zone: write 2026-01-31T12:00:00Z, or +01:00 instead of Z")
-    seconds, micros = divmod(moment.timestamp(), 1)
-    return int(seconds) * 1_000_000 + round(micros * 1_000_000)
+    return microseconds(moment)
+
+
+def microseconds(moment: datetime) -> int:
+    """Since 1970, UTC, of a time with its zone."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _headers(text: str) -> frozenset[int]:

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from polonaise.spark.options import read_options
+from polonaise.spark.options import read_options, write_options
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -20,10 +25,10 @@ class PolonaiseSource(DataSource):
     def name(cls) -> str:
         return "polonaise"
 
-    def schema(self) -> StructType:
-        from polonaise.spark.schemas import schema_of
+    def schema(self) -> str:
+        from polonaise.spark.schemas import ddl_of
 
-        return schema_of(read_options(self.options))
+        return ddl_of(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from polonaise.spark.batchreader import BatchReader
@@ -34,3 +39,13 @@ class PolonaiseSource(DataSource):
         from polonaise.spark.streamreader import StreamReader
 
         return StreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from polonaise.spark.sink import BatchSink, Sink
+
+        return BatchSink(Sink.opened(write_options(self.options, is_stream=False), schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from polonaise.spark.sink import Sink, StreamSink
+
+        return StreamSink(Sink.opened(write_options(self.options, is_stream=True), schema, overwrite=overwrite))

@@ -31,9 +31,14 @@ class Mark(NamedTuple):
 class Chart(Protocol):
     """What a page can show as a figure."""
 
-    title: str
-    note: str
-    marks: Sequence[Mark]
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def note(self) -> str: ...
+
+    @property
+    def marks(self) -> Sequence[Mark]: ...
 
     def drawing(self, label: str) -> Markup:
         """The SVG, named by the element with the id `label`; empty when there is nothing to draw."""
