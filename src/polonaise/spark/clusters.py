@@ -15,7 +15,9 @@ import polonaise.blocking
 from polonaise.blocking.background import Background
 from polonaise.blocking.log import Log
 from polonaise.client.settings import ClientSettings
+from polonaise.errors import NotInitialized
 from polonaise.fragments.store import ObstoreStore, open_store
+from polonaise.node.embedded import SCHEME, is_there
 
 T = TypeVar("T")
 
@@ -29,11 +31,13 @@ _pid = os.getpid()
 
 
 def log_at(address: str) -> Log:
-    """The log at this address. Raises as `polonaise.connect`."""
+    """The log at this address. Raises as `polonaise.connect`, and `NotInitialized` rather than make an embedded log."""
     with _guard:
         _forget_parents()
         log = _logs.get(address)
         if log is None or log.failure is not None:
+            if address.startswith(SCHEME) and not is_there(address):
+                raise NotInitialized(f"there is no log at {address}: correct the path; polonaise.connect makes a log")
             log = _logs[address] = polonaise.blocking.connect(address, settings=ClientSettings(name=NAME))
         return log
 

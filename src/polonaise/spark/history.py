@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 from polonaise.blocking.log import Log
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption, BeyondLog, FragmentMissing, UnknownPartition
+from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, FragmentMissing, NotFound, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
+from polonaise.spark.fragmentfiles import footer_from
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, Places, ReadOptions
 from polonaise.spark.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.times import first_at
@@ -23,6 +26,8 @@ _log = logging.getLogger("polonaise.spark")
 
 _LIST_FROM: Final = 100_000
 """Transactions from which on it is worth to look for fragments: fewer are quickly had from the servers."""
+_LOOK_FROM: Final = 4_096
+"""And to look how large they are: a look takes milliseconds, of which a micro-batch has few."""
 _BYTES_GUESSED: Final = 256
 """Of a transaction that nobody has looked at."""
 
@@ -42,8 +47,31 @@ class History:
 
     @cached_property
     def store(self) -> ObstoreStore | None:
+        """The fragments' store, if there is one. Raises `NotFound` for a directory that is not there."""
         url = self._options.fragments
+        if url is not None and "://" not in url and not Path(url).is_dir():
+            raise NotFound(f"no directory {url}: correct the address of the fragments")
         return None if url is None else clusters.store_at(url)
+
+    @property
+    def timeout_s(self) -> float:
+        return self._options.timeout_s
+
+    @cached_property
+    def cluster_key(self) -> bytes | None:
+        """Whose history this is; of a store alone, whose its first fragment is. None for an empty store."""
+        if self.log is not None:
+            return self.log.cluster_key
+        assert self.store is not None
+        first = min(self._listing, default=None)
+        return None if first is None else footer_from(self.store, first, self._listing[first]).cluster_key
+
+    @cached_property
+    def _listing(self) -> dict[FragmentName, int]:
+        """All fragments of a store that has no log beside it, and how many bytes each has."""
+        assert self.store is not None
+        listed = clusters.wait(self.store.list)
+        return {name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None}
 
     @cached_property
     def partitions(self) -> list[PartitionId]:
@@ -51,10 +79,8 @@ class History:
         named = self._options.partitions
         if self.log is not None:
             return partitions_named(named, self.log.partition_count)
-        assert self.store is not None
         store = self.store
-        names = [FragmentName.parse(each.path) for each in clusters.wait(store.list)]
-        there = sorted({name.partition for name in names if name is not None})
+        there = sorted({name.partition for name in self._listing})
         if not there:
             raise BadOption(f"{store} holds no fragments: check its address")
         chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
@@ -67,6 +93,8 @@ class History:
         """The partition's fragments, and how many bytes each has."""
         if self.store is None:
             return {}
+        if self.log is None:
+            return {name: size for name, size in self._listing.items() if name.partition == partition}
         if partition not in self._listed:
             store = self.store
             listed = clusters.wait(lambda: store.list(partition_prefix(partition)))
@@ -83,14 +111,23 @@ class History:
                 partition: max((name.last for name in self.fragments(partition)), default=-1) + 1
                 for partition in self.partitions
             }
-        timeout = self._options.timeout_s
-        return {partition: log.high_water_mark(partition, timeout=timeout) + 1 for partition in self.partitions}
+        marks = log.high_water_marks(self.partitions, timeout=self.timeout_s)
+        return {partition: mark + 1 for partition, mark in marks.items()}
 
-    def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> bool:
-        """Whether there is more than this within so many seconds."""
-        if self.log is None or not ends:
-            return False
-        return bool(self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s))
+    def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
+        """The ends of partitions that are longer than this within so many seconds; of a store alone, when it is over.
+
+        Waiting asks nothing of the servers but one question, which they answer when there is something.
+        """
+        if self.log is None:
+            time.sleep(wait_s)
+            ends_then = History(self._options).ends()
+            return {partition: end for partition, end in ends_then.items() if end > ends.get(partition, 0)}
+        try:
+            grown = self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s)
+        except DeadlineExceeded:
+            grown = {partition: end - 1 for partition, end in self.ends().items()}  # which has the query's own deadline
+        return {partition: mark + 1 for partition, mark in grown.items()}
 
     # ------------------------------------------------------------------ which range
 
@@ -140,14 +177,16 @@ class History:
         then, with a warning.
         """
         extents = [each for partition, span in sorted(spans.items()) for each in self._extents(partition, span)]
-        return divide(extents, self._options.split_bytes_max, self._options.partitions_min)
+        splits = divide(extents, self._options.split_bytes_max, self._options.partitions_min)
+        return [split if split.fragment is None else split._replace(cluster_key=self.cluster_key) for split in splits]
 
     def _extents(self, partition: PartitionId, span: Span) -> list[Extent]:
         if span.last < span.first:
             return []
         extents: list[Extent] = []
-        if self.log is None or span.last - span.first >= _LIST_FROM:
+        if self.store is not None and (self.log is None or span.last - span.first >= _LIST_FROM):
             extents = cold_extents(self.fragments(partition), partition, span)
+            self.check_fragment(extents)
         for rest in rest_of(extents, span):
             if self.log is None:
                 self._missing(f"no fragment in {self.store} holds {rest.first} to {rest.last} of partition {partition}")
@@ -155,10 +194,16 @@ class History:
                 extents.append(self._hot_extent(self.log, partition, rest))
         return sorted(extents, key=lambda each: each.span)
 
+    def check_fragment(self, extents: Sequence[Extent]) -> None:
+        """Raises `WrongClusterKey` when the first of them is of another log. Tasks check each one that they open."""
+        fragment = next((extent for extent in extents if extent.fragment is not None), None)
+        if fragment is not None and fragment.fragment is not None and self.store is not None:
+            footer_from(self.store, fragment.fragment, fragment.fragment_bytes, self.cluster_key)
+
     def _hot_extent(self, log: Log, partition: PartitionId, span: Span) -> Extent:
         """A range that the servers are asked for; a look at its first batch tells how large it is, about."""
         count = span.last - span.first + 1
-        if count < _LIST_FROM and self.store is None:
+        if count < _LOOK_FROM:
             return Extent(partition, span, None, count * _BYTES_GUESSED)
         with log.read_batches(
             partition, after=span.first - 1, until=span.first, timeout=self._options.timeout_s
