@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 from collections.abc import Awaitable, Sequence
 from functools import partial
@@ -101,7 +102,7 @@ class ObstoreStore:
             return str(self._directory / path)
         return RangeFile(partial(self._get_ranges, path), size)
 
-    def _get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+    def _get_ranges(self, path: str, ranges: Sequence[Range]) -> builtins.list[bytes]:
         starts, ends = [each.start for each in ranges], [each.stop for each in ranges]
         try:
             return [bytes(part) for part in obstore.get_ranges(self._store, path, starts=starts, ends=ends)]

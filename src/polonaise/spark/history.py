@@ -24,20 +24,24 @@ from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.spark")
 
-_LIST_FROM: Final = 100_000
-"""Transactions from which on it is worth to look for fragments: fewer are quickly had from the servers."""
+_LIST_S: Final = 30.0
+"""For how long a stream goes by one listing of the fragments: what is archived meanwhile the servers have, too."""
 _LOOK_FROM: Final = 4_096
-"""And to look how large they are: a look takes milliseconds, of which a micro-batch has few."""
+"""Transactions from which on a stream looks how large they are: that takes milliseconds, and a micro-batch has few."""
 _BYTES_GUESSED: Final = 256
 """Of a transaction that nobody has looked at."""
 
 
 class History:
-    """One query's view of what is there. Nothing is asked before it is needed, and nothing twice."""
+    """One query's view of what is there. Nothing is asked before it is needed, and nothing twice.
 
-    def __init__(self, options: ReadOptions) -> None:
+    That of a micro-batch is made in a hurry: what hardly changes is not asked for each.
+    """
+
+    def __init__(self, options: ReadOptions, *, in_a_hurry: bool = False) -> None:
         self._options = options
-        self._listed: dict[PartitionId, dict[FragmentName, int]] = {}
+        self._in_a_hurry = in_a_hurry
+        self._listings: dict[str, dict[FragmentName, int]] = {}
 
     @cached_property
     def log(self) -> Log | None:
@@ -69,9 +73,17 @@ class History:
     @cached_property
     def _listing(self) -> dict[FragmentName, int]:
         """All fragments of a store that has no log beside it, and how many bytes each has."""
-        assert self.store is not None
-        listed = clusters.wait(self.store.list)
-        return {name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None}
+        return self._listed("")
+
+    def _listed(self, prefix: str) -> dict[FragmentName, int]:
+        if prefix not in self._listings:
+            assert self._options.fragments is not None
+            age_s = _LIST_S if self._in_a_hurry and self.log is not None else 0.0
+            listed = clusters.listed(self._options.fragments, prefix, age_s)
+            self._listings[prefix] = {
+                name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None
+            }
+        return self._listings[prefix]
 
     @cached_property
     def partitions(self) -> list[PartitionId]:
@@ -95,13 +107,7 @@ class History:
             return {}
         if self.log is None:
             return {name: size for name, size in self._listing.items() if name.partition == partition}
-        if partition not in self._listed:
-            store = self.store
-            listed = clusters.wait(lambda: store.list(partition_prefix(partition)))
-            self._listed[partition] = {
-                name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None
-            }
-        return self._listed[partition]
+        return self._listed(partition_prefix(partition))
 
     def ends(self) -> dict[PartitionId, TransactionId]:
         """The next id of each partition: what is committed, or with a store alone what is archived, ends before it."""
@@ -184,7 +190,7 @@ class History:
         if span.last < span.first:
             return []
         extents: list[Extent] = []
-        if self.store is not None and (self.log is None or span.last - span.first >= _LIST_FROM):
+        if self.store is not None:
             extents = cold_extents(self.fragments(partition), partition, span)
             self.check_fragment(extents)
         for rest in rest_of(extents, span):
@@ -201,9 +207,12 @@ class History:
             footer_from(self.store, fragment.fragment, fragment.fragment_bytes, self.cluster_key)
 
     def _hot_extent(self, log: Log, partition: PartitionId, span: Span) -> Extent:
-        """A range that the servers are asked for; a look at its first batch tells how large it is, about."""
+        """A range that the servers are asked for.
+
+        A look at its first batch tells how large it is, about, and whether the servers have it at all.
+        """
         count = span.last - span.first + 1
-        if count < _LOOK_FROM:
+        if count < _LOOK_FROM and self._in_a_hurry:
             return Extent(partition, span, None, count * _BYTES_GUESSED)
         with log.read_batches(
             partition, after=span.first - 1, until=span.first, timeout=self._options.timeout_s

@@ -91,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition, stop in _places(end).items()
             if stop > places.get(partition, 0)
         }
-        return input_partitions(History(self._options).splits(spans))
+        return input_partitions(History(self._options, in_a_hurry=True).splits(spans))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(self._options, self._projection, partition.value)
