@@ -95,10 +95,12 @@ class History:
         there = sorted({name.partition for name in self._listing})
         if not there:
             raise BadOption(f"{store} holds no fragments: check its address")
-        chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
-        missing = [partition for partition in chosen if partition not in there]
-        if missing:
-            raise UnknownPartition(f"partition {missing[0]} has no fragments in {store}")
+        try:
+            chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
+        except UnknownPartition:
+            chosen = []
+        if not chosen or not set(chosen) <= set(there):
+            raise UnknownPartition(f"partitions={named!r}: {store} has fragments of the partitions {there}")
         return chosen
 
     def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:

@@ -139,6 +139,8 @@ class Projection:
 
 def _check_names(names: Sequence[str], known: Mapping[str, Column]) -> None:
     """Spark takes names for the same that differ in upper and lower case alone."""
+    if not names:
+        raise BadOption("a query of no columns: name at least one column, or leave the schema out")
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
