@@ -11,7 +11,8 @@ import importlib
 import io
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -39,7 +40,7 @@ class Decoder:
         self._wants_corrupt = projection.corrupt
         self._schema = to_arrow_schema(projection.decoded, timezone="UTC")
         _check_nulls(self._schema, self._fails)
-        by_arrow = self._name == "json" and not any(_holds_a_map(field.type) for field in self._schema)
+        by_arrow = self._name == "json" and not any(_holds(field.type, pa.types.is_map) for field in self._schema)
         self._row = None if by_arrow else row_decoder(options)
 
     def decoded(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -81,6 +82,7 @@ class Decoder:
             rows = [self._row(body) for body in bodies.to_pylist()]
             if not all(isinstance(row, Mapping) for row in rows):
                 raise ValueError("a body that is no object with named fields")
+            _check_whole(rows, self._schema)
             found = pa.RecordBatch.from_pylist(rows, schema=self._schema)
         for name, column in zip(self._schema.names, found.columns, strict=True):
             if column.null_count and not self._schema.field(name).nullable:
@@ -89,6 +91,28 @@ class Decoder:
 
     def _nothing(self, rows: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in self._schema], schema=self._schema)
+
+
+def _check_whole(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+    """Arrow takes the whole part of a number for a column of integers, which nobody has asked for."""
+    for field in schema:
+        if _holds(field.type, pa.types.is_integer) and not all(
+            _is_whole(field.type, row.get(field.name)) for row in rows
+        ):
+            raise ValueError(f"{field.name} holds a number that is not whole")
+
+
+def _is_whole(kind: pa.DataType, value: Any) -> bool:
+    if pa.types.is_integer(kind):
+        return not isinstance(value, float | Decimal)
+    if pa.types.is_struct(kind) and isinstance(value, Mapping):
+        return all(_is_whole(field.type, value.get(field.name)) for field in _inside(kind))
+    if pa.types.is_map(kind) and value is not None:
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return all(_is_whole(kind.item_type, each) for _, each in pairs)
+    if pa.types.is_list(kind) and value is not None:
+        return all(_is_whole(kind.value_type, each) for each in value)
+    return True
 
 
 def _in_one_line(error: Exception) -> str:
@@ -118,8 +142,9 @@ def _requires_inside(kind: pa.DataType) -> bool:
     return any(not field.nullable or _requires_inside(field.type) for field in _inside(kind))
 
 
-def _holds_a_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_holds_a_map(field.type) for field in _inside(kind))
+def _holds(kind: pa.DataType, what: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is, or has inside, one of which this is true."""
+    return what(kind) or any(_holds(field.type, what) for field in _inside(kind))
 
 
 def _only(bodies: pa.Array, rows: Collection[int]) -> pa.Array:
