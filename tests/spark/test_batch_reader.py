@@ -31,6 +31,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.store import ObstoreStore
+from polonaise.spark import reading
 from polonaise.spark.options import microseconds
 from polonaise.spark.splits import Split
 
@@ -106,13 +107,14 @@ def test_one_task_has_nothing_to_do_when_there_is_nothing(log: Filled) -> None:
     assert list(reader.read(only)) == []
 
 
-def test_what_is_committed_after_planning_is_not_read(tmp_path: Path) -> None:
+def test_what_is_committed_after_planning_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_ROWS", 1)  # each of the log's batches by itself
     with filled(tmp_path, 10) as log:
         reader = batch_reader(log.address)
         planned = list(reader.partitions())
-        log.append(10)
+        log.append(50)
         assert table(reader, planned).num_rows == 10
-        assert len(rows(log.address)) == 20
+        assert len(rows(log.address)) == 60
 
 
 def test_times_divide_history_where_they_were_given(log: Filled) -> None:

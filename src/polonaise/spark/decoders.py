@@ -40,8 +40,11 @@ class Decoder:
         self._wants_corrupt = projection.corrupt
         self._schema = to_arrow_schema(projection.decoded, timezone="UTC")
         _check_nulls(self._schema, self._fails)
-        by_arrow = self._name == "json" and not any(_holds(field.type, pa.types.is_map) for field in self._schema)
-        self._row = None if by_arrow else row_decoder(options)
+        self._by_row = [field for field in self._schema if self._name != "json" or _holds(field.type, pa.types.is_map)]
+        """Columns that are made row by row: of JSON those that Arrow's reader does not make."""
+        self._row = row_decoder(options) if self._by_row else None
+        if self._name == "json":
+            _check_maps(self._by_row)
 
     def decoded(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """The columns, each as long as the batch. Raises `BodyUndecodable`, or tells such bodies in `_corrupt`."""
@@ -51,9 +54,10 @@ class Decoder:
         if bad and self._fails:
             row, why = next(iter(bad.items()))
             transaction, partition = batch.column("transaction_id")[row], batch.column("partition")[row]
+            wanted = ", ".join(f"{field.name} {field.type}" for field in self._schema)
             raise BodyUndecodable(
                 f"transaction {transaction} of partition {partition} does not decode by {self._name!r} to "
-                f"{', '.join(map(str, self._schema))}: {_in_one_line(why)}; with failOnDecodeError=false such bodies "
+                f"{wanted}: {_in_one_line(why)}; with failOnDecodeError=false such bodies "
                 f"go to the column {CORRUPT}"
             )
         whole = pa.Table.from_batches(parts, self._schema).combine_chunks()
@@ -76,14 +80,12 @@ class Decoder:
         return self._parts(bodies[:middle], first, bad) + self._parts(bodies[middle:], first + middle, bad)
 
     def _decode(self, bodies: pa.Array) -> pa.RecordBatch:
-        if self._row is None:
-            found = _decode_json(bodies, self._schema)
-        else:
-            rows = [self._row(body) for body in bodies.to_pylist()]
-            if not all(isinstance(row, Mapping) for row in rows):
-                raise ValueError("a body that is no object with named fields")
-            _check_whole(rows, self._schema)
-            found = pa.RecordBatch.from_pylist(rows, schema=self._schema)
+        columns: dict[str, pa.Array] = {}
+        if self._name == "json":
+            columns |= _decode_json(bodies, [field for field in self._schema if field not in self._by_row])
+        if self._row is not None:
+            columns |= _decode_rows(self._row, bodies, pa.schema(self._by_row))
+        found = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         for name, column in zip(self._schema.names, found.columns, strict=True):
             if column.null_count and not self._schema.field(name).nullable:
                 raise ValueError(f"{name} is NOT NULL, and is not there")
@@ -91,6 +93,23 @@ class Decoder:
 
     def _nothing(self, rows: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in self._schema], schema=self._schema)
+
+
+def _check_maps(fields: Sequence[pa.Field]) -> None:
+    """JSON has no times and dates, and inside of maps nobody reads texts as such."""
+    for field in fields:
+        for what in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
+            if _holds(field.type, what):
+                raise BadOption(f"decoderSchema: {field.name} is a map with {field.type} inside: read it as a string")
+
+
+def _decode_rows(decode: DecodeRow, bodies: pa.Array, schema: pa.Schema) -> dict[str, pa.Array]:
+    rows = [decode(body) for body in bodies.to_pylist()]
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise ValueError("a body that is no object with named fields")
+    _check_whole(rows, schema)
+    made = pa.RecordBatch.from_pylist(rows, schema=schema)
+    return {name: made.column(name) for name in schema.names}
 
 
 def _check_whole(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
@@ -161,7 +180,7 @@ _ANOTHER: Final = re.compile(rb"}\s*,")
 """An object with something behind it; only then it has to be made sure that this is a part of the body's own object."""
 
 
-def _decode_json(bodies: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+def _decode_json(bodies: pa.Array, fields: Sequence[pa.Field]) -> dict[str, pa.Array]:
     """Raises for a batch of which one body is not one JSON object whose fields read as these types.
 
     Each body becomes the field of an object of its own: so two bodies can't be read as one object, and one that holds
@@ -177,7 +196,7 @@ def _decode_json(bodies: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
             if _ANOTHER.search(body):
                 json.loads(body)
     parse = pyarrow.json.ParseOptions(
-        explicit_schema=pa.schema([("", pa.struct([_as_json_has_it(field) for field in schema]))]),
+        explicit_schema=pa.schema([("", pa.struct([_as_json_has_it(field) for field in fields]))]),
         unexpected_field_behavior="ignore",
     )
     read = pyarrow.json.ReadOptions(use_threads=False, block_size=len(joined) + 1)
@@ -185,8 +204,7 @@ def _decode_json(bodies: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
     if found.num_rows != len(listed):
         raise ValueError("a body that holds more than one object")
     whole = found.column(0).combine_chunks()
-    arrays = [whole.field(place).cast(field.type) for place, field in enumerate(schema)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return {field.name: whole.field(place).cast(field.type) for place, field in enumerate(fields)}
 
 
 def _as_json_has_it(field: pa.Field) -> pa.Field:

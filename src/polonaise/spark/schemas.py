@@ -34,11 +34,8 @@ def _as_it_is(column: pa.Array) -> pa.Array:
 
 
 def _request(client_id: pa.Array, generation: pa.Array, sequence: pa.Array) -> pa.Array:
-    names = ("client_id", "generation", "sequence")
-    fields = [
-        pa.field(name, column.type) for name, column in zip(names, (client_id, generation, sequence), strict=True)
-    ]
-    return pa.StructArray.from_arrays([client_id, generation, sequence], fields=fields)
+    columns = {"client_id": client_id, "generation": generation, "sequence": sequence}
+    return pa.RecordBatch.from_pydict(columns).to_struct_array()
 
 
 def _nothing(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from polonaise.errors import BadOption, BeyondLog
+from polonaise.errors import BadOption, BeyondLog, PolonaiseError
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.spark.admission import admitted
 from polonaise.spark.history import History
@@ -128,3 +128,22 @@ def _check_endless(options: ReadOptions) -> None:
             "endingTransactions and endingTimestamp are for batch queries: a stream has no end; "
             "trigger(availableNow=True) ends one behind what there is"
         )
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that can't be begun, and says why when it is asked where: Spark hides what making a reader raises."""
+
+    def __init__(self, error: PolonaiseError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        raise self._error
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        raise self._error
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
