@@ -8,6 +8,7 @@
       coordinator/            the coordinator, as `coordination.file` keeps it
       storage-<n>/            the directory of storage node n
       sockets/                where the nodes listen; means nothing while nobody hosts
+      staging/                rows on their way from Spark into the log, if there ever were any
 
 The host runs the nodes of any other cluster, all of them in one event loop. Everybody, the host's own application
 included, is their client through the sockets. `node.seat` decides which process hosts.
