@@ -87,7 +87,7 @@ class LogSource:
     def wait_beyond(self, marks: Marks) -> bool:
         """Whether there is more than this, within a second or so."""
         options = read_options(self._given)
-        return History(options).wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S)
+        return bool(History(options).wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S))
 
 
 @contextmanager
