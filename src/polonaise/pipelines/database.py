@@ -79,9 +79,13 @@ class SqlTarget:
         directory = Path(tempfile.mkdtemp(prefix="polonaise-"))
         try:
             reading = snapshot(
-                self._url, self._fields(), self._view.name, marks_table=self._marks_table if with_marks else None, cluster=self._cluster,
+                self._url,
+                self._fields(),
+                self._view.name,
+                marks_table=self._marks_table if with_marks else None,
+                cluster=self._cluster,
                 rows_max=_ROWS_READ,
-            )  # fmt: skip
+            )
             with reading as (marks, parts):
                 _spool(
                     directory / "rows.parquet", parts, to_arrow_schema(self._schema, timezone="UTC"), self._view.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,6 +13,7 @@ from polonaise.errors import FragmentDamaged, PolonaiseError
 from polonaise.fragments.objects import contradictions, footer_of, fragments_of
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName
+from polonaise.log.batch import Batch
 from polonaise.pipelines.chains import (
     BLOCK_IDS,
     Walk,
@@ -258,12 +259,16 @@ def _last(found: Walk) -> TransactionId:
 
 def _fork(served: Copy, one: Walk, copy: Copy, other: Walk) -> str:
     """Where a copy differs from the servers', if it does: a block of it is read once more from both."""
+    shared = min(_last(one), _last(other))
     for span in suspects(one, other):
-        pairs = itertools.zip_longest(
-            *((batch for batch in each.batches(span) if batch.last <= span.last) for each in (served, copy))
-        )
+        pairs = itertools.zip_longest(*(_up_to(each.batches(span), shared) for each in (served, copy)))
         for left, right in pairs:
             if left is None or right is None or digest_of(left) != digest_of(right):
                 at = min(batch.first for batch in (left, right) if batch is not None)
                 return f"the batch from {at} is another one than the servers': a fork"
     return ""
+
+
+def _up_to(batches: Iterable[Batch], last: TransactionId) -> Iterator[Batch]:
+    """Those that both copies have to their end."""
+    return (batch for batch in batches if batch.last <= last)
