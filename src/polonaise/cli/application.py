@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
+from polonaise.cli import pipeline_archive, pipeline_report
 from polonaise.cli.archive import archive
 from polonaise.cli.log import EXIT_STATUS, log
 from polonaise.cli.pipeline import pipeline
-from polonaise.cli.pipeline_archive import archive as pipeline_archive
 from polonaise.cli.segment import segment
 from polonaise.errors import BadOption
 
@@ -36,7 +36,8 @@ application.add_typer(archive, name="archive")
 application.add_typer(pipeline, name="pipeline")
 application.add_typer(demo, name="demo")
 
-pipeline.command("archive", epilog=EXIT_STATUS)(pipeline_archive)
+for job in (pipeline_archive.archive, pipeline_report.report, pipeline_archive.restore):
+    pipeline.command(epilog=EXIT_STATUS)(job)
 
 
 def _say(line: str) -> None:

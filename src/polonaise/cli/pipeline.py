@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import typer
 
 from polonaise.cli.log import EXIT_STATUS
-from polonaise.cli.output import print_table, say_json, tidy
+from polonaise.cli.output import say_json, tidy
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def run_on_spark(
     conf: list[str] | None,
 ) -> None:
     """As `run_job`, with the session of Spark that the job runs in."""
-    settings = _settings(conf or [])
+    settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
 
     def with_session(progress: Progress) -> ReportT:
         from polonaise.pipelines.sessions import job_session
@@ -89,14 +89,12 @@ def run_on_spark(
     run_job(job, with_session, show, output)
 
 
-def _settings(texts: list[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    for text, (key, equals, _) in zip(texts, pairs, strict=True):
+def settings_of(texts: list[str], option: str, example: str) -> dict[str, str]:
+    """What was said as KEY=VALUE with this option. Raises `BadOption`."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
         if not key or not equals:
-            raise BadOption(f"--conf {text!r}: write KEY=VALUE, such as spark.driver.memory=4g")
-    return {key: value for key, _, value in pairs}
-
-
-def print_facts(facts: dict[str, object]) -> None:
-    """What a job found, a line for each."""
-    print_table(["what", "value"], [[name, value] for name, value in facts.items()])
+            raise BadOption(f"{option} {text!r}: write KEY=VALUE, such as {example}")
+        settings[key] = value
+    return settings

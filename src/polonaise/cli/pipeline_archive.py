@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polonaise.cli import inputs
-from polonaise.cli.archive import Store, Until
+from polonaise.cli.archive import (
+    NewDirectory,
+    NewKey,
+    Nodes,
+    PartitionCount,
+    SameKey,
+    StorageCount,
+    Store,
+    Until,
+    UntilTime,
+    how_to_restore,
+)
 from polonaise.cli.output import print_table, say
-from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark
+from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitions, ReportFile, run_job, run_on_spark
 
 if TYPE_CHECKING:
     from polonaise.pipelines.archive import ArchiveReport
     from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.restore import RestoreReport
 
 
 def archive(
@@ -25,9 +37,7 @@ def archive(
     ] = 256,
     rest: Annotated[bool, typer.Option("--rest", help="Also what does not fill a fragment yet.")] = False,
     until: Until = None,
-    until_time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Up to this time: 2026-01-31T12:00:00Z, or 2h ago as 2h.")
-    ] = None,
+    until_time: UntilTime = None,
     master: Master = None,
     conf: Conf = None,
     as_json: Json = False,
@@ -60,3 +70,39 @@ def _show_archived(report: ArchiveReport) -> None:
         say(f"{name.path} {size:,} bytes")
     columns = ["partition", "asked up to", "archived up to", "fragments", "transactions", "bytes"]
     print_table(columns, [[f"{value:,}" for value in each] for each in report.partitions], right=range(6))
+
+
+def restore(
+    store: Store,
+    directory: NewDirectory,
+    storage: StorageCount = 1,
+    nodes: Nodes = None,
+    partitions: PartitionCount = None,
+    until: Until = None,
+    until_time: UntilTime = None,
+    new_key: NewKey = False,
+    same_key: SameKey = False,
+    as_json: Json = False,
+    report: ReportFile = None,
+) -> None:
+    """Make a log again from its fragments, byte for byte: `polonaise archive restore`, with a report of the run.
+
+    It needs no Spark. The directory is no log before this has ended; killed on the way, run it again.
+    """
+    how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
+
+    def work(progress: Progress) -> RestoreReport:
+        from polonaise.pipelines import restore as job
+
+        return job.restore(store, directory, how, progress=progress)
+
+    run_job("restore", work, _show_restored, Output(as_json, report))
+
+
+def _show_restored(report: RestoreReport) -> None:
+    columns = ["partition", "restored up to", "in the store up to", "batches", "bytes"]
+    rows = [
+        [f"{value:,}" for value in (each.partition, each.last, each.held, each.batches, each.bytes)]
+        for each in report.restored.partitions
+    ]
+    print_table(columns, rows, right=range(5))

@@ -5,9 +5,7 @@ Only DataFrames are used, so it works on any master, Spark Connect's too.
 
 from __future__ import annotations
 
-import importlib
 import pickle
-import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from polonaise.errors import PolonaiseError
+from polonaise.pipelines.faults import translated
 from polonaise.pipelines.progress import Progress
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ Result = TypeVar("Result")
 
 _LOOK_S: Final = 0.25
 """How often Spark is asked how far it is."""
-_ERROR: Final = re.compile(r"^polonaise\.errors\.(\w+): \[\w+\] (.*)$", re.MULTILINE)
 
 
 def run_tasks(
@@ -40,8 +37,8 @@ def run_tasks(
     """The results of `function(item)`, in the order of the items; each call is a task, and `progress` counts them.
 
     Spark calls it again where a task or its machine failed, also beside another call for the same item: it has to
-    leave the same behind however often it runs. What the last attempt raised ends all: a `PolonaiseError` is raised
-    as what it was, others as Spark tells of them. Functions, items and results are pickled.
+    leave the same behind however often it runs. What the last attempt raised ends all: a `PolonaiseError` comes back
+    as what it was, others as `SparkFailed`. Functions, items and results are pickled.
     """
     progress.begin(what, len(items))
     if not items:
@@ -56,8 +53,12 @@ def run_tasks(
         except BaseException:
             _cancel(spark, group)
             raise
+    try:
+        rows = collecting.result()
+    except PySparkException as error:
+        raise translated(error) from error
     progress.done(len(items))
-    return [pickle.loads(row.result) for row in sorted(_raised(collecting.result), key=lambda row: row.place)]
+    return [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.place)]
 
 
 class _Calls:
@@ -82,19 +83,6 @@ def _collected(spark: SparkSession, group: str, frame: Any) -> list[Any]:
     else:
         spark.addTag(group)
     return list(frame.collect())
-
-
-def _raised(call: Callable[[], list[Any]]) -> list[Any]:
-    """The call's result. What of ours went wrong in a task comes back as what it was."""
-    try:
-        return call()
-    except PySparkException as error:
-        found = _ERROR.findall(str(error))
-        if not found:
-            raise
-        name, text = found[-1]
-        kind = getattr(importlib.import_module("polonaise.errors"), name, PolonaiseError)
-        raise kind(text.strip()) from error
 
 
 def _tasks_done(spark: SparkSession, group: str) -> int:

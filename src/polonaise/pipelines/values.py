@@ -116,8 +116,11 @@ def _share(character: str) -> float:
 
 def cut(text: str, size: float, width: float) -> str:
     """A text, with its end left out if it is wider than this."""
-    if width_of(text, size) <= width:
-        return text
-    while text and width_of(text + "…", size) > width:
-        text = text[:-1]
-    return text.rstrip() + "…"
+    room, used, fit = width / size, 0.0, 0
+    for index, character in enumerate(text, start=1):
+        used += _share(character)
+        if used > room:
+            return text[:fit].rstrip() + "…"
+        if used + _share("…") <= room:
+            fit = index
+    return text

@@ -113,7 +113,7 @@ def _upright(chart: Bars, label: str) -> Markup:
     highest: dict[int, tuple[Label, Number]] = {}
     for each in chart.values:
         slot = slots.of(each[0]) if isinstance(each[0], date) else 0
-        if slot not in highest or abs(each[1]) > abs(highest[slot][1]):
+        if slot not in highest or abs(finite(each[1])) > abs(finite(highest[slot][1])):
             highest[slot] = each
     numbers = [finite(value) for _, value in chart.values]
     whole = all(isinstance(value, int) for _, value in chart.values)
@@ -126,10 +126,9 @@ def _upright(chart: Bars, label: str) -> Markup:
     marks = {mark.at: (place, mark) for place, mark in enumerate(chart.marks[:MARKS_MAX], start=1)}
     drawn = [plot.axes(slots.ticks, marked=False)]
     for slot, (name, value) in sorted(highest.items()):
-        drawn.append(
-            _bar(plot.x(slot) - width / 2, plot.y(0), width, plot.y(finite(value)), name, value, name in marks)
-        )
-        top = min(plot.y(finite(value)), plot.y(0))
+        left, zero, end = plot.x(slot) - width / 2, plot.y(0), plot.y(finite(value))
+        top = min(end, zero)
+        drawn.append(_bar(left, top, width, abs(end - zero), (name, value), name in marks))
         if labelled:
             drawn.append(text(write(value), plot.x(slot), top - 6, anchor="middle", class_="value"))
         if name in marks:

@@ -31,9 +31,14 @@ class Mark(NamedTuple):
 class Chart(Protocol):
     """What a page can show as a figure."""
 
-    title: str
-    note: str
-    marks: Sequence[Mark]
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def note(self) -> str: ...
+
+    @property
+    def marks(self) -> Sequence[Mark]: ...
 
     def drawing(self, label: str) -> Markup:
         """The SVG, named by the element with the id `label`; empty when there is nothing to draw."""
@@ -51,6 +56,7 @@ class Chart(Protocol):
 def figure(chart: Chart, identity: str) -> Markup:
     """A chart with all that belongs to it; `identity` is unique on the page."""
     drawing = chart.drawing(identity)
+    nothing = element("p", "Nothing.", class_="nothing")
     shown = [element("li", mark.text) for mark in chart.marks[:MARKS_MAX]]
     notes = ([chart.note] if chart.note else []) + chart.remarks()
     if len(chart.marks) > len(shown):
@@ -58,9 +64,7 @@ def figure(chart: Chart, identity: str) -> Markup:
     return element(
         "figure",
         element("figcaption", chart.title, id=identity),
-        element("div", drawing, class_="scrolls", tabindex=0)
-        if drawing
-        else element("p", "Nothing.", class_="nothing"),
+        element("div", drawing, class_="scrolls") if drawing else nothing,
         element("ol", *shown, class_="marks") if shown and drawing else Markup(),
         *(element("p", note, class_="note") for note in notes),
         element("details", element("summary", "The figures"), chart.table().html()) if drawing else Markup(),

@@ -15,16 +15,16 @@ from polonaise.pipelines.values import Number, cut, finite, number, read, short,
 _SIDE_MAX: Final = 16
 """Rows and columns; smaller cells could not hold a number."""
 _ROW: Final = 30.0
-_DARK: Final = 0.55
-"""From this share of the darkest on, a number is written in the colour of the page."""
+_HEADING_MAX: Final = 150.0
 
 
 @dataclass(frozen=True)
 class Flows:
     """Values by (from, to), none of them negative; pairs that are not there are left empty.
 
-    Rows and columns are in the order of their sums, largest first. Of more than sixteen, the smallest are taken
-    together as `others`. Raises `BadOption` for other values, and for marks at pairs that are not there.
+    Rows and columns are in one order, by what goes out and comes in together, largest first. Of more than sixteen, the
+    smallest are taken together as `others`. Raises `BadOption` for other values, and for marks at pairs that are not
+    there.
     """
 
     title: str
@@ -69,9 +69,12 @@ class _Side:
 
     def __init__(self, values: Mapping[tuple[str, str], Number], side: int) -> None:
         sums: dict[str, float] = {}
+        both: dict[str, float] = {}
         for pair, value in values.items():
             sums[pair[side]] = sums.get(pair[side], 0.0) + finite(value)
-        order = sorted(sums, key=lambda name: -sums[name])
+            for name in pair:
+                both[name] = both.get(name, 0.0) + finite(value)
+        order = sorted(sums, key=lambda name: (-both[name], name))
         kept = order if len(order) <= _SIDE_MAX else order[: _SIDE_MAX - 1]
         self._index = {name: index for index, name in enumerate(kept)}
         self.names = list(kept)
@@ -91,11 +94,13 @@ def _matrix(chart: Flows, label: str) -> Markup:
         at = rows.of(source), columns.of(target)
         cells[at] = cells.get(at, 0.0) + finite(value)
     most = max(cells.values()) or 1.0
-    left = 14 + min(180.0, max(width_of(name, TEXT) for name in [*rows.names, chart.down]))
-    width = min(74.0, (WIDTH - left - 80) / len(columns.names))
-    slanted = max(width_of(name, TEXT) for name in columns.names) > width - 6
-    top = 34 + (min(120.0, max(width_of(name, TEXT) for name in columns.names)) * 0.72 if slanted else 18)
-    drawn = [text(f"{chart.down} ↓   {chart.across} →   {chart.unit}".rstrip(), 0, 12, class_="axis")]
+    left = 14 + min(200.0, max(width_of(name, TEXT) for name in [*rows.names, chart.down]))
+    widest = max(width_of(name, TEXT) for name in columns.names)
+    room = (WIDTH - left - 80) / len(columns.names)
+    slanted = widest + 8 > room
+    width = min(74.0, room) if slanted else min(max(74.0, widest + 8), room)
+    top = 34 + (min(_HEADING_MAX, widest) * 0.72 if slanted else 18)
+    drawn = [text(" · ".join(filter(None, (f"{chart.down} ↓", f"{chart.across} →", chart.unit))), 0, 12, class_="axis")]
     for column, name in enumerate(columns.names):
         drawn.append(_heading(name, left + (column + 0.5) * width, top - 8, slanted, width))
     for row, name in enumerate(rows.names):
@@ -116,10 +121,8 @@ def _matrix(chart: Flows, label: str) -> Markup:
 def _heading(name: str, x: float, y: float, slanted: bool, width: float) -> Markup:
     if not slanted:
         return text(cut(name, TEXT, width), x, y, anchor="middle")
-    shown = cut(name, TEXT, 120)
-    return element(
-        "g", element("title", name), element("text", shown, transform=f"translate({x:.1f} {y:.1f}) rotate(-45)")
-    )
+    shown = element("text", cut(name, TEXT, _HEADING_MAX), transform=f"translate({x:.1f} {y:.1f}) rotate(-45)")
+    return element("g", element("title", name), shown)
 
 
 def _cell(x: float, y: float, width: float, value: float, share: float, about: str) -> Markup:
@@ -128,22 +131,21 @@ def _cell(x: float, y: float, width: float, value: float, share: float, about: s
         element("title", about),
         element("rect", x=x, y=y, width=width - 2, height=_ROW - 2, class_="cell"),
         element("rect", x=x, y=y, width=width - 2, height=_ROW - 2, class_="heat", fill_opacity=share),
-        text(short(value), x + (width - 2) / 2, y + 18, anchor="middle", class_="dark" if share >= _DARK else None),
+        text(short(value), x + (width - 2) / 2, y + 18, anchor="middle"),
     )
 
 
 def _sums(rows: _Side, columns: _Side, left: float, top: float, width: float) -> list[Markup]:
     """What each row and column has in all, at their ends."""
     right, bottom = left + len(columns.names) * width, top + len(rows.names) * _ROW
+    foot = bottom + 19
     drawn = [
         text("in all", right + 8, top - 8, class_="axis"),
-        text("in all", left - 10, bottom + 19, anchor="end", class_="axis"),
+        text("in all", left - 10, foot, anchor="end", class_="axis"),
+        text(short(sum(rows.sums)), right + 8, foot, class_="value"),
     ]
     for row, value in enumerate(rows.sums):
         drawn.append(text(short(value), right + 8, top + row * _ROW + 19, class_="value"))
     for column, value in enumerate(columns.sums):
-        drawn.append(
-            text(short(value), left + (column + 0.5) * width - 1, bottom + 19, anchor="middle", class_="value")
-        )
-    drawn.append(text(short(sum(rows.sums)), right + 8, bottom + 19, class_="value"))
+        drawn.append(text(short(value), left + (column + 0.5) * width - 1, foot, anchor="middle", class_="value"))
     return drawn

@@ -39,7 +39,9 @@ class Series(NamedTuple):
     points: Sequence[tuple[Place, Number | None]]
 
 
-class _Point(NamedTuple):
+class Point(NamedTuple):
+    """Of a line, as places on both axes; `y` is None where there is no value."""
+
     x: float
     y: float | None
 
@@ -99,22 +101,22 @@ class Lines:
         return Table(self.title, (self.across, *(series.name for series in self.series)), rows, note)
 
 
-def _points(series: Series) -> list[_Point]:
-    made = (_Point(place(at), None if value is None else finite(value)) for at, value in series.points)
+def _points(series: Series) -> list[Point]:
+    made = (Point(place(at), None if value is None else finite(value)) for at, value in series.points)
     return sorted(made, key=lambda point: point.x)
 
 
-def _marked(points: dict[str, list[_Point]], mark: Mark) -> _Point | None:
+def _marked(points: dict[str, list[Point]], mark: Mark) -> Point | None:
     """Where on which line a mark is."""
     if not isinstance(mark.at, tuple) or len(mark.at) != 2 or mark.at[0] not in points:
         return None
     name, at = mark.at
     line = [point for point in points[name] if point.y is not None]
     found = bisect.bisect_right(line, place(at), key=lambda point: point.x)
-    return _Point(place(at), line[found - 1].y) if found else None
+    return Point(place(at), line[found - 1].y) if found else None
 
 
-def _drawn(chart: Lines, points: dict[str, list[_Point]], label: str) -> Markup:
+def _drawn(chart: Lines, points: dict[str, list[Point]], label: str) -> Markup:
     named = list(points)[:COLOURS]
     room = 24 + min(_LABEL_MAX, max(width_of(name, TEXT) for name in named))
     plot = _plot(chart, points, room)
@@ -137,7 +139,7 @@ def _drawn(chart: Lines, points: dict[str, list[_Point]], label: str) -> Markup:
     return svg(plot.height, label, _summary(chart, points), *drawn)
 
 
-def _plot(chart: Lines, points: dict[str, list[_Point]], room: float) -> Plot:
+def _plot(chart: Lines, points: dict[str, list[Point]], room: float) -> Plot:
     drawable = [point for line in points.values() for point in line if point.y is not None]
     values = [point.y for point in drawable if point.y is not None]
     low, high = min(values), max(values)
@@ -161,7 +163,7 @@ def _number_ticks(plot: Plot) -> list[Tick]:
     ]
 
 
-def thinned(points: Sequence[_Point], low: float, high: float, columns: int) -> list[_Point]:
+def thinned(points: Sequence[Point], low: float, high: float, columns: int) -> list[Point]:
     """Points of which no more than four are in each of so many columns: the first, the last, and both extremes.
 
     What is drawn is the same to the eye: a column is a pixel wide. Gaps stay.
@@ -169,8 +171,8 @@ def thinned(points: Sequence[_Point], low: float, high: float, columns: int) -> 
     if len(points) <= 2 * columns:
         return list(points)
     width = (high - low) / columns
-    kept: list[_Point] = []
-    column: list[_Point] = []
+    kept: list[Point] = []
+    column: list[Point] = []
 
     def flush() -> None:
         values = sorted(range(len(column)), key=lambda index: column[index].y or 0.0)
@@ -189,11 +191,11 @@ def thinned(points: Sequence[_Point], low: float, high: float, columns: int) -> 
     return kept
 
 
-def _path(plot: Plot, points: Sequence[_Point], stepped: bool) -> str:
+def _path(plot: Plot, points: Sequence[Point], stepped: bool) -> str:
     return " ".join(_strokes(plot, points, stepped))
 
 
-def _strokes(plot: Plot, points: Sequence[_Point], stepped: bool) -> Iterator[str]:
+def _strokes(plot: Plot, points: Sequence[Point], stepped: bool) -> Iterator[str]:
     drawing = False
     for point in points:
         if point.y is None:
@@ -207,7 +209,7 @@ def _strokes(plot: Plot, points: Sequence[_Point], stepped: bool) -> Iterator[st
         drawing = True
 
 
-def _labels(plot: Plot, points: dict[str, list[_Point]]) -> Markup:
+def _labels(plot: Plot, points: dict[str, list[Point]]) -> Markup:
     """The names, each beside the end of its line as near as the others let it."""
     ends = {name: _end(line) for name, line in points.items()}
     wanted = sorted((plot.y(end.y or 0.0), name) for name, end in ends.items() if end is not None)
@@ -228,7 +230,7 @@ def _labels(plot: Plot, points: dict[str, list[_Point]]) -> Markup:
     return joined(*drawn)
 
 
-def _end(line: Sequence[_Point]) -> _Point | None:
+def _end(line: Sequence[Point]) -> Point | None:
     return next((point for point in reversed(line) if point.y is not None), None)
 
 
@@ -245,7 +247,7 @@ def spread(wanted: Sequence[float], top: float, bottom: float) -> list[float]:
     return placed
 
 
-def _summary(chart: Lines, points: dict[str, list[_Point]]) -> str:
+def _summary(chart: Lines, points: dict[str, list[Point]]) -> str:
     said = []
     for name, line in list(points.items())[:COLOURS]:
         values = [point.y for point in line if point.y is not None]
