@@ -32,7 +32,7 @@ def forked(batches: Sequence[Batch], at: int) -> list[Batch]:
     """The same ids from the batch `at` on, with other bodies, as another owner would have written them."""
     kept = list(batches[:at])
     plans = [
-        ([(9, 9, k, 0, b"other", -1, []) for k in range(each.count)], 1, 1, 10**9, False, False)
+        ([(9, 9, k, 0, b"other", -1, []) for k in range(each.count)], 3, 4, 10**9, False, False)
         for each in batches[at:]
     ]
     return kept + batches_of(plans, batches[at].first, kept[-1].crc)
