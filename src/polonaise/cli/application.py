@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from polonaise.cli import pipeline_archive, pipeline_report
+from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
 from polonaise.cli.archive import archive
 from polonaise.cli.log import EXIT_STATUS, log
 from polonaise.cli.pipeline import pipeline
@@ -36,7 +36,13 @@ application.add_typer(archive, name="archive")
 application.add_typer(pipeline, name="pipeline")
 application.add_typer(demo, name="demo")
 
-for job in (pipeline_archive.archive, pipeline_report.report, pipeline_archive.restore):
+for job in (
+    pipeline_archive.archive,
+    pipeline_views.views,
+    pipeline_report.report,
+    pipeline_audit.audit,
+    pipeline_archive.restore,
+):
     pipeline.command(epilog=EXIT_STATUS)(job)
 
 
