@@ -20,7 +20,7 @@ def section(title: str) -> str:
 def test_the_table_of_options_is_that_of_the_code() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", section("Options"), re.MULTILINE)
     assert listed == list(options._READ)
-    assert [name for name in re.findall(r"also as `(\w+)`", section("Options"))] == [
+    assert re.findall(r"also as `(\w+)`", section("Options")) == [
         "startingOffsets", "endingOffsets", "maxOffsetsPerTrigger",
     ]  # fmt: skip
     assert {name.lower() for name in re.findall(r"also as `(\w+)`", section("Options"))} == set(options._KAFKAS)

@@ -181,8 +181,12 @@ def demo_bank(
     generate: Annotated[int, typer.Option(min=1, help="Payments to make up when no file is given.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Seed of the made-up payments.")] = 1,
     tellers: Annotated[int, typer.Option(min=1, max=16, help="Processes that make the payments.")] = 3,
+    output: Annotated[
+        Path,
+        typer.Option(help="Where the archive, the tables and report.html of this day go; replaced if it is there."),
+    ] = Path("bank-demo"),
 ) -> None:
-    """A bank on the log: real processes, one killed on the way, and at the end every balance is checked."""
+    """A bank on the log: real processes, one killed on the way, every balance checked, and a report by Spark."""
     import asyncio
 
     from rich.console import Console
@@ -195,5 +199,5 @@ def demo_bank(
         reason = f": {book.bad_rows[0]}" if book.bad_rows else ""
         raise BadOption(f"{payments} holds no payment that can be used{reason}")
     _end_as_by_control_c()
-    if not asyncio.run(run_bank(book, tellers, Console())):
+    if not asyncio.run(run_bank(book, tellers, Console(), output)):
         raise typer.Exit(1)
