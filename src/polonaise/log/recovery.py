@@ -125,7 +125,7 @@ async def _chain(
             return chain, error.text
         if chain and (header.previous_first != chain[-1].first or header.previous_end != size):
             return chain, f"the file before segment {segment.name(first)} does not end where that begins"
-        if not chain and not _begins(header, slot.trimmed):
+        if not chain and not begins(header, slot.trimmed):
             return chain, f"segment {segment.name(slot.trimmed.first)}, with which the log began, is not there"
         if chain and (limit is None or first <= limit):
             try:
@@ -138,7 +138,7 @@ async def _chain(
     return chain, ""
 
 
-def _begins(header: SegmentHeader, trimmed: Trimmed) -> bool:
+def begins(header: SegmentHeader, trimmed: Trimmed) -> bool:
     """Whether the log begins with this segment: all of it, or what a trim has left."""
     if not trimmed.first:
         return header.previous_first == NO_TRANSACTION and header.previous_end == 0

@@ -159,14 +159,25 @@ class Owner:
                 self.close(error)
                 return
             except (PolonaiseError, TimeoutError) as error:
-                self.refusal = error if isinstance(error, FragmentsAhead) else None
                 self._report(str(error))
+                self._refuse_until_decided(error if isinstance(error, FragmentsAhead) else None)
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
                 continue
             pause_s, patient = self._settings.retry_s_min, False
             reason = await self._write(opened)
             self._report(f"session {opened.value.session} ended: {reason}")
+
+    def _refuse_until_decided(self, error: FragmentsAhead | None) -> None:
+        """Only an operator can help: who asks is told so, and who waits too."""
+        self.refusal = error
+        if error is None:
+            return
+        waiting = self._questions + [entry for entry in self._inbox if isinstance(entry, Question)]
+        self._questions = []
+        self._inbox = deque(entry for entry in self._inbox if not isinstance(entry, Question))
+        for question in waiting:
+            question.expired(error)
 
     def _report(self, what: str) -> None:
         if what != self.waits_for:
