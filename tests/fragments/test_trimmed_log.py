@@ -327,7 +327,7 @@ async def test_nothing_is_appended_while_the_fragments_reach_farther_than_the_re
         with pytest.raises(FragmentsAhead, match=r"reach up to 149.*no more than 99"):
             await log.high_water_mark(0, timeout=10)
         with pytest.raises(DeadlineExceeded, match="fragments_ahead"):
-            await log.ready(0, timeout=2)
+            await log.ready(0, timeout=0.5)
         health = (await log.health(0))["partitions"]["0"]
         assert not health["ready"]
         assert health["waits_for"].startswith("[fragments_ahead]")

@@ -23,7 +23,7 @@ from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
 
 KEY = bytes(range(16))
-SETTINGS = ServerSettings(cache_bytes_max=1, readmit_s_min=0.05, gather_s=0.05)
+SETTINGS = ServerSettings(cache_bytes_max=1, readmit_s_min=0.05, gather_s=0.05, retry_s_max=0.2)
 
 
 class Cluster:
