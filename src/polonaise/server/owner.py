@@ -146,7 +146,7 @@ class Owner:
             try:
                 opening = Opening(
                     self._host, self._coordinator, self._links, self._settings,
-                    partition=self.partition, generation=self.generation, patient=patient, report=self._report,
+                    partition=self.partition, generation=self.generation, patient=patient, report=self._report_progress,
                     known=Known(self.committed, self._last_crc), history=self.history, compare=patient,
                 )  # fmt: skip
                 opened = await opening.run()
@@ -178,6 +178,11 @@ class Owner:
         self._inbox = deque(entry for entry in self._inbox if not isinstance(entry, Question))
         for question in waiting:
             question.expired(error)
+
+    def _report_progress(self, what: str) -> None:
+        """What an attempt to open waits for; while an operator has to act, that stays the news."""
+        if self.refusal is None:
+            self._report(what)
 
     def _report(self, what: str) -> None:
         if what != self.waits_for:

@@ -39,15 +39,20 @@ async def trim(owner: Owner, request: TrimLog) -> LogTrimmed:
         raise NotArchived(
             "this server was started without --fragments: it trims only what it finds in a fragment store itself"
         )
-    covering = await owner.history.covering(partition, before - 1)
+    await _check_archived(owner, owner.history, request)
+    return await _drop(owner, writing, before)
+
+
+async def _check_archived(owner: Owner, history: History, request: TrimLog) -> None:
+    """Raises `NotArchived` unless everything below is there, the same that was verified, and of this log."""
+    covering = await history.covering(owner.partition, request.before - 1)
     if fingerprint(covering) != request.fragments:
         raise NotArchived(
-            f"the fragments that were verified are not those that {owner.history} has for partition {partition}, which "
-            "this server relies upon: name the same store, and try again"
+            f"the fragments that were verified are not those that {history} has for partition {owner.partition}, "
+            "which this server relies upon: name the same store, and try again"
         )
-    if before:
-        await _check_same_log(owner, owner.history, before)
-    return await _drop(owner, writing, before)
+    if request.before:
+        await _check_same_log(owner, history, request.before)
 
 
 async def _check_same_log(owner: Owner, history: History, before: TransactionId) -> None:
