@@ -14,7 +14,7 @@ import pytest
 from trimrig import Cluster, archived, contents, fill, running
 
 import polonaise
-from polonaise.admin.archive import trim
+from polonaise.admin.trimming import trim
 from polonaise.errors import (
     BeyondLog,
     DeadlineExceeded,

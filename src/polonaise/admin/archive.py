@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from polonaise.client.log import Log
-from polonaise.errors import BeyondLog, FragmentDamaged, NotArchived, WrongClusterKey
+from polonaise.errors import FragmentDamaged, WrongClusterKey
 from polonaise.fragments.format import Footer, Writer, batches_in, footer_in, open_fragment
 from polonaise.fragments.protocol.coverage import Coverage, Span, archived_up_to, cover
-from polonaise.fragments.protocol.names import FragmentName, fingerprint, partition_prefix
+from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObjectStore
 from polonaise.terms import PartitionId, TransactionId
 
@@ -23,9 +23,6 @@ FRAGMENT_BYTES: Final = 256 * 1024 * 1024
 """Of batches, before Parquet makes them smaller: as much as a segment holds."""
 _FOOTER_BYTES: Final = 64 * 1024
 """Fetched of a fragment to learn what it is; more than most footers have."""
-
-_TRIM_S_MAX: Final = 300.0
-"""How long one answer to a trim is waited for: the server may have to read a fragment through first."""
 
 
 class Archived(NamedTuple):
@@ -168,7 +165,7 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
             good.append((name, await verified(store, name)))
         except FragmentDamaged as error:
             report.wrong.append(error.text)
-    report.wrong += _contradictions(good)
+    report.wrong += contradictions(good)
     covered = _cover_all([name for name, _ in good])
     report.holes = covered.holes
     report.transactions = sum(piece.span.last - piece.span.first + 1 for piece in covered.pieces)
@@ -180,7 +177,7 @@ def _cover_all(names: Sequence[FragmentName]) -> Coverage:
     return cover(names, Span(0, max((name.last for name in names), default=-1)))
 
 
-def _contradictions(good: Sequence[tuple[FragmentName, Footer]]) -> list[str]:
+def contradictions(good: Sequence[tuple[FragmentName, Footer]]) -> list[str]:
     """Fragments of another cluster than the first one, or that go on from another batch than the one before them."""
     wrong: list[str] = []
     ends = {footer.last: footer.last_crc for _, footer in good}
@@ -190,55 +187,3 @@ def _contradictions(good: Sequence[tuple[FragmentName, Footer]]) -> list[str]:
         elif ends.get(footer.first - 1, footer.previous_crc) != footer.previous_crc:
             wrong.append(f"{name.path} goes on from another batch than the one that ends at {footer.first - 1}")
     return wrong
-
-
-# ------------------------------------------------------------------ trimming
-
-
-async def trim(
-    log: Log,
-    store: ObjectStore,
-    partition: PartitionId,
-    *,
-    before: TransactionId | None = None,
-    timeout: float | None = None,
-) -> TransactionId:
-    """Have the storage nodes drop what lies below `before` (or all that is archived), in whole segments, for good.
-
-    Every fragment that is relied upon from then on is verified first: its digest, each of its batches, and that they
-    go on from each other. The server finds for itself that its own store has these, and each storage node keeps what
-    it does not know to be committed. Returns the first id that all storage nodes still hold; may be broken off, and
-    done again, at any time.
-
-    Raises `NotArchived` for what no fragment holds, or where the server relies upon another store; `FragmentDamaged`,
-    `WrongClusterKey`, `BeyondLog`, and what reading and the store raise.
-    """
-    committed = await log.high_water_mark(partition, timeout=timeout)
-    fragments = await fragments_of(store, partition)
-    reached = archived_up_to(fragments)
-    if reached < 0 or (before is not None and before > reached + 1):
-        raise NotArchived(
-            f"partition {partition} is archived up to {reached} in {store}; nothing that is not archived is trimmed: "
-            "run polonaise archive run first"
-        )
-    if before is not None and before > committed:
-        raise BeyondLog(f"partition {partition} is committed up to {committed}: name no more than that")
-    wanted = min(reached + 1, committed) if before is None else before
-    names = [piece.fragment for piece in cover(fragments, Span(0, wanted - 1)).pieces]
-    await _check_all(log, store, names)
-    while True:
-        first, done = await log.trim(partition, wanted, fingerprint(names), timeout=timeout or _TRIM_S_MAX)
-        if done:
-            return first
-
-
-async def _check_all(log: Log, store: ObjectStore, names: Sequence[FragmentName]) -> None:
-    """Read these fragments through. Raises `FragmentDamaged`, `WrongClusterKey`."""
-    good: list[tuple[FragmentName, Footer]] = []
-    for name in names:
-        good.append((name, await verified(store, name)))
-        if good[-1][1].cluster_key != log.cluster_key:
-            raise WrongClusterKey(f"{name.path} in {store} is of another cluster: name the store of this log")
-    wrong = _contradictions(good)
-    if wrong:
-        raise FragmentDamaged("; ".join(wrong))

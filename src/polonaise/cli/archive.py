@@ -66,15 +66,14 @@ def trim(
 
     It is read through the servers from the fragments then, so they must know the store (server run --fragments).
     """
-    from polonaise.admin import archive as archives
-    from polonaise.admin import logs
+    from polonaise.admin import logs, trimming
     from polonaise.fragments.store import open_store
 
     opened = open_store(store)
 
     async def work(log: Log) -> None:
         for number in logs.partitions_named(partition, log.partition_count):
-            first = await archives.trim(log, opened, number, before=before)
+            first = await trimming.trim(log, opened, number, before=before)
             if as_json:
                 say_json({"partition": number, "first": first}, now=True)
             else:

@@ -295,7 +295,7 @@ class Log(Connected):
     ) -> tuple[TransactionId, bool]:
         """Have the storage nodes drop, for good, some of what lies below `before`; ask again until it is done.
 
-        For `polonaise.admin.archive.trim`, which verifies the archive first: `fragments` is the fingerprint of the
+        For `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of the
         fragments that were verified. Returns the first id that all storage nodes of the session still hold, and
         whether nothing is left to be dropped. Raises `NotArchived` when the server does not find the same, `BeyondLog`
         when `before` is not committed, `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).

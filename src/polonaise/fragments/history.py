@@ -28,13 +28,8 @@ from polonaise.errors import (
     UnsupportedFormat,
     WrongClusterKey,
 )
-from polonaise.fragments.format import (
-    first_of_group,
-    group_batches,
-    last_time_us_of_group,
-    open_fragment,
-    parts_for_group,
-)
+from polonaise.fragments.format import open_fragment
+from polonaise.fragments.groups import first_of_group, group_batches, last_time_us_of_group, parts_for_group
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObjectStore, open_store

@@ -11,7 +11,8 @@ import enum
 import random
 from typing import TYPE_CHECKING
 
-from polonaise.admin.archive import archive, trim
+from polonaise.admin.archive import archive
+from polonaise.admin.trimming import trim
 from polonaise.client.log import Log
 from polonaise.errors import PolonaiseError
 from polonaise.fragments.history import FragmentHistory, HistorySettings
