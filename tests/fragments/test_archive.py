@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 import polonaise
-from polonaise.admin import archive as archives
-from polonaise.admin.archive import Archived, archive, verify
-from polonaise.errors import FragmentDamaged, WrongClusterKey
+from polonaise.admin.archive import archive, verify
+from polonaise.errors import BeyondLog, FragmentDamaged, WrongClusterKey
 from polonaise.fragments.format import batches_in
+from polonaise.fragments.objects import Archived, partitions_in, verified, write_fragments
+from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName
+from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store
+from polonaise.log.batch import Batch
 
 Log = polonaise.Log
 
@@ -86,14 +89,58 @@ async def test_several_at_once_write_the_same(log: Log, store: ObstoreStore) -> 
     assert len(await store.list()) == len(written[0])
 
 
-async def test_fragments_of_different_sizes_overlap_and_contradict_nothing(log: Log, store: ObstoreStore) -> None:
+async def test_a_hole_is_filled_and_nothing_is_written_twice(log: Log, store: ObstoreStore) -> None:
     await fill(log, 200)
     small = await archived(log, store, fragment_bytes=2_000, rest=True)
     await store.delete(small[1].fragment.path)
-    large = await archived(log, store, fragment_bytes=5_000, rest=True)
-    assert large[0].fragment.first == small[1].fragment.first
+    await store.delete(small[2].fragment.path)
+    await fill(log, 10)
+    (filled,) = await archived(log, store)
+    assert (filled.fragment.first, filled.fragment.last) == (small[1].fragment.first, small[2].fragment.last)
     report = await verify(store, 0)
     assert (report.transactions, report.last, report.holes, report.wrong) == (200, 199, (), [])
+
+
+async def test_fragments_of_different_sizes_overlap_and_contradict_nothing(
+    log: Log, store: ObstoreStore, tmp_path: Path
+) -> None:
+    await fill(log, 200)
+    other = open_store(str(tmp_path / "other"))
+    await archived(log, store, fragment_bytes=2_000, rest=True)
+    for each in await archived(log, other, fragment_bytes=5_000, rest=True):
+        await store.put_if_absent(each.fragment.path, await other.get(each.fragment.path))
+    report = await verify(store, 0)
+    assert (report.transactions, report.last, report.holes, report.wrong) == (200, 199, (), [])
+
+
+async def test_an_archive_up_to_an_id_holds_that_and_nothing_above(log: Log, store: ObstoreStore) -> None:
+    await fill(log, 200)
+    ends = [Batch.parse(raw).last for raw in await in_log(log)]
+    whole, within = ends[5], ends[9] - 1
+    (written,) = await archived(log, store, until=whole)
+    assert (written.fragment.first, written.fragment.last) == (0, whole)
+    assert await archived(log, store, until=whole) == []
+    (more,) = await archived(log, store, until=within)
+    assert (more.fragment.first, more.fragment.last) == (whole + 1, ends[8])
+    with pytest.raises(BeyondLog, match="up to 200"):
+        await archived(log, store, until=200)
+
+
+async def test_spans_that_were_planned_by_ids_are_written_each_by_itself(log: Log, store: ObstoreStore) -> None:
+    """As the tasks of a Spark job do: spans cut through batches, and each batch is one task's."""
+    await fill(log, 200)
+    batches = [Batch.parse(raw) for raw in await in_log(log)]
+
+    async def given(span: Span) -> AsyncIterator[Batch]:
+        for batch in batches:
+            if belongs(batch, span, 199):
+                yield batch
+
+    for span in reversed(spans_to_write([], 199, ids_max=7)):
+        assert len([each async for each in write_fragments(store, log.cluster_key, given(span))]) <= 1
+    report = await verify(store, 0)
+    assert (report.transactions, report.holes, report.wrong) == (200, (), [])
+    assert report.fragments > 10
 
 
 async def test_a_lost_fragment_is_a_hole_that_is_named(log: Log, store: ObstoreStore) -> None:
@@ -117,7 +164,7 @@ async def test_a_flipped_bit_is_found_and_the_fragment_named(log: Log, store: Ob
     assert len(report.wrong) == 1
     assert name.path in report.wrong[0]
     with pytest.raises(FragmentDamaged, match=name.digest):
-        await archives.verified(store, name)
+        await verified(store, name)
 
 
 async def test_a_fragment_under_another_name_is_found(log: Log, store: ObstoreStore) -> None:
@@ -144,7 +191,7 @@ async def test_other_things_in_the_store_do_not_matter(log: Log, store: ObstoreS
     await store.put_if_absent("0/readme.txt", b"")
     await fill(log, 30)
     assert len(await archived(log, store, rest=True)) == 1
-    assert await archives.partitions_in(store) == [0]
+    assert await partitions_in(store) == [0]
 
 
 # ------------------------------------------------------------------ the command
@@ -167,6 +214,10 @@ def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     assert polonaise_says("archive", "run", address, store, "--rest").stdout == ""
     well = polonaise_says("archive", "verify", store)
     assert (well.returncode, "well" in well.stdout) == (0, True)
+    assert polonaise_says("archive", "run", address, store, "--until", "0=0").stdout == ""
+    for until, said in (("1=0", "name each"), ("0", "no partition with an id"), ("0=1", "[beyond_log]")):
+        refused = polonaise_says("archive", "run", address, store, "--until", until)
+        assert (refused.returncode, said in refused.stderr) == (1, True), refused.stderr
     (store / told["path"]).write_bytes(b"PAR1")
     ill = polonaise_says("archive", "verify", store, "--json")
     assert ill.returncode == 1

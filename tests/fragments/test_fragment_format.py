@@ -2,66 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from fragmentrig import KEY, PLAN, batches_of, fragment_of, made
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.errors import BatchDamaged, FragmentDamaged, UnsupportedFormat, WrongClusterKey
 from polonaise.fragments import format as fragments
-from polonaise.fragments.format import SCHEMA, Footer, Writer, batches_in, footer_in, open_fragment
-from polonaise.log import registers
-from polonaise.log.batch import Batch, Columns, seal
-
-KEY = bytes(range(16))
-
-transactions = st.tuples(
-    st.integers(-(2**31), 2**31 - 1),
-    st.integers(0, 2**31 - 1),
-    st.integers(-(2**63), 2**63 - 1),
-    st.integers(-(2**31), 2**31 - 1),
-    st.binary(max_size=30),
-    st.integers(-1, 2**63 - 1),
-    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(1, 3)), max_size=3),
+from polonaise.fragments.arrow import SCHEMA
+from polonaise.fragments.format import (
+    CRC_KEY,
+    NO_CRC,
+    Footer,
+    Writer,
+    batches_in,
+    footer_in,
+    open_fragment,
+    seal_footer,
 )
-made = st.tuples(
-    st.lists(transactions, min_size=1, max_size=6),
-    st.integers(1, 2**62),
-    st.integers(0, 2**31 - 1),
-    st.integers(0, 2**52),
-    st.booleans(),
-    st.booleans(),
-)
-
-
-def batches_of(plans: Sequence[Any], first: int = 0, crc: int = 0) -> list[Batch]:
-    batches = []
-    for rows, session, generation, time_us, evidence, changes in plans:
-        columns = Columns()
-        for client, its_generation, sequence, header, data, mark, locks in rows:
-            columns.add(client, its_generation, sequence, header, data, client_high_water_mark=mark, locks=locks)
-        changed = registers.encode([(b"key", b"%d" % session)]) if changes else b""
-        raw = seal(
-            columns, partition=7, first=first, session=session, generation=generation, commit_time_us=time_us,
-            previous_crc=crc, registers=changed, evidence=evidence,
-        )  # fmt: skip
-        batches.append(Batch.parse(raw))
-        first, crc = batches[-1].last + 1, batches[-1].crc
-    return batches
-
-
-def fragment_of(batches: Sequence[Batch]) -> tuple[Footer, bytes]:
-    writer = Writer(KEY)
-    for batch in batches:
-        writer.add(batch)
-    footer, data = writer.finish()
-    return footer, data.to_pybytes()
-
-
-PLAN = [([(1, 2, 3, 4, b"a", 0, [(5, 1)]), (1, 2, 4, 4, b"bc", 1, [])], 9, 8, 1_000_000, True, True)] * 3
 
 
 @given(st.lists(made, min_size=1, max_size=5), st.integers(0, 2**40), st.integers(0, 2**32 - 1))
@@ -128,11 +89,13 @@ def rewritten(raw: bytes, change: Any, metadata: dict[bytes, bytes] | None = Non
 
     table = change(pq.read_table(pa.BufferReader(raw)))
     sink = pa.BufferOutputStream()
-    kept = {**pq.ParquetFile(pa.BufferReader(raw)).metadata.metadata, **(metadata or {})}
+    kept = {**pq.ParquetFile(pa.BufferReader(raw)).metadata.metadata, **(metadata or {}), CRC_KEY: NO_CRC}
     with pq.ParquetWriter(sink, table.schema) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(kept)
-    return sink.getvalue().to_pybytes()
+    written = bytearray(sink.getvalue())
+    seal_footer(written)
+    return bytes(written)
 
 
 def with_column(name: str, value: Any) -> Any:
@@ -194,7 +157,7 @@ def test_a_parquet_file_of_somebody_else_is_no_fragment(tmp_path: Any) -> None:
     import pyarrow as pa
 
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(FragmentDamaged, match="says nothing of a log"):
+    with pytest.raises(FragmentDamaged, match="no checksum of ours"):
         open_fragment(tmp_path / "other.parquet")
 
 

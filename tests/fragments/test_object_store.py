@@ -3,16 +3,77 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
 from polonaise.errors import AccessDenied, BadOption, NotFound, StoreUnavailable
+from polonaise.fragments.ranges import RangeFile
 from polonaise.fragments.store import ObstoreStore, open_store
 
 
-@pytest.fixture(params=["directory", "memory"])
+class S3:
+    """An S3 server in this process, reached as any other: by URL and the environment's credentials."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        host, port = server.get_host_and_port()
+        self._url = f"http://{host}:{port}"
+
+    def environment(self, key: str = "anybody") -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT": self._url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": key,
+            "AWS_SECRET_ACCESS_KEY": "secret",
+        }
+
+    def make_bucket(self, name: str) -> None:
+        self._ask("PUT", f"/{name}")
+
+    def reset(self) -> None:
+        self._ask("POST", "/moto-api/reset")
+
+    def demand_credentials(self, after: int) -> None:
+        """After so many requests each must come from somebody whom the server knows; there is nobody."""
+        self._ask("POST", "/moto-api/reset-auth", str(after).encode())
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> None:
+        headers = {"Content-Type": "text/plain"}
+        with urlopen(Request(self._url + path, method=method, data=body, headers=headers), timeout=30):
+            pass
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[S3]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield S3(server)
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    s3_server.make_bucket("bucket")
+    yield s3_server
+    s3_server.demand_credentials(10**9)
+    s3_server.reset()
+
+
+@pytest.fixture(params=["directory", "memory", pytest.param("s3", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObstoreStore:
+    if request.param == "s3":
+        request.getfixturevalue("s3")
+        return open_store("s3://bucket/some/prefix")
     return open_store("memory:///" if request.param == "memory" else str(tmp_path / "store"))
 
 
@@ -20,6 +81,12 @@ async def test_what_is_put_is_got_whole_and_in_parts(store: ObstoreStore) -> Non
     assert await store.put_if_absent("0/a", b"abcdef")
     assert await store.get("0/a") == b"abcdef"
     assert await store.get_range("0/a", 2, 3) == b"cde"
+    source = store.source("0/a", 6)
+    if isinstance(source, RangeFile):
+        with source:
+            assert source.read() == b"abcdef"
+    else:
+        assert Path(source).read_bytes() == b"abcdef"
 
 
 async def test_an_empty_object_is_an_object(store: ObstoreStore) -> None:
@@ -92,3 +159,37 @@ async def test_a_directory_that_has_gone_or_become_a_file(tmp_path: Path) -> Non
     (tmp_path / "store").write_text("")
     with pytest.raises((StoreUnavailable, AccessDenied)):
         await store.put_if_absent("0/a", b"a")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+async def test_a_directory_without_permission(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    (tmp_path / "store").chmod(0o500)
+    with pytest.raises(AccessDenied, match="let this user"):
+        await store.put_if_absent("0/a", b"a")
+
+
+@pytest.mark.slow
+async def test_a_bucket_without_permission(s3: S3) -> None:
+    store = open_store("s3://bucket/some/prefix")
+    await store.put_if_absent("0/a", b"a")
+    s3.demand_credentials(0)
+    for refused in (
+        store.put_if_absent("0/b", b"b"),
+        store.get("0/a"),
+        store.get_range("0/a", 0, 1),
+        store.list(),
+        store.delete("0/a"),
+    ):
+        with pytest.raises(AccessDenied, match="s3://bucket/some/prefix refuses"):
+            await refused
+    s3.demand_credentials(10**9)
+    assert [each.path for each in await store.list()] == ["0/a"]
+
+
+@pytest.mark.slow
+async def test_a_bucket_that_is_not_there(s3: S3) -> None:
+    store = open_store("s3://elsewhere/some/prefix")
+    for missing in (store.put_if_absent("0/a", b"a"), store.list()):
+        with pytest.raises(NotFound, match="s3://elsewhere/some/prefix is not there"):
+            await missing

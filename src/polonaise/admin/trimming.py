@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from polonaise.admin.archive import contradictions, fragments_of, verified
 from polonaise.client.log import Log
 from polonaise.errors import BeyondLog, FragmentDamaged, NotArchived, WrongClusterKey
 from polonaise.fragments.format import Footer
+from polonaise.fragments.objects import contradictions, fragments_of, verified
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, fingerprint
 from polonaise.fragments.store import ObjectStore

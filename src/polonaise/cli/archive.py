@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polonaise.cli import inputs
 from polonaise.cli.log import EXIT_STATUS, Json, with_log
-from polonaise.cli.output import judge, print_table, say, say_json
+from polonaise.cli.output import judge, print_table, say, say_json, tidy
+from polonaise.client.protocol.arguments import partitions_named
+from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
+    from polonaise.admin.restore import HowToRestore, RestoredPartition
     from polonaise.client.log import Log
 
 archive = typer.Typer(
     help="Keep a log's history as Parquet files in an object store.", no_args_is_help=True, epilog=EXIT_STATUS
 )
 
+Until = Annotated[
+    list[str] | None, typer.Option(metavar="PARTITION=ID,…", help="Up to these ids, one of each partition: 0=100,1=57.")
+]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="A directory, or s3://…, gs://…, az://….")]
+NewDirectory = Annotated[str, typer.Argument(help="New or empty: what the log is made in.")]
+StorageCount = Annotated[int, typer.Option(min=1, max=7, help="Storage directories of an embedded log.")]
+Nodes = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,C", help="A cluster instead, whose storage nodes will listen at these addresses."),
+]
+PartitionCount = Annotated[
+    int | None, typer.Option(min=1, help="How many; the last with fragments is the last one, unless said.")
+]
+UntilTime = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Nothing committed later: 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 3d."),
+]
+NewKey = Annotated[bool, typer.Option("--new-key", help="Make it a log of its own, beside the one archived.")]
+SameKey = Annotated[
+    bool, typer.Option("--same-key", help="Go on as the one archived, also where something is left out.")
+]
 
 
 @archive.command(epilog=EXIT_STATUS)
@@ -27,21 +53,34 @@ def run(
     partition: Annotated[str, typer.Option("--partition", "-p", help="all, 3, or 0-6,9.")] = "all",
     fragment_mib: Annotated[int, typer.Option(min=1, max=1024, help="A fragment holds so much of the log.")] = 256,
     rest: Annotated[bool, typer.Option("--rest", help="Also what does not fill a fragment yet.")] = False,
+    until: Until = None,
     as_json: Json = False,
 ) -> None:
     """Write what is committed and not archived yet; prints each fragment once it is stored and verified.
 
+    With --until all up to these ids and nothing above them, so that the partitions are as they were together.
+
     May be killed, and run again, at any time, also by several at once: nothing is archived twice that is not the same.
     """
     from polonaise.admin import archive as archives
-    from polonaise.admin import logs
     from polonaise.fragments.store import open_store
 
     opened = open_store(store)
+    ends = None if until is None else inputs.ids_of(until)
 
     async def work(log: Log) -> None:
-        for number in logs.partitions_named(partition, log.partition_count):
-            writing = archives.archive(log, opened, number, fragment_bytes=fragment_mib * 1024 * 1024, rest=rest)
+        numbers = partitions_named(partition, log.partition_count)
+        if ends is not None and set(ends) != set(numbers):
+            raise BadOption(f"--until names partitions {_listed(ends)}, and {_listed(numbers)} are archived: name each")
+        for number in numbers:
+            writing = archives.archive(
+                log,
+                opened,
+                number,
+                fragment_bytes=fragment_mib * 1024 * 1024,
+                rest=rest,
+                until=None if ends is None else ends[number],
+            )
             async with aclosing(writing) as written:
                 async for name, size in written:
                     if as_json:
@@ -66,13 +105,13 @@ def trim(
 
     It is read through the servers from the fragments then, so they must know the store (server run --fragments).
     """
-    from polonaise.admin import logs, trimming
+    from polonaise.admin import trimming
     from polonaise.fragments.store import open_store
 
     opened = open_store(store)
 
     async def work(log: Log) -> None:
-        for number in logs.partitions_named(partition, log.partition_count):
+        for number in partitions_named(partition, log.partition_count):
             first = await trimming.trim(log, opened, number, before=before)
             if as_json:
                 say_json({"partition": number, "first": first}, now=True)
@@ -86,12 +125,13 @@ def trim(
 def verify(store: Store, as_json: Json = False) -> None:
     """Is every fragment as it was written, and is anything missing between them? Exit status 1 if it is not well."""
     from polonaise.admin import archive as archives
+    from polonaise.fragments.objects import partitions_in
     from polonaise.fragments.store import open_store
 
     opened = open_store(store)
 
     async def work() -> bool:
-        reports = [await archives.verify(opened, number) for number in await archives.partitions_in(opened)]
+        reports = [await archives.verify(opened, number) for number in await partitions_in(opened)]
         rows = []
         for report in reports:
             fields = {
@@ -111,3 +151,68 @@ def verify(store: Store, as_json: Json = False) -> None:
         return not any(report.troubles for report in reports)
 
     judge(work())
+
+
+@archive.command(epilog=EXIT_STATUS)
+def restore(
+    store: Store,
+    directory: NewDirectory,
+    storage: StorageCount = 1,
+    nodes: Nodes = None,
+    partitions: PartitionCount = None,
+    until: Until = None,
+    until_time: UntilTime = None,
+    new_key: NewKey = False,
+    same_key: SameKey = False,
+    as_json: Json = False,
+) -> None:
+    """Make a log again from its fragments, byte for byte; prints how far each partition is.
+
+    Whole batches: of one that goes beyond --until, nothing. The directory is no log before this has ended; killed on
+    the way, run it again. An embedded log is opened as embedded:DIRECTORY; with --nodes, the directories are those of
+    `polonaise storage run` and the coordinator is file:DIRECTORY/coordinator.
+    """
+    from polonaise.admin import restore as restores
+    from polonaise.fragments.store import open_store
+
+    how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
+
+    def tell(done: RestoredPartition) -> None:
+        if as_json:
+            fields = {"partition": done.partition, "last": done.last, "batches": done.batches, "bytes": done.bytes}
+            say_json({**fields, "in_store_up_to": done.held}, now=True)
+        else:
+            left = f", the store holds up to {done.held}" if done.last < done.held else ""
+            say(f"partition {done.partition} up to {done.last}{left}", now=True)
+
+    with tidy():
+        asyncio.run(restores.restore(open_store(store), directory, how, tell))
+
+
+def how_to_restore(
+    storage: int,
+    nodes: str | None,
+    partitions: int | None,
+    until: list[str] | None,
+    until_time: str | None,
+    *,
+    new_key: bool,
+    same_key: bool,
+) -> HowToRestore:
+    """What the options of `restore` say. Raises `BadOption`."""
+    from polonaise.admin.restore import HowToRestore, Key
+
+    if new_key and same_key:
+        raise BadOption("--new-key and --same-key: only one of them can be meant")
+    return HowToRestore(
+        storage=storage,
+        nodes=tuple(nodes.split(",")) if nodes else (),
+        partitions=partitions,
+        until=None if until is None else inputs.ids_of(until),
+        until_time_us=None if until_time is None else round(inputs.time_of(until_time).timestamp() * 1_000_000),
+        key=Key.NEW if new_key else Key.SAME if same_key else None,
+    )
+
+
+def _listed(partitions: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(partitions)))

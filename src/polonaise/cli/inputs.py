@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STANDARD_INPUT: Final = "-"
 _ADDRESS: Final = re.compile(r"[a-z]+:")
 _LOCK: Final = re.compile(r"([^\ud800-\udfff]+):(-?[0-9]{1,19})")
+_PARTITION_ID: Final = re.compile(r"([0-9]{1,10})=(-1|[0-9]{1,19})")
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _SECONDS_MAX: Final = 86_400.0
@@ -106,6 +107,19 @@ def _register(text: str) -> tuple[bytes, bytes]:
     if not equals or not key:
         raise BadOption(f"{text!r} is no register with its value: write KEY=VALUE")
     return bytes_of(key), bytes_of(value)
+
+
+def ids_of(texts: list[str]) -> dict[int, int]:
+    """Ids by partition, written as 0=100,1=57; -1 is before the first one."""
+    ids: dict[int, int] = {}
+    for text in ",".join(texts).split(","):
+        found = _PARTITION_ID.fullmatch(text.strip())
+        if found is None or int(found[2]) >= 2**63 or int(found[1]) >= 2**31:
+            raise BadOption(f"{text!r} is no partition with an id of it: write 0=100, or 0=100,1=57")
+        if int(found[1]) in ids:
+            raise BadOption(f"partition {found[1]} is named twice in {','.join(texts)!r}: say one id of it")
+        ids[int(found[1])] = int(found[2])
+    return ids
 
 
 def time_of(text: str) -> datetime:

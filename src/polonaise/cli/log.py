@@ -22,6 +22,7 @@ from polonaise.cli.output import (
     when,
     while_read,
 )
+from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, NotInitialized
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def append(
     async def do(found: Log) -> None:
         if partition is None and found.partition_count != 1:
             raise BadOption(f"which of {found.partition_count} partitions? Say --partition with one of them")
-        (chosen,) = logs.partitions_named(str(partition or 0), found.partition_count)
+        (chosen,) = partitions_named(str(partition or 0), found.partition_count)
         how = logs.HowToAppend(chosen, header, locks, expectations, changes, high_water_mark, timeout)
         async with aclosing(logs.append(found, bodies, how)) as receipts:
             async for receipt in receipts:
@@ -209,7 +210,7 @@ def high_water_mark(
     from polonaise.admin import logs
 
     async def do(found: Log) -> None:
-        partitions = logs.partitions_named(partition or "all", found.partition_count)
+        partitions = partitions_named(partition or "all", found.partition_count)
         marks = await logs.high_water_marks(found, partitions, timeout)
         if as_json:
             for mark in marks:
@@ -232,7 +233,7 @@ def health(
     from polonaise.admin import logs
 
     async def do(found: Log) -> None:
-        partitions = logs.partitions_named(partition or "all", found.partition_count)
+        partitions = partitions_named(partition or "all", found.partition_count)
         told = await logs.conditions(found, partitions, timeout)
         if as_json:
             for each in told:
@@ -261,10 +262,9 @@ Reading = Callable[["Log", "list[PartitionId]"], "AsyncGenerator[Transaction, No
 def _print_transactions(
     place: str, partition: str | None, reading: Reading, limit: int | None, *, now: bool, as_json: bool
 ) -> None:
-    from polonaise.admin import logs
 
     async def do(found: Log) -> None:
-        partitions = logs.partitions_named(partition, found.partition_count)
+        partitions = partitions_named(partition, found.partition_count)
         left = limit
         if left == 0:
             return

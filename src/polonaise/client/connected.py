@@ -135,6 +135,11 @@ class Connected:
         for partition in self._partitions.values():
             partition.mounting.stop(self._fault)
 
+    @property
+    def failure(self) -> PolonaiseError | None:
+        """Why this client stopped all its work for good, if it did; opening the log anew may help."""
+        return self._fault
+
     async def __aenter__(self) -> Self:
         try:
             await self.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -21,13 +21,14 @@ from polonaise.client.protocol.draft import (
     joined,
     operations,
 )
+from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.reading import BatchReader, first_batch, transactions
 from polonaise.client.receipt import Receipt
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
-from polonaise.client.waiting import check_loop
+from polonaise.client.waiting import check_loop, retrieve
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
     BadOption,
@@ -188,6 +189,28 @@ class Log(Connected):
         asked = operations(expectations, changes) if expectations or changes else ()
         return appends.append(body, header, high_water_mark, held, asked)
 
+    def append_group(
+        self,
+        group: Group,
+        partition: PartitionId | None = None,
+        *,
+        high_water_mark: TransactionId | None = None,
+        expectations: Iterable[Expectation] = (),
+        changes: Iterable[Change] = (),
+    ) -> Receipt:
+        """As `append`, for many transactions that commit as one: several times as fast as a context for each of them.
+
+        Bodies are in the group as they are to be in the log; the client's serializer is not asked. `expectations` and
+        `changes` are the group's. Raises `BodyTooLarge` for a group past `Limits`, `Overloaded` as `append`.
+        """
+        appends = self._appends_of(partition, (group,))
+        if not isinstance(group, Group):
+            raise wrong("group", group, "make it with Group.of(bodies)")
+        group.check(self._settings.limits)
+        if high_water_mark is not None:
+            checked_id("high_water_mark", high_water_mark)
+        return appends.append_group(group, high_water_mark, operations(expectations, changes))
+
     async def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
         """Wait until the partition is mounted and has room for another append.
 
@@ -272,6 +295,35 @@ class Log(Connected):
         Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
         """
         return await self._questions.high_water_mark(self._readable(partition), self._question_s(timeout))
+
+    async def wait_committed(
+        self, above: Mapping[PartitionId, TransactionId], *, timeout: float
+    ) -> dict[PartitionId, TransactionId]:
+        """Wait until something above the id given for it is committed in one of these partitions.
+
+        Returns what is known to be committed in those that answered first; nothing after `timeout` seconds.
+        """
+        wait_s = checked_seconds("timeout", timeout) or 0.0
+        asked = {
+            asyncio.ensure_future(self._committed_above(self._readable(partition), after, wait_s)): partition
+            for partition, after in above.items()
+        }
+        try:
+            done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            found = {asked[task]: task.result() for task in done}
+        finally:
+            for task in asked:
+                task.cancel()
+                task.add_done_callback(retrieve)
+        return {partition: mark for partition, mark in found.items() if mark > above[partition]}
+
+    async def _committed_above(self, partition: PartitionId, after: TransactionId, wait_s: float) -> TransactionId:
+        question = Read(
+            first=checked_id("id", after) + 1, bytes_max=1, wait_ms=int(wait_s * 1000), with_data=0, after_time_us=0
+        )
+        timeout = wait_s + self._settings.question_s_max
+        answer = await self._questions.ask(partition, question, Batches, timeout, wait_s=wait_s)
+        return answer.committed
 
     async def register(
         self, key: bytes, partition: PartitionId | None = None, *, timeout: float | None = None

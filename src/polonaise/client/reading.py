@@ -1,13 +1,15 @@
-"""Reading a partition from a given id, without a view: one answer is consumed while the next is on its way."""
+"""Reading a partition from a given id, without a view: one answer is consumed while the next are on their way."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from polonaise.client.asking import Questions
+from polonaise.client.protocol.ahead import Ahead
+from polonaise.client.protocol.arguments import INT64_MAX
 from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
@@ -18,6 +20,15 @@ from polonaise.wire.messages import Batches, Read
 
 if TYPE_CHECKING:
     from typing import Self
+
+
+class _Asked(NamedTuple):
+    """A part of the range whose answer is on its way."""
+
+    first: TransactionId
+    last: TransactionId
+    """What is wanted of the answer; it may hold more, or less."""
+    coming: asyncio.Task[Batches]
 
 
 class BatchReader:
@@ -56,8 +67,10 @@ class BatchReader:
         self._end_known = False
         self._fruitless_s: float | None = None
         """Since when answers bring nothing, although there is something."""
+        self._ahead: Ahead | None = None
+        """What to ask for while answers are on their way; None while only one can be, for its end is not known."""
         self._batches: deque[Batch] = deque()
-        self._coming: asyncio.Task[Batches] | None = None
+        self._asked: deque[_Asked] = deque()
         self._done = False
 
     def __aiter__(self) -> Self:
@@ -74,39 +87,63 @@ class BatchReader:
         """Stop: what is on its way is not waited for."""
         self._done = True
         self._batches.clear()
-        if self._coming is not None:
-            self._coming.cancel()
-            self._coming = None
+        self._drop_asked()
 
     async def _take_answer(self) -> None:
         if not self._follow and not self._end_known:
             await self._find_end()
             if self._done:
                 return
-        if self._coming is None:
-            self._ask()
-        assert self._coming is not None
-        coming = self._coming
+        self._ask()
+        asked = self._asked[0]
         try:
-            answer = await asyncio.shield(coming)
-        finally:
-            if coming.done():
-                self._coming = None
+            answer = await asyncio.shield(asked.coming)
+        except BaseException:
+            if asked.coming.done():  # its fault, not that of a caller who no longer waits: begin anew from here
+                self._drop_asked()
+            raise
+        self._asked.popleft()
         batches = self._checked(answer)
         if batches:
-            self._first = batches[-1].last + 1
-            self._since_us = 0
-            self._fruitless_s = None
+            self._advance(asked, batches)
         elif not self._follow:
             # By time there may be nothing; by id there is, and whoever answered does not know it (yet).
             self._done = self._since_us > 0 and self._end is not None and answer.committed >= self._end
             if not self._done:
                 await self._rest()
+                self._ask_rest_of(asked)
         if self._end is not None and self._first > self._end:
             self._done = True
-        if not self._done:
+        if self._done:
+            self._drop_asked()
+        else:
             self._ask()
-        self._batches.extend(batches)
+        # An answer is as long as it is, whatever is wanted of it.
+        self._batches.extend(batch for batch in batches if self._end is None or batch.first <= self._end)
+
+    def _advance(self, asked: _Asked, batches: list[Batch]) -> None:
+        """Behind what an answer brought; how much the next ones will bring is known better now."""
+        ids, size = batches[-1].last + 1 - self._first, sum(batch.length for batch in batches)
+        self._first = batches[-1].last + 1
+        self._since_us = 0
+        self._fruitless_s = None
+        if self._ahead is not None:
+            self._ahead.answered(ids, size, whole=self._first > asked.last)
+            self._ask_rest_of(asked)
+        elif self._end_known and self._end is not None:
+            self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
+
+    def _ask_rest_of(self, asked: _Asked) -> None:
+        """What its answer left over of a part comes first; a part that other answers brought already is not needed."""
+        if self._ahead is not None and self._first <= asked.last:
+            self._asked.appendleft(self._ask_for(self._first, asked.last))
+        while self._asked and self._asked[0].last < self._first:
+            self._asked.popleft().coming.cancel()
+
+    def _drop_asked(self) -> None:
+        self._ahead = None
+        while self._asked:
+            self._asked.pop().coming.cancel()
 
     async def _find_end(self) -> None:
         """End at what is committed now. Proved, for whoever answers may have been replaced, or have just begun."""
@@ -133,12 +170,12 @@ class BatchReader:
         """
         done, self._done = self._done, True
         batches = split(answer.payload[0] if answer.payload else b"")
-        for batch in batches:
-            self._check(batch)
+        new = [batch for batch in batches if self._is_new(batch)]
         self._done = done
-        return batches
+        return new
 
-    def _check(self, batch: Batch) -> None:
+    def _is_new(self, batch: Batch) -> bool:
+        """Whether it goes on from the one before; a batch that reaches from one part into the next comes twice."""
         if batch.partition != self._partition:
             raise ProtocolError(f"asked for partition {self._partition} and got {batch.partition}")
         if self._continuity is None:
@@ -146,21 +183,34 @@ class BatchReader:
                 self._continuity = Continuity(batch.first)
             else:
                 self._continuity = Continuity(self._first)
-        self._continuity.follows(batch)
+        return self._continuity.follows(batch)
 
     def _ask(self) -> None:
+        """Have as many answers on their way as can be of use."""
+        if self._ahead is None:
+            if not self._asked:
+                self._asked.append(self._ask_for(self._first, INT64_MAX))
+            return
+        while len(self._asked) < self._settings.reads_ahead:
+            part = self._ahead.next_part()
+            if part is None:
+                return
+            self._asked.append(self._ask_for(*part))
+
+    def _ask_for(self, first: TransactionId, last: TransactionId) -> _Asked:
         wait_s = self._settings.follow_s_max if self._follow else 0.0
         question = Read(
-            first=self._first,
+            first=first,
             bytes_max=self._settings.read_bytes,
             wait_ms=int(wait_s * 1000),
             with_data=int(self._with_data),
             after_time_us=self._since_us,
         )
-        self._coming = asyncio.get_running_loop().create_task(
+        coming = asyncio.get_running_loop().create_task(
             self._questions.ask(self._partition, question, Batches, self._timeout + wait_s, wait_s=wait_s)
         )
-        self._coming.add_done_callback(retrieve)
+        coming.add_done_callback(retrieve)
+        return _Asked(first, last, coming)
 
 
 def first_batch(answer: Batches) -> Batch | None:

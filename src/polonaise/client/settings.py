@@ -54,7 +54,9 @@ class ClientSettings:
     coordinator_s_max: float = 30.0
     """Deadline of one wait for a newer assignment."""
     read_bytes: int = 2 * 1024 * 1024
-    """Bytes per answer of a reader; one more answer is asked for while it is consumed."""
+    """Bytes per answer of a reader."""
+    reads_ahead: int = 3
+    """Answers that a reader of a known range has on their way at once, while one is consumed."""
     follow_s_max: float = 10.0
     """How long a server lets a reader at the end of the log wait for more."""
     fetch_bytes: int = 1024 * 1024

@@ -37,6 +37,7 @@ from polonaise.coordination.directory import (
 )
 from polonaise.coordination.values import (
     Assignment,
+    Beginning,
     ClusterDescription,
     PartitionValue,
     Registration,
@@ -134,13 +135,16 @@ class FileCoordinator:
 
     # -------------------------------------------------------------- the port
 
-    async def initialize(self, description: ClusterDescription) -> None:
-        """Make the cluster. Cut short at any point, it leaves no cluster, and can be done again."""
+    async def initialize(self, description: ClusterDescription, beginning: Beginning | None = None) -> None:
+        """Make the cluster. Cut short at any point, it leaves no cluster, and can be done again.
+
+        With `beginning`, of a log that was restored from elsewhere.
+        """
         self._check_open()
         with _door(f"making {self._directory}", changes=False):
             await self._values.make()
         with _door(f"making a cluster in {self._directory}"):
-            await self._values.alone(CHANGE_LOCK, lambda: self._initialize(description))
+            await self._values.alone(CHANGE_LOCK, lambda: self._initialize(description, beginning or Beginning()))
 
     async def describe(self) -> ClusterDescription:
         self._check_open()
@@ -349,7 +353,7 @@ class FileCoordinator:
 
     # -------------------------------------------------------------- making a cluster
 
-    async def _initialize(self, description: ClusterDescription) -> None:
+    async def _initialize(self, description: ClusterDescription, beginning: Beginning) -> None:
         """The description comes last: without it there is no cluster, and with it the cluster is whole."""
         try:
             await self._describe()
@@ -360,12 +364,13 @@ class FileCoordinator:
         key = description.key
         await self._values.put(_INITIALIZING, seal(_INITIALIZING, key, 0, b"{}"))
         await self._values.sync()
-        value = PartitionValue.initial(description.storage).encode()
+        initial = PartitionValue.initial(description.storage)
         for partition in range(description.partitions):
             name = f"{_PARTITION}{partition}"
-            await self._values.put(name, seal(name, key, 0, value))
-        await self._values.put(_ASSIGNMENT, seal(_ASSIGNMENT, key, 0, Assignment().encode()))
-        await self._values.put(_UNIQUE_ID, seal(_UNIQUE_ID, key, 0, b"{}"))
+            value = beginning.partitions.get(partition, initial)
+            await self._values.put(name, seal(name, key, 0, value.encode()))
+        await self._values.put(_ASSIGNMENT, seal(_ASSIGNMENT, key, 0, beginning.assignment.encode()))
+        await self._values.put(_UNIQUE_ID, seal(_UNIQUE_ID, key, beginning.unique_id, b"{}"))
         await self._values.sync()
         await self._replace(_DESCRIPTION, key, 0, description.encode())
         await self._values.disk.remove(self._values.path(_INITIALIZING))

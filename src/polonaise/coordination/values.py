@@ -132,6 +132,16 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a cluster begins with that takes over a log from elsewhere. What is left out begins with nothing."""
+
+    partitions: Mapping[PartitionId, PartitionValue] = field(default_factory=dict)
+    assignment: Assignment = field(default_factory=Assignment)
+    unique_id: int = 0
+    """Numbers up to this one count as given out."""
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     """A member of the cluster that is alive."""
 

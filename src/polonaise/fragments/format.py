@@ -9,16 +9,21 @@ compression makes little of columns that hardly change.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from polonaise.errors import BatchDamaged, FragmentDamaged, UnsupportedFormat, WrongClusterKey
+from polonaise.errors import BatchDamaged, FragmentDamaged, NotFound, UnsupportedFormat, WrongClusterKey
+from polonaise.fragments.arrow import LOCK, SCHEMA, columns_of
+from polonaise.fragments.ranges import FOOTER_BYTES
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.terms import PartitionId, TransactionId
 
@@ -31,30 +36,11 @@ the finest that they can leave out."""
 _KEY: Final = b"polonaise."
 _NAMES: Final = ("format", "cluster_key", "partition", "first", "last", "previous_crc", "last_crc", "batches")
 
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("transaction_id", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("header", pa.int32(), nullable=False),
-        pa.field("data", pa.binary(), nullable=False),
-        pa.field("crc32", pa.int64(), nullable=False),
-        pa.field("client_id", pa.int32(), nullable=False),
-        pa.field("generation", pa.int32(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("session_id", pa.int64(), nullable=False),
-        pa.field("batch_first", pa.int64(), nullable=False),
-        pa.field("batch_generation", pa.int32(), nullable=False),
-        pa.field("batch_crc32", pa.int64(), nullable=False),
-        pa.field("batch_registers", pa.binary()),
-        pa.field("client_high_water_mark", pa.int64()),
-        pa.field("locks", pa.binary()),
-    ]
-)
-"""What a fragment's columns are. `crc32` is of `data`; `timestamp` the commit time of the batch."""
-
 _TRAILER: Final = struct.Struct("<I4s")
-_LOCK: Final = np.dtype([("hash", "<u8"), ("mode", "u1")])
+CRC_KEY: Final = _KEY + b"footer_crc32"
+NO_CRC: Final = b"00000000"
+_CRC_FIELD: Final = CRC_KEY + b"\x18" + bytes([len(NO_CRC)])
+"""What comes before the CRC in the footer: the key, and how Thrift announces a text of this length."""
 
 
 class Footer(NamedTuple):
@@ -121,7 +107,7 @@ class Writer:
             self._write_pending()
 
     def finish(self) -> tuple[Footer, pa.Buffer]:
-        """The footer and the fragment's bytes. At least one batch must have been added."""
+        """The footer and the fragment's bytes. Raises `BatchDamaged` when no batch was added."""
         first, last = self._first, self._last
         if first is None or last is None:
             raise BatchDamaged("a fragment of no batches")
@@ -129,19 +115,41 @@ class Writer:
         footer = Footer(
             self._cluster_key, first.partition, first.first, last.last, first.previous_crc, last.crc, self._batches
         )
-        self._parquet.add_key_value_metadata(footer.encode())
+        self._parquet.add_key_value_metadata({**footer.encode(), CRC_KEY: NO_CRC})
         self._parquet.close()
-        return footer, self._sink.getvalue()
+        raw = bytearray(self._sink.getvalue())
+        seal_footer(raw)
+        return footer, pa.py_buffer(raw)
 
     def _write_pending(self) -> None:
         if not self._pending:
             return
         if self._parquet is None:
             self._parquet = pq.ParquetWriter(
-                self._sink, SCHEMA, compression="zstd", write_statistics=True, use_dictionary=_DICTIONARIES
+                self._sink,
+                SCHEMA,
+                compression="zstd",
+                write_page_checksum=True,
+                use_dictionary=_DICTIONARIES,
+                write_statistics=_STATISTICS,
             )
-        self._parquet.write_table(table_of(self._pending), row_group_size=self._pending_rows)
+        group = columns_of(self._pending, SCHEMA.names)
+        self._parquet.write_table(pa.Table.from_batches([group]), row_group_size=self._pending_rows)
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+
+def seal_footer(raw: bytearray) -> None:
+    """Write the CRC of a fragment's footer to its place there, over the zeros that it was computed with."""
+    start, place = _footer_start(raw), raw.rfind(_CRC_FIELD) + len(_CRC_FIELD)
+    raw[place : place + len(NO_CRC)] = b"%08x" % crc32(memoryview(raw)[start:])
+
+
+def _footer_start(raw: bytes | bytearray) -> int:
+    """Where the footer begins in bytes that end with it; below 0 when they begin after it."""
+    length, magic = _TRAILER.unpack_from(raw, len(raw) - _TRAILER.size)
+    if magic != b"PAR1":
+        raise FragmentDamaged("not a Parquet file: it ends with something else")
+    return len(raw) - _TRAILER.size - int(length)
 
 
 _DICTIONARIES: Final = [
@@ -149,108 +157,79 @@ _DICTIONARIES: Final = [
     "batch_first", "batch_generation", "batch_crc32",
 ]  # fmt: skip
 """What hardly changes from row to row."""
-
-
-def table_of(batches: Sequence[Batch]) -> pa.Table:
-    """Consecutive batches of one partition as a table of `SCHEMA`, column by column."""
-    counts = np.array([batch.count for batch in batches])
-    total = int(counts.sum())
-
-    def per_batch(values: list[int], kind: str) -> Any:
-        return np.repeat(np.array(values, kind), counts)
-
-    def joined(columns: list[memoryview], kind: str) -> Any:
-        return np.frombuffer(b"".join(columns), kind)
-
-    data = b"".join([batch.data for batch in batches])
-    starts = np.cumsum([0, *(batch.data_bytes for batch in batches)])[:-1]
-    ends = joined([batch.data_ends for batch in batches], "<u4").astype("<i8") + np.repeat(starts, counts)
-    offsets = np.concatenate(([0], ends)).astype("<i4")
-    marks, locks = _evidence_columns(batches)
-    columns = [
-        per_batch([batch.partition for batch in batches], "<i4"),
-        np.arange(batches[0].first, batches[0].first + total, dtype="<i8"),
-        pa.array(per_batch([batch.commit_time_us for batch in batches], "<i8")).cast(SCHEMA.field("timestamp").type),
-        joined([batch.headers for batch in batches], "<i4"),
-        pa.Array.from_buffers(pa.binary(), total, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)]),
-        joined([batch.data_crcs for batch in batches], "<u4").astype("<i8"),
-        joined([batch.client_ids for batch in batches], "<i4"),
-        joined([batch.generations for batch in batches], "<i4"),
-        joined([batch.sequences for batch in batches], "<i8"),
-        per_batch([batch.session for batch in batches], "<i8"),
-        per_batch([batch.first for batch in batches], "<i8"),
-        per_batch([batch.generation for batch in batches], "<i4"),
-        per_batch([batch.crc for batch in batches], "<i8"),
-        _registers_column(batches, counts, total),
-        marks,
-        locks,
-    ]
-    return pa.table([pa.array(column) for column in columns], schema=SCHEMA)
-
-
-def _registers_column(batches: Sequence[Batch], counts: Any, total: int) -> pa.Array:
-    """The register changes of each batch in its first row, null in the others."""
-    if not any(batch.registers_bytes for batch in batches):
-        return pa.nulls(total, pa.binary())
-    rows: list[bytes | None] = [None] * total
-    for batch, row in zip(batches, (np.cumsum(counts) - counts).tolist(), strict=True):
-        if batch.registers_bytes:
-            rows[row] = bytes(batch.registers)
-    return pa.array(rows, pa.binary())
-
-
-def _evidence_columns(batches: Sequence[Batch]) -> tuple[pa.Array, pa.Array]:
-    """Client high-water marks, and locks: hash u64 and mode u8 of each. Null where the log keeps no evidence."""
-    marks: list[pa.Array] = []
-    locks: list[pa.Array] = []
-    for batch in batches:
-        evidence = batch.evidence()
-        if evidence is None:
-            marks.append(pa.nulls(batch.count, pa.int64()))
-            locks.append(pa.nulls(batch.count, pa.binary()))
-            continue
-        marks.append(pa.array(np.frombuffer(evidence.client_high_water_marks, "<i8")))
-        held = np.empty(len(evidence.lock_hashes), _LOCK)
-        held["hash"] = np.frombuffer(evidence.lock_hashes, "<u8")
-        held["mode"] = np.frombuffer(evidence.lock_modes, "u1")
-        ends = np.frombuffer(evidence.lock_ends, "<u4").astype("<i4") * _LOCK.itemsize
-        offsets = np.concatenate((np.zeros(1, "<i4"), ends)).astype("<i4")
-        locks.append(
-            pa.Array.from_buffers(
-                pa.binary(), batch.count, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(held.tobytes())]
-            )
-        )
-    return pa.concat_arrays(marks), pa.concat_arrays(locks)
+_STATISTICS: Final = ["partition", "transaction_id", "timestamp", "header"]
+"""What readers look for; finding the smallest and the largest of a million bodies costs as much as compressing them."""
 
 
 # ------------------------------------------------------------------ reading
 
 
-def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer, Any]:
-    """The footer, and the Parquet file: of bytes, or of a file's path.
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Around what reads a fragment: what the library says of damage, as `FragmentDamaged`; `NotFound` without a file.
 
-    Whoever can compare a fragment's digest with its name does so before: that finds every damage, this only some.
-
-    Raises `FragmentDamaged`, `UnsupportedFormat`, and `WrongClusterKey` for a fragment of another log than this one.
+    What a store says while it is read comes through as it is.
     """
     try:
-        file = pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source)
-        footer = Footer.decode(file.metadata.metadata or {})
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"{what} can't be read: {error}") from error
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise FragmentDamaged(f"not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
+        raise FragmentDamaged(f"{what} can't be read: {(str(error).splitlines() or [''])[0]}") from error
+
+
+def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer, Any]:
+    """The footer, and the Parquet file: of bytes, of a local file's path, or of a file-like object.
+
+    The footer was checked against its CRC; each page will be when it is read. Whoever has all bytes compares their
+    digest with the fragment's name besides.
+
+    Raises `FragmentDamaged`, `UnsupportedFormat`, `NotFound`, and `WrongClusterKey` for a fragment of another log than
+    this one.
+    """
+    with readable("the fragment"):
+        opened = _opened(source)
+        _check_footer(opened)
+        file = pq.ParquetFile(opened, page_checksum_verification=True)
+        footer = Footer.decode(file.metadata.metadata or {})
     if cluster_key is not None and footer.cluster_key != cluster_key:
         raise WrongClusterKey("a fragment of another cluster: check the address of the store")
     return footer, file
 
 
+def _opened(source: Any) -> Any:
+    if isinstance(source, bytes):
+        return pa.BufferReader(source)
+    return pa.memory_map(str(source)) if isinstance(source, str | Path) else pa.PythonFile(source, "r")
+
+
+def _check_footer(file: Any) -> None:
+    """Parquet has checksums for pages and none for the footer, which says where they are and what they mean."""
+    size = file.size()
+    file.seek(max(0, size - FOOTER_BYTES))
+    end = file.read()
+    if len(end) < _TRAILER.size:
+        raise FragmentDamaged(f"{size} bytes are no Parquet file")
+    start = _footer_start(end)
+    if start < 0:
+        file.seek(max(0, size - FOOTER_BYTES + start))
+        end = file.read()
+        start = max(0, _footer_start(end))
+    footer = bytearray(end[start:])
+    place = footer.rfind(_CRC_FIELD) + len(_CRC_FIELD)
+    if place < len(_CRC_FIELD):
+        raise FragmentDamaged("a Parquet file, but no fragment: its footer has no checksum of ours")
+    told = bytes(footer[place : place + len(NO_CRC)])
+    footer[place : place + len(NO_CRC)] = NO_CRC
+    if told != b"%08x" % crc32(footer):
+        raise FragmentDamaged("the CRC of its footer does not fit")
+
+
 def footer_in(end: bytes) -> Footer | None:
     """The footer, of the last bytes of a fragment; None when these do not hold all of it. Raises as `open_fragment`."""
-    if len(end) < _TRAILER.size:
+    if len(end) < _TRAILER.size or _footer_start(end) < 0:
         return None
-    length, magic = _TRAILER.unpack_from(end, len(end) - _TRAILER.size)
-    if magic != b"PAR1":
-        raise FragmentDamaged("not a Parquet file: it ends with something else")
-    return open_fragment(end)[0] if length + _TRAILER.size <= len(end) else None
+    return open_fragment(end)[0]
 
 
 def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]:
@@ -277,13 +256,11 @@ def batches_of_group(
 
 
 def _row_group(file: Any, number: int) -> pa.RecordBatch:
-    try:
+    with readable(f"row group {number}"):
         table = file.read_row_group(number)
         if table.schema.remove_metadata() != SCHEMA:
             raise FragmentDamaged(f"its columns are not those of a fragment: {table.schema.names}")
         (group,) = table.combine_chunks().to_batches()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise FragmentDamaged(f"row group {number} can't be read: {str(error).splitlines()[0]}") from error
     return group
 
 
@@ -316,9 +293,9 @@ def _batches_of(
         evidence = bool(has_evidence[start])
         if evidence:
             first_lock = int(lock_offsets[start])
-            held = np.frombuffer(locks[first_lock : int(lock_offsets[stop])], _LOCK)
+            held = np.frombuffer(locks[first_lock : int(lock_offsets[stop])], LOCK)
             columns.client_high_water_marks.frombytes(marks[start:stop].tobytes())
-            ends = (lock_offsets[start + 1 : stop + 1] - first_lock) // _LOCK.itemsize
+            ends = (lock_offsets[start + 1 : stop + 1] - first_lock) // LOCK.itemsize
             columns.lock_ends.frombytes(ends.astype("<u4").tobytes())
             columns.lock_hashes.frombytes(held["hash"].tobytes())
             columns.lock_modes += held["mode"].tobytes()

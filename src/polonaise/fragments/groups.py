@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from polonaise.errors import FragmentDamaged
-from polonaise.fragments.format import SCHEMA, Footer, batches_of_group
+from polonaise.fragments.arrow import SCHEMA
+from polonaise.fragments.format import Footer, batches_of_group, readable
 from polonaise.terms import TransactionId
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,12 +57,10 @@ def group_batches(source: Any, metadata: Any, number: int) -> list[bytes]:
     Raises `FragmentDamaged` when one can't be made again with the CRC that it had.
     """
     footer = Footer.decode(metadata.metadata or {})
-    try:
+    with readable(f"row group {number}"):
         file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
         crc = footer.previous_crc
         if number:  # each batch carries the CRC of the one before it
             before = file.read_row_group(number - 1, columns=["batch_crc32"], use_threads=False)
             crc = before.column(0)[-1].as_py()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise FragmentDamaged(f"row group {number} can't be read: {str(error).partition(chr(10))[0]}") from error
     return batches_of_group(file, number, footer.partition, first_of_group(metadata, number), crc)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
-from collections.abc import Awaitable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -14,10 +17,14 @@ from obstore import exceptions
 from obstore.store import LocalStore, from_url
 
 from polonaise.errors import AccessDenied, BadOption, NotFound, PolonaiseError, StoreUnavailable
+from polonaise.fragments.ranges import Range, RangeFile
 
 T = TypeVar("T")
 
 _LIST_CHUNK: Final = 1_000
+_DENIED: Final = ("ermission denied", "403 Forbidden", "401 Unauthorized")
+_CALLS_MAX: Final = 16
+"""Under way at a time; others wait."""
 _USAGE: Final = "write a directory's path, or a URL: file:///path, s3://bucket/prefix, gs://…, az://… or memory:///"
 
 
@@ -40,7 +47,7 @@ class ObjectStore(Protocol):
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         """A part of an object that lies within it. Raises `NotFound`."""
 
-    async def list(self, prefix: str = "") -> list[Listed]:
+    async def list(self, prefix: str = "") -> builtins.list[Listed]:
         """The objects below a prefix, which ends with a slash unless it is empty, sorted by name."""
 
     async def delete(self, path: str) -> None:
@@ -48,68 +55,97 @@ class ObjectStore(Protocol):
 
 
 class ObstoreStore:
-    """An object store of those that `obstore` knows. Made by `open_store`."""
+    """An object store of those that `obstore` knows. Made by `open_store`.
+
+    The library's blocking calls in threads of ours, and not its coroutines: these end in threads of the library, and
+    one that still has something to tell when the interpreter exits aborts the process.
+    """
 
     def __init__(self, store: Any, url: str, directory: Path | None = None) -> None:
         self._store = store
         self._url = url
         self._directory = directory
+        self._threads = ThreadPoolExecutor(_CALLS_MAX, "object store")
 
     def __str__(self) -> str:
         return self._url
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
+        def put() -> bool:
+            try:
+                obstore.put(self._store, path, data, mode="create")
+            except exceptions.AlreadyExistsError:
+                return False
+            if self._directory is not None:
+                _make_durable(self._directory, path)
+            return True
+
         try:
-            await self._asked(path, obstore.put_async(self._store, path, data, mode="create"))
-        except _AlreadyThere:
-            return False
-        if self._directory is not None:
-            await asyncio.to_thread(_make_durable, self._directory, path)
-        return True
+            return await self._asked(path, put)
+        except NotFound as error:
+            raise self._absent() from error
 
     async def get(self, path: str) -> bytes:
-        found = await self._asked(path, obstore.get_async(self._store, path))
-        return bytes(await self._asked(path, found.bytes_async()))
+        return await self._asked(path, lambda: bytes(obstore.get(self._store, path).bytes()))
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        part = obstore.get_range_async(self._store, path, start=offset, end=offset + length)
-        return bytes(await self._asked(path, part))
+        def get() -> bytes:
+            return bytes(obstore.get_range(self._store, path, start=offset, end=offset + length))
 
-    async def list(self, prefix: str = "") -> list[Listed]:
-        found: list[Listed] = []
+        return await self._asked(path, get)
+
+    async def list(self, prefix: str = "") -> builtins.list[Listed]:
+        def listed() -> builtins.list[Listed]:
+            chunks = obstore.list(self._store, prefix=prefix or None, chunk_size=_LIST_CHUNK)
+            return sorted(Listed(meta["path"], meta["size"]) for chunk in chunks for meta in chunk)
+
         try:
-            async for chunk in obstore.list(self._store, prefix=prefix or None, chunk_size=_LIST_CHUNK):
-                found += [Listed(meta["path"], meta["size"]) for meta in chunk]
-        except (exceptions.BaseError, OSError) as error:
-            raise self._translated(prefix, error) from error
-        return sorted(found)
+            return await self._asked(prefix, listed)
+        except NotFound as error:
+            raise self._absent() from error
+
+    def _absent(self) -> NotFound:
+        return NotFound(f"{self._url} is not there: make the bucket or directory, or correct the address")
 
     async def delete(self, path: str) -> None:
         try:
-            await self._asked(path, obstore.delete_async(self._store, path))
+            await self._asked(path, lambda: obstore.delete(self._store, path))
         except NotFound:
             return
 
-    async def _asked(self, path: str, call: Awaitable[T]) -> T:
+    def source(self, path: str, size: int) -> str | RangeFile:
+        """An object of this size, for `columns_in` and other readers that block, in threads or without an event loop.
+
+        A file's path where there is a file; else a `RangeFile`, which is closed by whoever asked for it.
+        """
+        if self._directory is not None:
+            return str(self._directory / path)
+        return RangeFile(partial(self._get_ranges, path), size)
+
+    def _get_ranges(self, path: str, ranges: Sequence[Range]) -> builtins.list[bytes]:
+        starts, ends = [each.start for each in ranges], [each.stop for each in ranges]
+        return self._call(
+            path, lambda: [bytes(part) for part in obstore.get_ranges(self._store, path, starts=starts, ends=ends)]
+        )
+
+    async def _asked(self, path: str, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, path, call)
+
+    def _call(self, path: str, call: Callable[[], T]) -> T:
         try:
-            return await call
-        except exceptions.AlreadyExistsError as error:
-            raise _AlreadyThere(path) from error
+            return call()
         except (exceptions.BaseError, OSError) as error:
             raise self._translated(path, error) from error
 
     def _translated(self, path: str, error: Exception) -> PolonaiseError:
         said = str(error).strip().partition("\n")[0]
-        if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
+        # A listing that is refused is no error of its own kind: only the server's answer tells.
+        if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or "404 Not Found" in said:
             return NotFound(f"no object {path!r} in {self._url}")
         denied = exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError
-        if isinstance(error, denied) or "ermission denied" in said:
+        if isinstance(error, denied) or any(each in said for each in _DENIED):
             return AccessDenied(f"{self._url} refuses {path!r}: {said}: let this user read and write there")
         return StoreUnavailable(f"{self._url}, {path!r}: {said}")
-
-
-class _AlreadyThere(Exception):
-    """An object of this name is in the store."""
 
 
 def open_store(url: str) -> ObstoreStore:

@@ -50,9 +50,11 @@ SEGMENT_BATCHES_MAX: Final = 32_768
 """Smaller than elsewhere: who takes over reads what the last segment's index does not cover, all of it when registers
 changed there, and is waited for."""
 
-_MARKER: Final = "polonaise-embedded"
-_UNFINISHED: Final = _MARKER + ".new"
-_COORDINATOR: Final = "coordinator"
+MARKER: Final = "polonaise-embedded"
+RESTORING: Final = "polonaise-restoring"
+"""Lies in a directory into which a log is being restored, until that log is whole."""
+_UNFINISHED: Final = MARKER + ".new"
+COORDINATOR: Final = "coordinator"
 _SOCKETS: Final = "sockets"
 _ADDRESS_BYTES_MAX: Final = 4_096
 _FRAGMENTS: Final = "fragments"
@@ -131,12 +133,21 @@ def _count(address: str, options: dict[str, str], option: str, most: int) -> int
 # ---------------------------------------------------------------------- the directory
 
 
+def storage_names(count: int) -> tuple[str, ...]:
+    """What the storage nodes of a log with so many are called."""
+    return tuple(f"unix:storage-{number}" for number in range(count))
+
+
+def storage_directory(directory: str, number: int) -> str:
+    return posixpath.join(directory, f"storage-{number}")
+
+
 def lock_path(directory: str) -> str:
     return posixpath.join(directory, HOST_LOCK)
 
 
 def coordinator_of(host: Host, directory: str) -> FileCoordinator:
-    return FileCoordinator(host, posixpath.join(directory, _COORDINATOR))
+    return FileCoordinator(host, posixpath.join(directory, COORDINATOR))
 
 
 async def is_log(disk: Disk, directory: str) -> bool:
@@ -148,13 +159,17 @@ async def is_log(disk: Disk, directory: str) -> bool:
         names = await disk.list(directory)
     except NotFound:
         return False
-    if _MARKER in names:
-        file = await disk.open(posixpath.join(directory, _MARKER))
+    if MARKER in names:
+        file = await disk.open(posixpath.join(directory, MARKER))
         try:
             _check_marker(directory, await file.read(0, 256))
         finally:
             await file.close()
         return True
+    if RESTORING in names:
+        raise NotEmbeddedLog(
+            f"a restore into {directory} was not finished: run it again, with the same command, or remove the directory"
+        )
     # Whoever began to make one and died has left no more than this.
     others = sorted(set(names) - {HOST_LOCK, _UNFINISHED})
     if others:
@@ -167,14 +182,14 @@ async def is_log(disk: Disk, directory: str) -> bool:
 
 def is_there(address: str) -> bool:
     """Whether the directory that this address names holds an embedded log, of whatever version. Looks, and blocks."""
-    return os.path.exists(posixpath.join(parse_embedded(address).directory, _MARKER))
+    return os.path.exists(posixpath.join(parse_embedded(address).directory, MARKER))
 
 
 def _check_marker(directory: str, raw: bytes) -> None:
     words = raw.decode("ascii", "replace").split()
-    if len(words) != 2 or words[0] != _MARKER or not words[1].isdigit():
+    if len(words) != 2 or words[0] != MARKER or not words[1].isdigit():
         raise NotEmbeddedLog(
-            f"{directory}/{_MARKER} does not read as this version or any other writes it: nothing was touched; "
+            f"{directory}/{MARKER} does not read as this version or any other writes it: nothing was touched; "
             "restore the directory from a backup, or choose another one"
         )
     if words[1] != str(FORMAT):
@@ -184,9 +199,9 @@ def _check_marker(directory: str, raw: bytes) -> None:
         )
 
 
-async def _make(disk: Disk, directory: str) -> None:
+async def make_log(disk: Disk, directory: str) -> None:
     """Make the directory an embedded log's, durably. With the host's lock held."""
-    await _write_whole(disk, directory, _MARKER, f"{_MARKER} {FORMAT}\n")
+    await _write_whole(disk, directory, MARKER, f"{MARKER} {FORMAT}\n")
 
 
 async def _write_whole(disk: Disk, directory: str, name: str, text: str) -> None:
@@ -306,18 +321,17 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
     """
     directory = address.directory
     if not await is_log(host.disk, directory):
-        await _make(host.disk, directory)
+        await make_log(host.disk, directory)
     fragments = await _settle_fragments(host.disk, address)
     await _clear_sockets(host.disk, directory)
     async with contextlib.AsyncExitStack() as closing:
         coordinator = coordinator_of(host, directory)
         closing.push_async_callback(coordinator.close)
-        names = tuple(f"unix:storage-{number}" for number in range(address.storage or 1))
-        description = await cluster_at(coordinator, names, address.partitions or 1)
+        description = await cluster_at(coordinator, storage_names(address.storage or 1), address.partitions or 1)
         address.check(description)
         for number, name in enumerate(description.storage):
             storage_settings = StorageSettings(
-                directory=posixpath.join(directory, f"storage-{number}"),
+                directory=storage_directory(directory, number),
                 listen=name,
                 cluster_key=description.key,
                 segment_bytes_max=SEGMENT_BYTES_MAX,

@@ -9,9 +9,9 @@ import math
 from reprlib import Repr
 from typing import Any, Final
 
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, UnknownPartition
 from polonaise.log import registers
-from polonaise.terms import LockMode
+from polonaise.terms import LockMode, PartitionId
 
 INT64_MAX: Final = 2**63 - 1
 
@@ -71,3 +71,25 @@ def wrong_lock(name: Any, id: Any, mode: Any) -> BadOption:
     if not -INT64_MAX - 1 <= id <= INT64_MAX:
         return wrong("id", id, "a lock's id has 64 bits, signed: hash what it stands for")
     return wrong("name", name, "a lock's name is text that UTF-8 can encode")
+
+
+def partitions_named(text: str | None, count: int) -> list[PartitionId]:
+    """The partitions that an operator means by `all`, `3` or `0-6,9`; by nothing, the only one there is.
+
+    Raises `BadOption` for what does not read so, `UnknownPartition` beyond the `count` that the cluster has.
+    """
+    if text is None:
+        if count == 1:
+            return [0]
+        raise BadOption(f"which of {count} partitions? Say --partition 0, --partition 0-2,5 or --partition all")
+    if text.strip() == "all":
+        return list(range(count))
+    named: dict[PartitionId, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise BadOption(f"{text!r} names no partitions: write all, 3, or 0-6,9")
+        if int(last or first) >= count:
+            raise UnknownPartition(f"partition {last or first}; this cluster has partitions 0 to {count - 1}")
+        named.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
+    return list(named)

@@ -1,0 +1,86 @@
+"""The directory that a log is restored into: nobody else's, and no log before it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import re
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from polonaise.errors import AlreadyInitialized, BadOption
+from polonaise.host import Disk
+from polonaise.node.embedded import COORDINATOR, HOST_LOCK, MARKER, RESTORING, lock_path
+
+_OURS: Final = re.compile(rf"{RESTORING}|{HOST_LOCK}|{COORDINATOR}|storage-[0-9]+|{MARKER}\.new")
+"""What a restore makes, and so what one that was killed may leave."""
+_DESCRIPTION: Final = "description"
+"""The coordinator's last file: with it there is a cluster."""
+_EMBEDDED: Final = b"embedded"
+_CLUSTER: Final = b"cluster"
+_TEXT: Final = b": such a log is being restored into this directory. It is none before this file is gone.\n"
+
+
+@asynccontextmanager
+async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncGenerator[None, None]:
+    """Hold the directory while a log is made in it; what an unfinished restore left there is removed first.
+
+    `embedded`: the log is an embedded one, and not a cluster with a coordinator that goes by its own files alone.
+
+    From the first change until the block has ended well, a file in it says that it is no log. Raises `BadOption` for a
+    directory that holds anything else, `AlreadyInitialized` for one with a log, and `DirectoryInUse`.
+    """
+    await disk.make_directory(directory)
+    await _check(disk, directory)
+    lock = await disk.lock(lock_path(directory))
+    try:
+        # Somebody may have been faster, and have ended by now.
+        unfinished = await _check(disk, directory)
+        await _mark(disk, directory, _EMBEDDED if embedded else _CLUSTER)
+        for name in unfinished:
+            await asyncio.to_thread(shutil.rmtree, posixpath.join(directory, name))
+        await disk.sync_directory(directory)
+        yield
+        await disk.remove(posixpath.join(directory, RESTORING))
+        await disk.sync_directory(directory)
+    finally:
+        lock.release()
+
+
+async def _check(disk: Disk, directory: str) -> list[str]:
+    """The directories that an unfinished restore has left here. Raises unless a log may be made."""
+    names = set(await disk.list(directory))
+    if MARKER in names or (RESTORING in names and await _is_cluster(disk, directory)):
+        raise AlreadyInitialized(f"{directory} holds a log already: restore into a new or an empty directory")
+    strange = sorted(name for name in names if not _OURS.fullmatch(name))
+    left = sorted(names - {HOST_LOCK, RESTORING, f"{MARKER}.new"})
+    if strange or (left and RESTORING not in names):
+        there = ", ".join((strange or left)[:3])
+        raise BadOption(f"{directory} is not empty (it holds {there}): restore into a new or an empty directory")
+    return left
+
+
+async def _is_cluster(disk: Disk, directory: str) -> bool:
+    """Whether only the end of a restore is missing, and the cluster may be in use already.
+
+    An embedded log can't be: whoever opens one looks for its own file, which comes after the coordinator's.
+    """
+    if not await disk.exists(posixpath.join(directory, COORDINATOR, _DESCRIPTION)):
+        return False
+    file = await disk.open(posixpath.join(directory, RESTORING))
+    try:
+        return not (await file.read(0, len(_EMBEDDED))).startswith(_EMBEDDED)
+    finally:
+        await file.close()
+
+
+async def _mark(disk: Disk, directory: str, kind: bytes) -> None:
+    file = await disk.open(posixpath.join(directory, RESTORING), create=True)
+    try:
+        await file.truncate(0)
+        await file.write(0, [kind, _TEXT], sync=True)
+    finally:
+        await file.close()
+    await disk.sync_directory(directory)

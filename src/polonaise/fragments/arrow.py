@@ -1,0 +1,180 @@
+"""Batches as Arrow columns: the schema of a fragment, and the conversion of those columns that are asked for.
+
+No row is ever an object on the way: a batch is columnar already, so a column of many batches is their columns, joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from polonaise.errors import BadOption
+from polonaise.log.batch import Batch, Evidence
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("transaction_id", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("header", pa.int32(), nullable=False),
+        pa.field("data", pa.binary(), nullable=False),
+        pa.field("crc32", pa.int64(), nullable=False),
+        pa.field("client_id", pa.int32(), nullable=False),
+        pa.field("generation", pa.int32(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("session_id", pa.int64(), nullable=False),
+        pa.field("batch_first", pa.int64(), nullable=False),
+        pa.field("batch_generation", pa.int32(), nullable=False),
+        pa.field("batch_crc32", pa.int64(), nullable=False),
+        pa.field("batch_registers", pa.binary()),
+        pa.field("client_high_water_mark", pa.int64()),
+        pa.field("locks", pa.binary()),
+    ]
+)
+"""What a fragment's columns are. `crc32` is of `data`; `timestamp` the commit time of the batch."""
+
+LOCK: Final = np.dtype([("hash", "<u8"), ("mode", "u1")])
+"""One lock in the column `locks`."""
+_BYTES_MAX: Final = 2**31 - 1
+"""Of bodies in one column: its offsets are 32 bits."""
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """The schema of these columns of `SCHEMA`, in this order.
+
+    Raises `BadOption` for one that is not there, one that is said twice, and none at all.
+    """
+    unknown = [name for name in columns if name not in SCHEMA.names]
+    if unknown or not columns or len(set(columns)) < len(columns):
+        what = f"no column {', '.join(unknown)}" if unknown else f"columns {', '.join(columns) or '(none)'}"
+        raise BadOption(f"{what}: name some of {', '.join(SCHEMA.names)}, each once")
+    return pa.schema([SCHEMA.field(name) for name in columns])
+
+
+def columns_of(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBatch:
+    """The transactions of these batches, in their order, as these columns of `SCHEMA`, and nothing else.
+
+    The batches carry data and were parsed with their CRC, which speaks for all that is copied here. Raises `BadOption`
+    for columns that are not there, and for batches with more than 2 GiB of bodies: convert fewer at a time.
+    """
+    schema = schema_of(columns)
+    if not batches:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    rows = _Rows(batches)
+    return pa.RecordBatch.from_arrays([_MAKERS[name](rows) for name in columns], schema=schema)
+
+
+class _Rows:
+    """Batches, and how their columns become longer ones."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+        self.counts = np.array([batch.count for batch in batches])
+        self.total = int(self.counts.sum())
+
+    def starts(self) -> Any:
+        """In which row each batch begins."""
+        return np.cumsum(self.counts) - self.counts
+
+    def repeated(self, values: list[int], kind: str) -> pa.Array:
+        """One value per batch, in each of its rows."""
+        return pa.array(np.repeat(np.array(values, kind), self.counts))
+
+    def joined(self, columns: list[memoryview], kind: str) -> Any:
+        """One column per batch, one after the other."""
+        return np.frombuffer(b"".join(columns), kind)
+
+
+def _binary(ends: Any, data: bytes, valid: Any = None) -> pa.Array:
+    """Bodies that lie one after the other; `ends` is where each ends in all of them, `valid` where there is one."""
+    offsets = np.zeros(len(ends) + 1, "<i4")
+    offsets[1:] = ends
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(ends), [bits, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _ids(rows: _Rows) -> pa.Array:
+    firsts = np.array([batch.first for batch in rows.batches], "<i8")
+    return pa.array(np.arange(rows.total, dtype="<i8") + np.repeat(firsts - rows.starts(), rows.counts))
+
+
+def _timestamps(rows: _Rows) -> pa.Array:
+    return rows.repeated([batch.commit_time_us for batch in rows.batches], "<i8").view(SCHEMA.field("timestamp").type)
+
+
+def _data(rows: _Rows) -> pa.Array:
+    sizes = np.array([batch.data_bytes for batch in rows.batches])
+    if int(sizes.sum()) > _BYTES_MAX:
+        raise BadOption(f"{sizes.sum()} bytes of bodies do not fit into one column of Arrow: convert fewer batches")
+    ends = rows.joined([batch.data_ends for batch in rows.batches], "<u4")
+    before = np.repeat(np.cumsum(sizes) - sizes, rows.counts)
+    return _binary(ends + before, b"".join([batch.data for batch in rows.batches]))
+
+
+def _registers(rows: _Rows) -> pa.Array:
+    """The register changes of each batch in its first row, null in the others."""
+    sizes = np.array([batch.registers_bytes for batch in rows.batches])
+    if not sizes.any():
+        return pa.nulls(rows.total, pa.binary())
+    first_rows = rows.starts()
+    lengths, valid = np.zeros(rows.total, "<i8"), np.zeros(rows.total, bool)
+    lengths[first_rows], valid[first_rows] = sizes, sizes > 0
+    return _binary(np.cumsum(lengths), b"".join([batch.registers for batch in rows.batches]), valid)
+
+
+def _marks(rows: _Rows) -> pa.Array:
+    """Client high-water marks; null where the log keeps no evidence."""
+    found = [batch.evidence() for batch in rows.batches]
+    if not any(found):
+        return pa.nulls(rows.total, pa.int64())
+    return pa.concat_arrays(
+        [
+            pa.nulls(batch.count, pa.int64())
+            if evidence is None
+            else pa.array(np.frombuffer(evidence.client_high_water_marks, "<i8"))
+            for batch, evidence in zip(rows.batches, found, strict=True)
+        ]
+    )
+
+
+def _locks(rows: _Rows) -> pa.Array:
+    """Hash and mode of each lock; null where the log keeps no evidence."""
+    found = [batch.evidence() for batch in rows.batches]
+    if not any(found):
+        return pa.nulls(rows.total, pa.binary())
+    return pa.concat_arrays(
+        [
+            pa.nulls(batch.count, pa.binary()) if evidence is None else _locks_of(evidence)
+            for batch, evidence in zip(rows.batches, found, strict=True)
+        ]
+    )
+
+
+def _locks_of(evidence: Evidence) -> pa.Array:
+    held = np.empty(len(evidence.lock_hashes), LOCK)
+    held["hash"] = np.frombuffer(evidence.lock_hashes, "<u8")
+    held["mode"] = np.frombuffer(evidence.lock_modes, "u1")
+    return _binary(np.frombuffer(evidence.lock_ends, "<u4").astype("<i8") * LOCK.itemsize, held.tobytes())
+
+
+_MAKERS: Final[dict[str, Callable[[_Rows], Any]]] = {
+    "partition": lambda rows: rows.repeated([batch.partition for batch in rows.batches], "<i4"),
+    "transaction_id": _ids,
+    "timestamp": _timestamps,
+    "header": lambda rows: pa.array(rows.joined([batch.headers for batch in rows.batches], "<i4")),
+    "data": _data,
+    "crc32": lambda rows: pa.array(rows.joined([batch.data_crcs for batch in rows.batches], "<u4").astype("<i8")),
+    "client_id": lambda rows: pa.array(rows.joined([batch.client_ids for batch in rows.batches], "<i4")),
+    "generation": lambda rows: pa.array(rows.joined([batch.generations for batch in rows.batches], "<i4")),
+    "sequence": lambda rows: pa.array(rows.joined([batch.sequences for batch in rows.batches], "<i8")),
+    "session_id": lambda rows: rows.repeated([batch.session for batch in rows.batches], "<i8"),
+    "batch_first": lambda rows: rows.repeated([batch.first for batch in rows.batches], "<i8"),
+    "batch_generation": lambda rows: rows.repeated([batch.generation for batch in rows.batches], "<i4"),
+    "batch_crc32": lambda rows: rows.repeated([batch.crc for batch in rows.batches], "<i8"),
+    "batch_registers": _registers,
+    "client_high_water_mark": _marks,
+    "locks": _locks,
+}

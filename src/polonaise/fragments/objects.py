@@ -1,0 +1,164 @@
+"""Fragments as objects in a store: listed, looked at, written once, and verified.
+
+What takes time, Parquet and digests, is done in other threads than the event loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from typing import Final, NamedTuple
+
+from polonaise.errors import FragmentDamaged
+from polonaise.fragments.format import Footer, Writer, batches_in, footer_in, open_fragment
+from polonaise.fragments.protocol.names import FragmentName, partition_prefix
+from polonaise.fragments.ranges import FOOTER_BYTES
+from polonaise.fragments.store import ObjectStore
+from polonaise.log.batch import Batch
+from polonaise.terms import PartitionId
+
+_log = logging.getLogger(__name__)
+
+FRAGMENT_BYTES: Final = 256 * 1024 * 1024
+"""Of batches, before Parquet makes them smaller: as much as a segment holds."""
+_CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""Of batches, handed to another thread at a time."""
+
+
+class Archived(NamedTuple):
+    """A fragment that was written just now."""
+
+    fragment: FragmentName
+    bytes: int
+
+
+async def fragments_of(store: ObjectStore, partition: PartitionId) -> dict[FragmentName, int]:
+    """The fragments of a partition, in the order of their names, and how many bytes each has."""
+    listed = await store.list(partition_prefix(partition))
+    return {name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None}
+
+
+async def partitions_in(store: ObjectStore) -> list[PartitionId]:
+    """The partitions that have fragments."""
+    names = [FragmentName.parse(each.path) for each in await store.list()]
+    return sorted({name.partition for name in names if name is not None})
+
+
+async def footer_of(store: ObjectStore, name: FragmentName, size: int) -> Footer:
+    """What a fragment of so many bytes says of itself, without the rest of it if that can be.
+
+    Raises `FragmentDamaged`, which names it, also when it holds other ids than its name says.
+    """
+    length = min(size, FOOTER_BYTES)
+    try:
+        footer = footer_in(await store.get_range(name.path, size - length, length))
+    except FragmentDamaged as error:
+        raise FragmentDamaged(f"{name.path}: {error.text}") from error
+    if footer is None:
+        return open_bytes(await store.get(name.path), name)
+    return _checked(footer, name)
+
+
+# ------------------------------------------------------------------ writing
+
+
+async def write_fragments(
+    store: ObjectStore,
+    cluster_key: bytes,
+    batches: AsyncIterable[Batch],
+    *,
+    fragment_bytes: int = FRAGMENT_BYTES,
+    rest: bool = True,
+) -> AsyncGenerator[Archived, None]:
+    """Write consecutive batches of one partition as fragments; each is told once it is stored and verified.
+
+    A fragment ends with the batch that brings it to `fragment_bytes`, so everybody who is given the same batches
+    writes the same objects. The last one may not get there: it is written if `rest`. Memory holds one fragment.
+    Raises what `batches` and the store raise, `BatchDamaged` for batches that do not follow each other, and
+    `FragmentDamaged` for an object that does not read back as it was written.
+    """
+    writer, waiting, waiting_bytes, size = Writer(cluster_key), list[Batch](), 0, 0
+    async for batch in batches:
+        waiting.append(batch)
+        waiting_bytes += batch.length
+        size += batch.length
+        if waiting_bytes >= _CHUNK_BYTES or size >= fragment_bytes:
+            await asyncio.to_thread(_add, writer, waiting)
+            waiting, waiting_bytes = [], 0
+        if size >= fragment_bytes:
+            yield await _put(store, writer)
+            writer, size = Writer(cluster_key), 0
+    if size and rest:
+        await asyncio.to_thread(_add, writer, waiting)
+        yield await _put(store, writer)
+
+
+def _add(writer: Writer, batches: Sequence[Batch]) -> None:
+    for batch in batches:
+        writer.add(batch)
+
+
+async def _put(store: ObjectStore, writer: Writer) -> Archived:
+    name, raw = await asyncio.to_thread(_finished, writer)
+    written = await store.put_if_absent(name.path, raw)
+    await verified(store, name)
+    _log.info("%s %s, %d bytes", "wrote" if written else "found", name.path, len(raw))
+    return Archived(name, len(raw))
+
+
+def _finished(writer: Writer) -> tuple[FragmentName, bytes]:
+    footer, data = writer.finish()
+    raw = data.to_pybytes()
+    return FragmentName(footer.partition, footer.first, footer.last, hashlib.sha256(raw).hexdigest()), raw
+
+
+# ------------------------------------------------------------------ verifying
+
+
+def open_bytes(raw: bytes, name: FragmentName) -> Footer:
+    """The footer of an object that was fetched whole: its digest and its ids are those of its name.
+
+    Raises `FragmentDamaged`, which names the object.
+    """
+    if hashlib.sha256(raw).hexdigest() != name.digest:
+        raise FragmentDamaged(f"{name.path}: its bytes are not those that it was named for: restore it from a copy")
+    try:
+        footer, _ = open_fragment(raw)
+    except FragmentDamaged as error:
+        raise FragmentDamaged(f"{name.path}: {error.text}") from error
+    return _checked(footer, name)
+
+
+def _checked(footer: Footer, name: FragmentName) -> Footer:
+    if footer[1:4] != name[:3]:
+        raise FragmentDamaged(f"{name.path} holds partition {footer.partition}, {footer.first} to {footer.last}")
+    return footer
+
+
+async def verified(store: ObjectStore, name: FragmentName) -> Footer:
+    """Fetch a fragment and make every batch of it again. Raises `FragmentDamaged`, which names it."""
+    return await asyncio.to_thread(_verify, await store.get(name.path), name)
+
+
+def _verify(raw: bytes, name: FragmentName) -> Footer:
+    footer = open_bytes(raw, name)
+    try:
+        for _ in batches_in(raw):  # each is made again, and compared with the CRC that it had
+            pass
+    except FragmentDamaged as error:
+        raise FragmentDamaged(f"{name.path}: {error.text}") from error
+    return footer
+
+
+def contradictions(good: Sequence[tuple[FragmentName, Footer]]) -> list[str]:
+    """Fragments of another cluster than the first one, or that go on from another batch than the one before them."""
+    wrong: list[str] = []
+    ends = {footer.last: footer.last_crc for _, footer in good}
+    for name, footer in good:
+        if footer.cluster_key != good[0][1].cluster_key:
+            wrong.append(f"{name.path} is of another cluster than {good[0][0].path}")
+        elif ends.get(footer.first - 1, footer.previous_crc) != footer.previous_crc:
+            wrong.append(f"{name.path} goes on from another batch than the one that ends at {footer.first - 1}")
+    return wrong

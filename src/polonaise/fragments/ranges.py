@@ -1,0 +1,106 @@
+"""A fragment in an object store as a file that pyarrow can read: fetched in ranges, a row group's columns at a time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple, TypeAlias
+
+from polonaise.errors import StoreUnavailable
+
+FOOTER_BYTES: Final = 64 * 1024
+"""Fetched of a fragment to learn what it is; more than most footers have."""
+_APART_MAX: Final = 256 * 1024
+"""Ranges that lie closer together are fetched as one: a request costs more than so many bytes."""
+
+
+class Range(NamedTuple):
+    """Bytes of an object, from `start` up to but not with `stop`."""
+
+    start: int
+    stop: int
+
+
+Fetch: TypeAlias = Callable[[Sequence[Range]], list[bytes]]
+"""Fetches ranges, blocking. Raises what the store raises."""
+
+
+class RangeFile(io.RawIOBase):
+    """The object as a file to read. `will_read` says what will be read next, and has it fetched in the background.
+
+    What was announced before the last announcement is forgotten, so at most two of them are in memory. What is read
+    without being announced is fetched then, and not kept. For one thread at a time; `close` it.
+    """
+
+    def __init__(self, fetch: Fetch, size: int) -> None:
+        super().__init__()
+        self._fetch = fetch
+        self._size = size
+        self._at = 0
+        self._fetching = ThreadPoolExecutor(1, "fragment ranges")
+        self._announced: list[tuple[list[Range], Future[list[bytes]]]] = []
+        # The footer is what every reader of Parquet asks for first, in several small reads.
+        self.will_read([Range(max(0, size - FOOTER_BYTES), size)])
+
+    def will_read(self, ranges: Sequence[Range]) -> None:
+        """Begin to fetch these."""
+        merged = _merged(ranges)
+        fetching = self._fetching.submit(self._fetch, merged)
+        self._announced = [*self._announced[-1:], (merged, fetching)]
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1) -> bytes:
+        """The bytes from here on, as many as asked for unless the object ends before."""
+        stop = self._size if size < 0 else min(self._at + size, self._size)
+        wanted = Range(self._at, stop)
+        if wanted.start >= wanted.stop:
+            return b""
+        data = self._held(wanted)
+        if data is None:
+            (data,) = self._fetch([wanted])
+        if len(data) != wanted.stop - wanted.start:
+            raise StoreUnavailable(f"asked for {wanted.stop - wanted.start} bytes and got {len(data)}: try again")
+        self._at = stop
+        return data
+
+    def _held(self, wanted: Range) -> bytes | None:
+        for ranges, fetching in reversed(self._announced):
+            for place, held in enumerate(ranges):
+                if held.start <= wanted.start and wanted.stop <= held.stop:
+                    return fetching.result()[place][wanted.start - held.start : wanted.stop - held.start]
+        return None
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = start + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._fetching.shutdown(wait=False, cancel_futures=True)
+        self._announced = []
+        super().close()
+
+
+def _merged(ranges: Sequence[Range]) -> list[Range]:
+    """As few ranges as may be, which hold all of these."""
+    merged: list[Range] = []
+    for each in sorted(ranges):
+        if merged and each.start - merged[-1].stop <= _APART_MAX:
+            merged[-1] = Range(merged[-1].start, max(merged[-1].stop, each.stop))
+        else:
+            merged.append(each)
+    return merged

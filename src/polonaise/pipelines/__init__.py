@@ -1,0 +1,11 @@
+"""Jobs on Spark over the whole history: archive, views, report, audit, restore. Each is a function and a command.
+
+`pip install 'polonaise[spark]'` brings what they need.
+"""
+
+from importlib.util import find_spec
+
+from polonaise.errors import ExtraMissing
+
+if find_spec("pyspark") is None:
+    raise ExtraMissing("the pipeline needs PySpark: pip install 'polonaise[spark]'")

@@ -1,0 +1,20 @@
+"""The log in Spark: the data source and sink `polonaise`.
+
+`options` is what a query may say, checked before anything runs. `clusters` is what a process is connected to.
+`splits` divides history into tasks, `source`, `batchreader` and `streamreader` read it, `decoders` make columns of
+bodies, `query` is the function `read`. `staging` and `publishing` are the sink: rows are staged, then published exactly
+once. `java` finds a Java.
+
+This room and `pipelines` are the only ones that import pyspark; `pip install 'polonaise[spark]'` brings it.
+"""
+
+from importlib.util import find_spec
+
+from polonaise.errors import ExtraMissing
+
+if find_spec("pyspark") is None:
+    raise ExtraMissing("the pipeline needs PySpark: pip install 'polonaise[spark]'")
+
+from polonaise.spark.query import read, register
+
+__all__ = ["read", "register"]

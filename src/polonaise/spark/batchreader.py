@@ -1,0 +1,36 @@
+"""A batch query over the log: a snapshot, planned once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from polonaise.spark.history import History
+from polonaise.spark.options import ReadOptions
+from polonaise.spark.reading import input_partitions, read_split
+from polonaise.spark.schemas import Projection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read.format("polonaise")`: what was committed when Spark planned the first action on it.
+
+    Promises: however often the DataFrame is used, it has the same rows, all of them committed; within a partition in
+    the order of ids. It takes no filters from Spark, which hands those of one query to another (`docs/spark.md`).
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._projection = Projection(options, schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        history = History(self._options)
+        return input_partitions(history.splits(history.wanted()))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_split(self._options, self._projection, partition.value)

@@ -1,0 +1,77 @@
+"""What a process of Spark's is connected to: logs and fragment stores, opened once and kept for the next task.
+
+Spark uses its Python processes again, for tasks and for planning, and ends them without a word: so nothing here waits
+to be closed. A child that was forked opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import polonaise.blocking
+from polonaise.blocking.background import Background
+from polonaise.blocking.log import Log
+from polonaise.client.settings import ClientSettings
+from polonaise.fragments.store import ObstoreStore, open_store
+
+T = TypeVar("T")
+
+NAME: Final = "spark"
+
+_guard = threading.Lock()
+_logs: dict[str, Log] = {}
+_stores: dict[str, ObstoreStore] = {}
+_background: Background | None = None
+_pid = os.getpid()
+
+
+def log_at(address: str) -> Log:
+    """The log at this address. Raises as `polonaise.connect`."""
+    with _guard:
+        _forget_parents()
+        log = _logs.get(address)
+        if log is None or log.failure is not None:
+            log = _logs[address] = polonaise.blocking.connect(address, settings=ClientSettings(name=NAME))
+        return log
+
+
+def store_at(url: str) -> ObstoreStore:
+    """The object store at this URL; see `wait`. Raises as `open_store`."""
+    with _guard:
+        _forget_parents()
+        store = _stores.get(url)
+        if store is None:
+            store = _stores[url] = open_store(url)
+        return store
+
+
+def wait(make: Callable[[], Awaitable[T]]) -> T:
+    """The outcome of something asynchronous, such as a store's answer."""
+    global _background
+    with _guard:
+        _forget_parents()
+        if _background is None:
+            _background = Background("polonaise stores")
+        background = _background
+    return background.call(make)
+
+
+def _forget_parents() -> None:
+    """Connections and threads do not survive a fork."""
+    global _pid, _background
+    if _pid != os.getpid():
+        _pid = os.getpid()
+        _background = None
+        _logs.clear()
+        _stores.clear()
+
+
+def _new_guard(*_: Any) -> None:
+    global _guard
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_guard)

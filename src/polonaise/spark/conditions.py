@@ -1,0 +1,99 @@
+"""Ranges out of a condition: `partition = 0 and transaction_id >= 100` as options of the source.
+
+Only what is certain is taken: comparisons of one column with one literal, joined by `and`. Whatever else the condition
+says stays with Spark, which is given all of it in any case; so what is missed here costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from polonaise.client.protocol.arguments import INT64_MAX
+from polonaise.fragments.protocol.coverage import Span
+
+_TERM: Final = re.compile(
+    r"\s*(partition|transaction_id|timestamp|header)\s*(<=|>=|=|==|<|>)\s*(?:(-?\d{1,18})|timestamp\s*'([^']*)'|'([^']*)')\s*",
+    re.IGNORECASE,
+)
+_IN: Final = re.compile(r"\s*(partition|header)\s+in\s*\(\s*(-?\d{1,9}(?:\s*,\s*-?\d{1,9})*)\s*\)\s*", re.IGNORECASE)
+_AND: Final = re.compile(r"\band\b", re.IGNORECASE)
+_TANGLED: Final = re.compile(r"\b(or|not|between|case|like)\b|--|/\*", re.IGNORECASE)
+
+
+class _Term(NamedTuple):
+    column: str
+    operator: str
+    value: str
+
+
+class Ranges(NamedTuple):
+    """What a condition leaves, as far as that is certain."""
+
+    partitions: frozenset[int] | None = None
+    """None for all."""
+    headers: frozenset[int] | None = None
+    ids: Span = Span(0, INT64_MAX)
+    since: datetime | None = None
+    until: datetime | None = None
+    """Exclusive."""
+
+
+def ranges_in(where: str) -> Ranges:
+    """The ranges that `where` leaves; all there is when it is too tangled to be sure."""
+    if _TANGLED.search(where):
+        return Ranges()
+    parts = _AND.split(where)
+    terms = [
+        _Term(found[1].lower(), found[2], found[3] or found[4] or found[5])
+        for found in map(_TERM.fullmatch, parts)
+        if found
+    ]
+    since, until = _times(terms)
+    return Ranges(_listed("partition", parts, terms), _listed("header", parts, terms), _ids(terms), since, until)
+
+
+def _listed(column: str, parts: list[str], terms: list[_Term]) -> frozenset[int] | None:
+    """The values that the column may have; None when the condition does not say."""
+    lists = [found for found in map(_IN.fullmatch, parts) if found is not None and found[1].lower() == column]
+    sets = [frozenset(int(each) for each in found[2].split(",")) for found in lists]
+    sets += [frozenset({int(term.value)}) for term in terms if term.column == column and term.operator in ("=", "==")]
+    return frozenset.intersection(*sets) if sets else None
+
+
+def _ids(terms: list[_Term]) -> Span:
+    first, last = 0, INT64_MAX
+    for term in terms:
+        if term.column != "transaction_id":
+            continue
+        value = int(term.value)
+        if term.operator in (">", ">=", "=", "=="):
+            first = max(first, value + (term.operator == ">"))
+        if term.operator in ("<", "<=", "=", "=="):
+            last = min(last, value - (term.operator == "<"))
+    return Span(first, last)
+
+
+def _times(terms: list[_Term]) -> tuple[datetime | None, datetime | None]:
+    """Bounds by commit time, of literals that name their zone: what others mean is for the session to say."""
+    since: list[datetime] = []
+    until: list[datetime] = []
+    for term in terms:
+        moment = _moment(term.value) if term.column == "timestamp" else None
+        if moment is None:
+            continue
+        if term.operator in (">", ">=", "=", "=="):
+            since.append(moment)
+        if term.operator in ("<", "<=", "=", "=="):
+            # `<=` needs the moment itself, and Spark takes away what `<` does not want.
+            until.append(moment + timedelta(microseconds=1))
+    return max(since, default=None), min(until, default=None)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None

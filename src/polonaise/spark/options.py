@@ -1,0 +1,335 @@
+"""What a query may say of the log: options as Spark hands them over, read and checked before anything runs.
+
+Names are as in `docs/spark.md`; Spark does not tell upper from lower case in them. Each option that cannot be meant is
+a `BadOption` which names it and says what to write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple, TypeVar
+
+from polonaise.client.protocol.arguments import INT64_MAX
+from polonaise.errors import BadOption
+from polonaise.terms import PartitionId, TransactionId
+
+T = TypeVar("T")
+
+EARLIEST: Final = -2
+"""As a place in a partition: the first transaction that there is."""
+LATEST: Final = -1
+"""As a place in a partition: behind what is committed when the query begins."""
+
+MIB: Final = 1024 * 1024
+FRAGMENTS: Final = "fragments:"
+
+
+class Places(NamedTuple):
+    """A place in each partition: the id of a transaction, `EARLIEST` or `LATEST`."""
+
+    default: TransactionId
+    by_partition: Mapping[PartitionId, TransactionId] = {}
+
+    def of(self, partition: PartitionId) -> TransactionId:
+        return self.by_partition.get(partition, self.default)
+
+
+FROM_EARLIEST: Final = Places(EARLIEST)
+UP_TO_LATEST: Final = Places(LATEST)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a batch or stream query reads."""
+
+    cluster: str
+    """`embedded:PATH`, `file:PATH`, or `fragments:URL` for a store without a cluster."""
+    fragments: str | None = None
+    """Where cold history is; None without one."""
+    partitions: str = "all"
+    """`all`, `3` or `0-6,9`."""
+    starting: Places = FROM_EARLIEST
+    """The first transactions to read."""
+    ending: Places = UP_TO_LATEST
+    """The first ones not to read."""
+    starting_time_us: int | None = None
+    ending_time_us: int | None = None
+    """By commit time, microseconds UTC; start inclusive, end exclusive."""
+    headers: frozenset[int] | None = None
+    """Only these; None for all."""
+    decoder: str | None = None
+    decoder_schema: str | None = None
+    """DDL of the columns that the decoder adds."""
+    decoder_options: Mapping[str, str] = field(default_factory=dict)
+    kafka_columns: bool = False
+    fail_on_data_loss: bool = True
+    fail_on_decode_error: bool = True
+    transactions_per_trigger_max: int | None = None
+    partitions_min: int = 1
+    """Spark tasks at least, where there are that many transactions."""
+    split_bytes_max: int = 128 * MIB
+    """What one task reads at most, about, as the log has it."""
+    timeout_s: float = 60.0
+    """How long a question to the log may take before the query fails."""
+    name: str | None = None
+    """Under which a stream's progress is reported; None for the query's id."""
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Where rows are appended, and how they are told apart from an earlier attempt's."""
+
+    cluster: str
+    app_id: str | None = None
+    """Whose batches these are: None for the query's id in a stream, for nobody's in a batch write."""
+    app_version: int | None = None
+    """Which batch of the application's this is, for batch writes; later ones are larger."""
+    partition_by: str | None = None
+    """The column whose value decides the partition, by its hash, where there is no column `partition`."""
+    staging: str | None = None
+    """Where tasks put their rows until they are published; None for beside the log."""
+    inline_bytes_max: int = 256 * 1024
+    """Rows of one task that travel with its message, without staging."""
+    timeout_s: float = 60.0
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Raises `BadOption` for an option that is unknown, does not read, or contradicts another."""
+    said = _Said(given, _READ)
+    cluster, fragments = _where(said)
+    options = ReadOptions(
+        cluster=cluster,
+        fragments=fragments,
+        partitions=said.text("partitions") or "all",
+        starting=said.value("startingTransactions", _places("starting"), FROM_EARLIEST),
+        ending=said.value("endingTransactions", _places("ending"), UP_TO_LATEST),
+        starting_time_us=said.value("startingTimestamp", _time_us, None),
+        ending_time_us=said.value("endingTimestamp", _time_us, None),
+        headers=said.value("headers", _headers, None),
+        decoder=said.text("decoder"),
+        decoder_schema=said.text("decoderSchema"),
+        decoder_options=said.with_prefix("decoder."),
+        kafka_columns=said.value("kafkaColumns", _flag, False),
+        fail_on_data_loss=said.value("failOnDataLoss", _flag, True),
+        fail_on_decode_error=said.value("failOnDecodeError", _flag, True),
+        transactions_per_trigger_max=said.value("maxTransactionsPerTrigger", _positive, None),
+        partitions_min=said.value("minPartitions", _positive, 1),
+        split_bytes_max=said.value("maxBytesPerSplit", _bytes, 128 * MIB),
+        timeout_s=said.value("timeout", _seconds, 60.0),
+        name=said.text("queryName"),
+    )
+    if options.decoder is None and options.decoder_schema is not None:
+        raise BadOption("decoderSchema without a decoder: say also .option('decoder', 'json')")
+    for side, time_us, places in (
+        ("starting", options.starting_time_us, said.text("startingTransactions")),
+        ("ending", options.ending_time_us, said.text("endingTransactions")),
+    ):
+        if time_us is not None and places is not None:
+            raise BadOption(f"{side}Timestamp and {side}Transactions: say one of them")
+    return options
+
+
+def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+    """Raises `BadOption` for an option that is unknown, does not read, or contradicts another."""
+    said = _Said(given, _WRITE)
+    cluster, _ = _where(said)
+    if cluster.startswith(FRAGMENTS):
+        raise BadOption("cluster: a fragment store can't be appended to: name the log, embedded:PATH or file:PATH")
+    app_id, version = said.text("txnAppId"), said.value("txnVersion", _not_negative, None)
+    if is_stream and version is not None:
+        raise BadOption("txnVersion is for batch writes: a stream numbers its batches itself")
+    if not is_stream and (app_id is None) != (version is None):
+        raise BadOption("txnAppId and txnVersion go together: say both, or neither for a write that may repeat rows")
+    return WriteOptions(
+        cluster=cluster,
+        app_id=app_id,
+        app_version=version,
+        partition_by=said.text("partitionBy"),
+        staging=said.text("staging"),
+        inline_bytes_max=said.value("inlineBytesMax", _bytes, 256 * 1024),
+        timeout_s=said.value("timeout", _seconds, 60.0),
+    )
+
+
+_READ: Final = (
+    "cluster", "fragments", "partitions", "startingTransactions", "endingTransactions", "startingTimestamp",
+    "endingTimestamp", "headers", "decoder", "decoderSchema", "kafkaColumns", "failOnDataLoss", "failOnDecodeError",
+    "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "timeout", "queryName",
+)  # fmt: skip
+_WRITE: Final = (
+    "cluster", "txnAppId", "txnVersion", "partitionBy", "staging", "inlineBytesMax", "timeout", "queryName",
+)  # fmt: skip
+_KAFKAS: Final = {
+    "startingoffsets": "startingTransactions",
+    "endingoffsets": "endingTransactions",
+    "maxoffsetspertrigger": "maxTransactionsPerTrigger",
+}
+"""Names of Spark's Kafka source, for those who come from there."""
+_SPARKS: Final = frozenset({"checkpointlocation", "path", "__partition_columns"})
+"""What Spark says beside the user."""
+
+
+class _Said:
+    """The options that were given, by their names as they are written here."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        by_name = {name.lower(): name for name in known}
+        self._values: dict[str, str] = {}
+        self._given = {key.lower(): value for key, value in given.items()}
+        for key, value in self._given.items():
+            name = by_name.get(key) or by_name.get(_KAFKAS.get(key, "").lower())
+            if name is None:
+                _check_foreign(key, value, by_name)
+            elif name in self._values:
+                raise BadOption(f"{name} is said twice, once under the name that Spark's Kafka source gives it")
+            else:
+                self._values[name] = value
+
+    def text(self, name: str) -> str | None:
+        found = self._values.get(name)
+        if found is not None and not found.strip():
+            raise BadOption(f"{name} is empty: leave it out, or say what it is")
+        return found
+
+    def value(self, name: str, read: Callable[[str], T], default: T) -> T:
+        found = self.text(name)
+        if found is None:
+            return default
+        try:
+            return read(found)
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            raise BadOption(f"{name}={found!r}: {error}") from None
+
+    def with_prefix(self, prefix: str) -> dict[str, str]:
+        return {key.removeprefix(prefix): value for key, value in self._given.items() if key.startswith(prefix)}
+
+
+def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
+    if key == "topic":
+        raise BadOption("topic: this version has one log per cluster and no topics: leave it out")
+    if key == "path" and value:
+        raise BadOption(f"a path, {value!r}: name the log with .option('cluster', 'embedded:PATH'), then .load()")
+    if key in _SPARKS or key.startswith("decoder."):
+        return
+    close = get_close_matches(key, by_name, 1)
+    hint = f": did you mean {by_name[close[0]]}?" if close else f": there are {', '.join(by_name.values())}"
+    raise BadOption(f"no option is named {key!r}{hint}")
+
+
+def _where(said: _Said) -> tuple[str, str | None]:
+    cluster = said.text("cluster")
+    if cluster is None:
+        raise BadOption("which log? Say .option('cluster', …): embedded:PATH, file:PATH or fragments:URL")
+    scheme, colon, rest = cluster.partition(":")
+    if not colon or not rest or scheme not in ("embedded", "file", "fragments"):
+        raise BadOption(f"cluster={cluster!r}: write embedded:PATH, file:PATH (a coordinator), or fragments:URL")
+    fragments = said.text("fragments")
+    if scheme == "fragments":
+        if fragments is not None:
+            raise BadOption("fragments is said twice: once in cluster=fragments:URL")
+        return FRAGMENTS + absolute(rest), absolute(rest)
+    path, mark, query = rest.partition("?") if scheme == "embedded" else (rest, "", "")
+    return f"{scheme}:{os.path.abspath(path)}{mark}{query}", None if fragments is None else absolute(fragments)
+
+
+def absolute(url: str) -> str:
+    """A store's URL, or a directory's path made absolute: Spark's workers may run in other directories."""
+    return url if "://" in url else os.path.abspath(url.removeprefix("file:"))
+
+
+# ------------------------------------------------------------------ values
+
+
+def _places(side: str) -> Callable[[str], Places]:
+    def read(text: str) -> Places:
+        default = EARLIEST if side == "starting" else LATEST
+        word = text.strip().lower()
+        if word in ("earliest", "latest"):
+            return Places(EARLIEST if word == "earliest" else LATEST)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not found:
+            raise ValueError(
+                'write earliest, latest, or ids by partition: {"0": 100, "1": -2} (-2 earliest, -1 latest)'
+            )
+        return Places(default, {_partition(key): _place(value) for key, value in found.items()})
+
+    return read
+
+
+def _partition(text: str) -> PartitionId:
+    if not text.isdecimal() or len(text) > 9:
+        raise ValueError(f"{text!r} is no partition: they are numbered from 0")
+    return int(text)
+
+
+def _place(value: Any) -> TransactionId:
+    if type(value) is not int or not EARLIEST <= value <= INT64_MAX:
+        raise ValueError(f"{value!r} is no transaction: an id from 0 on, -2 for the earliest, -1 for the latest")
+    return value
+
+
+def _time_us(text: str) -> int:
+    """Microseconds UTC of an ISO 8601 time with its zone, or of milliseconds since 1970, as Spark's Kafka source."""
+    if text.strip().lstrip("-").isdecimal():
+        return 1_000 * int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("write a time as 2026-01-31T12:00:00Z, or as milliseconds since 1970") from None
+    if moment.tzinfo is None:
+        raise ValueError("a time without its zone: write 2026-01-31T12:00:00Z, or +01:00 instead of Z")
+    return microseconds(moment)
+
+
+def microseconds(moment: datetime) -> int:
+    """Since 1970, UTC, of a time with its zone."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _headers(text: str) -> frozenset[int]:
+    found = frozenset(int(each) for each in text.strip("[] ").split(","))
+    if any(not -(2**31) <= header < 2**31 for header in found):
+        raise ValueError("a header is an integer of 32 bits: write 1,2,3")
+    return found
+
+
+def _flag(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("write true or false")
+    return word == "true"
+
+
+def _positive(text: str) -> int:
+    found = _not_negative(text)
+    if not found:
+        raise ValueError("write a number above 0")
+    return found
+
+
+def _not_negative(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) > INT64_MAX:
+        raise ValueError("write a whole number from 0 on")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    """Bytes, or with k, m or g behind it the binary multiple, as Spark writes them."""
+    word = text.strip().lower().removesuffix("b").removesuffix("i")
+    scale = {"k": 1024, "m": MIB, "g": 1024 * MIB}.get(word[-1:], 1)
+    return scale * _positive(word[:-1] if scale > 1 else word)
+
+
+def _seconds(text: str) -> float:
+    found = float(text.strip().removesuffix("s"))
+    if not 0 < found <= 86_400:
+        raise ValueError("write seconds above 0, at most 86400")
+    return found

@@ -1,0 +1,151 @@
+"""`polonaise.spark.read`: a DataFrame with ranges taken out of a condition, and cold history read by Spark itself.
+
+Spark's own Parquet reader is faster than anything that comes through Python, so wholly archived fragments are read by
+it; the rest, and what only the servers have, comes from the source `polonaise`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+
+from polonaise.fragments.protocol.coverage import Span, cover
+from polonaise.spark.conditions import Ranges, ranges_in
+from polonaise.spark.history import History
+from polonaise.spark.options import FROM_EARLIEST, UP_TO_LATEST, ReadOptions, microseconds, read_options
+from polonaise.terms import PartitionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME = "polonaise"
+_CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
+"""So that Spark's reader refuses a damaged page too."""
+_PLACES = {
+    "startingtimestamp", "endingtimestamp", "startingtransactions", "endingtransactions", "startingoffsets",
+    "endingoffsets", "partitions",
+}  # fmt: skip
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `polonaise` known to a session which does not find it by itself: the library was shipped to it
+    as an archive, or the session is a Spark Connect client's."""
+    from polonaise.spark.source import PolonaiseSource
+
+    spark.dataSource.register(PolonaiseSource)
+
+
+def read(
+    spark: SparkSession, cluster: str, *, where: str | None = None, schema: str | None = None, **options: object
+) -> DataFrame:
+    """A snapshot of the log: what is committed now, of the partitions, ids and times that `where` leaves.
+
+    `where` is a condition as for `DataFrame.where`. Bounds on `partition`, `transaction_id`, `timestamp` and `header`
+    that are joined by `and` become options, so that only these are read at all; the condition is then applied whole.
+    `options` are those of the source by their names (`fragments=…`, `partitions=…`); `schema` names the columns that
+    are wanted, in DDL.
+
+    Raises what planning a query raises: `BadOption`, `BeyondLog`, `FragmentMissing` and so on, in this process.
+    """
+    given = {"cluster": cluster, **{name: _text(value) for name, value in options.items()}}
+    ranges = Ranges() if where is None else ranges_in(where)
+    checked = _narrowed(read_options(given), ranges)
+    history = History(checked)
+    wanted = {
+        partition: Span(max(span.first, ranges.ids.first), min(span.last, ranges.ids.last))
+        for partition, span in history.wanted().items()
+        if ranges.partitions is None or partition in ranges.partitions
+    }
+    files, rest = _by_place(history, checked, wanted)
+    narrowed = _only(given, rest, ranges)
+    frames = [_by_parquet(spark, files, schema)] if files else []
+    if rest or not files:
+        frames.append(_by_source(spark, narrowed, schema))
+    frame = reduce(lambda one, other: one.unionByName(other), frames)
+    return frame if where is None else frame.where(where)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _narrowed(options: ReadOptions, ranges: Ranges) -> ReadOptions:
+    """With bounds by time from the condition, where the options have none."""
+    if ranges.since is not None and options.starting is FROM_EARLIEST and options.starting_time_us is None:
+        options = replace(options, starting_time_us=microseconds(ranges.since))
+    if ranges.until is not None and options.ending is UP_TO_LATEST and options.ending_time_us is None:
+        options = replace(options, ending_time_us=microseconds(ranges.until))
+    return options
+
+
+def _by_place(
+    history: History, options: ReadOptions, wanted: Mapping[PartitionId, Span]
+) -> tuple[list[str], dict[PartitionId, Span]]:
+    """Files that Spark reads, and what is left for the source."""
+    files: list[str] = []
+    rest: dict[PartitionId, Span] = {}
+    for partition, span in wanted.items():
+        if span.last < span.first:
+            continue
+        whole, after = _whole_fragments(history, partition, span) if _spark_can_read(options) else ([], span.first)
+        files += whole
+        if after <= span.last:
+            rest[partition] = Span(after, span.last)
+    return files, rest
+
+
+def _spark_can_read(options: ReadOptions) -> bool:
+    """Whether fragments are files, which every Spark reads, and the columns are those that they have."""
+    plain = options.decoder is None and not options.kafka_columns and options.headers is None
+    return plain and options.fragments is not None and "://" not in options.fragments
+
+
+def _whole_fragments(history: History, partition: PartitionId, span: Span) -> tuple[list[str], int]:
+    """The files of the fragments that a range begins with, each taken whole, and the first id behind them."""
+    assert history.store is not None
+    files: list[str] = []
+    following = span.first
+    for fragment, part in cover(history.fragments(partition), span).pieces:
+        if part.first != following or part != Span(fragment.first, fragment.last):
+            break
+        files.append(Path(str(history.store.source(fragment.path, 0))).as_uri())
+        following = part.last + 1
+    return files, following
+
+
+def _only(given: Mapping[str, str], rest: Mapping[PartitionId, Span], ranges: Ranges) -> dict[str, str]:
+    """The options of the source for just these ranges; for none of all, if there are none."""
+    kept = {name: value for name, value in given.items() if name.lower() not in _PLACES}
+    if ranges.headers and not any(name.lower() == "headers" for name in given):
+        kept["headers"] = ",".join(map(str, sorted(ranges.headers)))
+    if not rest:
+        return {**kept, "endingTransactions": "earliest"}
+    return {
+        **kept,
+        "partitions": ",".join(map(str, rest)),
+        "startingTransactions": json.dumps({str(partition): span.first for partition, span in rest.items()}),
+        "endingTransactions": json.dumps({str(partition): span.last + 1 for partition, span in rest.items()}),
+    }
+
+
+def _by_source(spark: SparkSession, given: Mapping[str, str], schema: str | None) -> DataFrame:
+    reader = spark.read.format(NAME).options(**given)
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def _by_parquet(spark: SparkSession, files: Sequence[str], schema: str | None) -> DataFrame:
+    read = spark.read.options(**_CHECKED).parquet(*files)
+    request = F.struct("client_id", "generation", "sequence").alias("request")
+    frame = read.select("partition", "transaction_id", "timestamp", "header", "data", request)
+    return frame if schema is None else frame.select(*_names(spark, schema))
+
+
+def _names(spark: SparkSession, schema: str) -> list[str]:
+    parsed: Any = spark.createDataFrame([], schema).schema
+    return list(parsed.names)

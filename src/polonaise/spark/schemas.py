@@ -1,0 +1,144 @@
+"""The columns that a query sees, and how they are made of a fragment's.
+
+`COLUMNS` says of each which columns of `fragments.format.SCHEMA` it needs; a query that names fewer columns
+(`.schema("transaction_id long, data binary")`) has only those built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StructType
+
+from polonaise.errors import BadOption
+from polonaise.spark.options import ReadOptions
+
+CORRUPT: Final = "_corrupt"
+"""Where the bodies go that a decoder could not read, with `failOnDecodeError=false`."""
+
+
+class Column(NamedTuple):
+    """A column of the source: its type in DDL, the log's columns that it is made of, and how."""
+
+    ddl: str
+    needs: tuple[str, ...]
+    make: Callable[..., pa.Array]
+    """Of the needed columns, in their order."""
+
+
+def _as_it_is(column: pa.Array) -> pa.Array:
+    return column
+
+
+def _request(client_id: pa.Array, generation: pa.Array, sequence: pa.Array) -> pa.Array:
+    names = ("client_id", "generation", "sequence")
+    fields = [
+        pa.field(name, column.type) for name, column in zip(names, (client_id, generation, sequence), strict=True)
+    ]
+    return pa.StructArray.from_arrays([client_id, generation, sequence], fields=fields)
+
+
+def _nothing(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    return lambda column: pa.nulls(len(column), kind)
+
+
+def _log_append_time(column: pa.Array) -> pa.Array:
+    """Kafka's number for a time that the log has given, not the producer."""
+    return pa.repeat(pa.scalar(1, pa.int32()), len(column))
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    "partition": Column("int", ("partition",), _as_it_is),
+    "transaction_id": Column("bigint", ("transaction_id",), _as_it_is),
+    "timestamp": Column("timestamp", ("timestamp",), _as_it_is),
+    "header": Column("int", ("header",), _as_it_is),
+    "data": Column("binary", ("data",), _as_it_is),
+    "request": Column(
+        "struct<client_id:int,generation:int,sequence:bigint>", ("client_id", "generation", "sequence"), _request
+    ),
+}
+"""As `docs/spark.md` lists them."""
+
+KAFKA_COLUMNS: Final[Mapping[str, Column]] = {
+    "key": Column("binary", ("partition",), _nothing(pa.binary())),
+    "value": Column("binary", ("data",), _as_it_is),
+    "topic": Column("string", ("partition",), _nothing(pa.string())),
+    "partition": Column("int", ("partition",), _as_it_is),
+    "offset": Column("bigint", ("transaction_id",), _as_it_is),
+    "timestamp": Column("timestamp", ("timestamp",), _as_it_is),
+    "timestampType": Column("int", ("partition",), _log_append_time),
+}
+"""The names of Spark's Kafka source; a transaction has no key, and a log no topics."""
+
+
+def columns_of(options: ReadOptions) -> Mapping[str, Column]:
+    """The columns that come from the log itself."""
+    return KAFKA_COLUMNS if options.kafka_columns else COLUMNS
+
+
+def ddl_of(options: ReadOptions) -> str:
+    """All columns of a query, as Spark reads types."""
+    fields = [f"`{name}` {column.ddl}" for name, column in columns_of(options).items()]
+    if options.decoder is not None:
+        if options.decoder_schema is None:
+            raise BadOption(
+                f"decoder={options.decoder!r} of which columns? Say decoderSchema, such as 'id long, name string'"
+            )
+        fields.append(options.decoder_schema)
+        if not options.fail_on_decode_error:
+            fields.append(f"`{CORRUPT}` binary")
+    return ", ".join(fields)
+
+
+class Projection:
+    """The columns that one query wants, in its order, of those that the log has and those that a decoder adds.
+
+    Raises `BadOption` for a column that there is not, or one asked for under another type.
+    """
+
+    def __init__(self, options: ReadOptions, wanted: StructType) -> None:
+        known = columns_of(options)
+        self.schema = to_arrow_schema(wanted, timezone="UTC")
+        self._columns = known
+        self._from_log = [name for name in wanted.names if name in known]
+        self.decoded = StructType(
+            [field for field in wanted.fields if field.name not in known and field.name != CORRUPT]
+        )
+        self.corrupt = CORRUPT in wanted.names
+        if options.decoder is None and (self.decoded.fields or self.corrupt):
+            name = next(name for name in wanted.names if name not in known)
+            raise BadOption(f"there is no column {name!r}: there are {', '.join(known)}; a decoder can add others")
+        for name in self._from_log:
+            _check_type(name, known[name], wanted[name].dataType)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The log's columns that have to be read."""
+        needed = {each: None for name in self._from_log for each in self._columns[name].needs}
+        if self.decoded.fields or self.corrupt:
+            needed["data"] = None
+        # Something has to tell how many rows there are.
+        return tuple(needed) or ("partition",)
+
+    def batch(self, read: pa.RecordBatch, decoded: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        """The query's columns of a batch of the log's, with those that were decoded of it."""
+        arrays: list[pa.Array] = []
+        for name in self.schema.names:
+            column = self._columns.get(name)
+            made = decoded[name] if column is None else column.make(*(read.column(each) for each in column.needs))
+            arrays.append(made)
+        return pa.RecordBatch.from_arrays(
+            [_typed(array, field) for array, field in zip(arrays, self.schema, strict=True)], schema=self.schema
+        )
+
+
+def _typed(array: pa.Array, field: pa.Field) -> pa.Array:
+    return array if array.type.equals(field.type) else array.cast(field.type)
+
+
+def _check_type(name: str, column: Column, wanted: DataType) -> None:
+    if wanted.simpleString() != column.ddl:
+        raise BadOption(f"the column {name} is {column.ddl}, and was asked for as {wanted.simpleString()}")

@@ -1,0 +1,120 @@
+"""A Spark session without set-up: a Java is found, settings suit jobs, and the format `polonaise` is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkContext
+from pyspark.errors import PySparkImportError, PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from polonaise.errors import BadOption, ExtraMissing
+from polonaise.spark.java import find_java, variables
+from polonaise.spark.source import PolonaiseSource
+
+DEFAULT_MASTER: Final = "local[*]"
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Java options for small amounts of data: a session starts in three quarters of the time, large jobs take twice as
+long. `session(conf={JAVA_OPTIONS: QUICK_START})`."""
+
+_RUNTIME: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_STACK: Final = "-Xss8m"
+"""Spark takes apart what Python raised with a regular expression, which overflows a stack of the usual size."""
+_LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
+
+
+def session(
+    master: str | None = None, *, name: str = "polonaise", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session in which the format `polonaise` is registered: the one that there is, or a new one.
+
+    `master` is `local[*]` unless said otherwise: any of Spark's, or `sc://HOST:PORT` for a Spark Connect server. In a
+    script that `spark-submit` runs, what that was told goes first, except for what is said here. A session that there
+    is already stays as it is, but for `conf`.
+
+    `conf` goes before our settings: no web interface, only errors on the console, UTC, Arrow, and in local sessions
+    one shuffle partition per core and no port that other machines can reach. Java options are added to ours.
+
+    Environment variables are set only while Spark is launched: `JAVA_HOME`, by `find_java`, and `PYSPARK_PYTHON` and
+    `PYSPARK_DRIVER_PYTHON` (this interpreter) where the user has not set them. Workers of a cluster need the
+    interpreter at the same path, or `PYSPARK_PYTHON` set to where they have it.
+
+    Raises `JavaMissing`, `ExtraMissing` for `sc://` without the client's libraries, and `BadOption` for a `conf` that
+    a session that is there can't take. What Spark raises, such as for a master that it can't reach, is passed on.
+    """
+    said = dict(conf or {})
+    spark = _existing()
+    if spark is not None:
+        _apply(spark, said)
+    elif (master or "").startswith("sc://"):
+        spark = _connected(str(master), said)
+    else:
+        spark = _launched(master, name, said)
+    spark.dataSource.register(PolonaiseSource)
+    return spark
+
+
+def _existing() -> SparkSession | None:
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
+def _apply(spark: SparkSession, said: Mapping[str, str]) -> None:
+    for key, value in said.items():
+        if not spark.conf.isModifiable(key):
+            raise BadOption(f"conf {key!r} can't be changed in a session that is there: stop that one, or leave it out")
+        spark.conf.set(key, value)
+
+
+def _connected(address: str, said: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.remote(address)
+    try:
+        return builder.config(map={**_RUNTIME, **said}).getOrCreate()
+    except (PySparkImportError, ModuleNotFoundError) as error:
+        raise ExtraMissing(f"Spark Connect needs more libraries: pip install 'pyspark[connect]' ({error})") from error
+
+
+def _launched(master: str | None, name: str, said: Mapping[str, str]) -> SparkSession:
+    settings: dict[str, str]
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has launched Spark, and knows its master
+        settings = {} if master is None else {"spark.master": master}
+        environment = {}
+    else:
+        settings = {"spark.app.name": name, **_settings(master or said.get("spark.master", DEFAULT_MASTER), said)}
+        environment = {"JAVA_HOME": find_java().home} if SparkContext._gateway is None else {}
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        if not os.environ.get(variable):
+            environment[variable] = sys.executable
+    with variables(environment):
+        return SparkSession.builder.config(map={**settings, **said, **_java_options(settings, said)}).getOrCreate()
+
+
+def _settings(master: str, said: Mapping[str, str]) -> dict[str, str]:
+    settings = {"spark.master": master, **_RUNTIME, **_QUIET, JAVA_OPTIONS: _STACK}
+    if local := _LOCAL.fullmatch(master):
+        cores = local[1] or "1"
+        settings |= _LOOPBACK
+        settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1) if cores == "*" else cores
+    if "SPARK_CONF_DIR" not in os.environ:  # where users have such a file of their own
+        settings[JAVA_OPTIONS] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
+    return settings
+
+
+def _java_options(settings: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
+    if JAVA_OPTIONS in settings and JAVA_OPTIONS in said:
+        return {JAVA_OPTIONS: f"{settings[JAVA_OPTIONS]} {said[JAVA_OPTIONS]}"}
+    return {}

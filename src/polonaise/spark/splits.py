@@ -1,0 +1,92 @@
+"""How a range of history is divided into tasks: which of them read fragments, which ask the servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from polonaise.fragments.protocol.coverage import Span, cover
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.terms import PartitionId, TransactionId
+
+
+class Split(NamedTuple):
+    """What one task reads."""
+
+    partition: PartitionId
+    span: Span
+    fragment: FragmentName | None
+    """Where it is; None for the servers."""
+    fragment_bytes: int = 0
+
+
+class Extent(NamedTuple):
+    """A contiguous range of one partition that is read from one place, and about how many bytes it has there."""
+
+    partition: PartitionId
+    span: Span
+    fragment: FragmentName | None
+    bytes: int
+    fragment_bytes: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.span.last - self.span.first + 1
+
+
+def cold_extents(fragments: Mapping[FragmentName, int], partition: PartitionId, wanted: Span) -> list[Extent]:
+    """What of a range can be read from fragments; `fragments` says how many bytes each has."""
+    extents = []
+    for fragment, span in cover(fragments, wanted).pieces:
+        share = (span.last - span.first + 1) / (fragment.last - fragment.first + 1)
+        size = fragments[fragment]
+        extents.append(Extent(partition, span, fragment, int(size * share), size))
+    return extents
+
+
+def rest_of(extents: Sequence[Extent], wanted: Span) -> list[Span]:
+    """What of a range they leave over."""
+    rest: list[Span] = []
+    following = wanted.first
+    for extent in sorted(extents, key=lambda each: each.span):
+        if extent.span.first > following:
+            rest.append(Span(following, extent.span.first - 1))
+        following = extent.span.last + 1
+    if following <= wanted.last:
+        rest.append(Span(following, wanted.last))
+    return rest
+
+
+def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> list[Split]:
+    """At least `splits_min` splits, where there are so many transactions, each of about `split_bytes_max` at most."""
+    total = sum(max(extent.bytes, extent.rows) for extent in extents)
+    size = min(split_bytes_max, max(total // splits_min, 1))
+    splits = [split for extent in extents for split in _divided(extent, size)]
+    while len(splits) < splits_min:
+        largest = max(range(len(splits)), key=lambda place: _count(splits[place].span), default=None)
+        if largest is None or _count(splits[largest].span) < 2:
+            break
+        splits[largest : largest + 1] = _halves(splits[largest])
+    return splits
+
+
+def _divided(extent: Extent, size: int) -> Iterator[Split]:
+    """Equal parts by ids: how large each transaction is nobody knows."""
+    parts = min(max(-(-max(extent.bytes, extent.rows) // size), 1), extent.rows)
+    first: TransactionId = extent.span.first
+    for part in range(1, parts + 1):
+        last = extent.span.first + extent.rows * part // parts - 1
+        yield Split(extent.partition, Span(first, last), extent.fragment, extent.fragment_bytes)
+        first = last + 1
+
+
+def _halves(split: Split) -> list[Split]:
+    middle = (split.span.first + split.span.last) // 2
+    return [
+        split._replace(span=Span(split.span.first, middle)),
+        split._replace(span=Span(middle + 1, split.span.last)),
+    ]
+
+
+def _count(span: Span) -> int:
+    return span.last - span.first + 1

@@ -1,0 +1,42 @@
+"""Which transaction a time falls on: commit times never decrease, so a few looks tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polonaise.fragments.protocol.coverage import Piece, Span, cover
+from polonaise.spark.fragmentfiles import columns_from
+from polonaise.terms import PartitionId, TransactionId
+
+if TYPE_CHECKING:
+    from polonaise.spark.history import History
+
+
+def first_at(history: History, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+    """The first transaction committed at this time or later, microseconds UTC; `end` if there is none."""
+    if history.log is not None:
+        with history.log.read_time(partition, since=time_us) as found:
+            first = next(iter(found), None)
+        return end if first is None else min(first.id, end)
+    pieces = cover(history.fragments(partition), Span(0, end - 1)).pieces
+    low, high = 0, len(pieces)
+    while low < high:  # the first piece whose last transaction is not before that time
+        middle = (low + high) // 2
+        last = pieces[middle].span.last
+        if _times(history, pieces[middle], Span(last, last))[0] < time_us:
+            low = middle + 1
+        else:
+            high = middle
+    if low == len(pieces):
+        return end
+    return pieces[low].span.first + int(np.searchsorted(_times(history, pieces[low], pieces[low].span), time_us))
+
+
+def _times(history: History, piece: Piece, span: Span) -> Any:
+    """Commit times, microseconds UTC, of transactions of a piece."""
+    assert history.store is not None
+    size = history.fragments(piece.fragment.partition)[piece.fragment]
+    batches = columns_from(history.store, piece.fragment, size, span, ["timestamp"])
+    return np.concatenate([batch.column(0).cast("int64").to_numpy() for batch in batches])

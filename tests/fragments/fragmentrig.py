@@ -1,0 +1,74 @@
+"""What the tests of fragments stand on: batches made to order, and fragments of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from polonaise.fragments.format import Footer, Writer
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.log import registers
+from polonaise.log.batch import Batch, Columns, seal
+
+KEY = bytes(range(16))
+PARTITION = 7
+
+transactions = st.tuples(
+    st.integers(-(2**31), 2**31 - 1),
+    st.integers(0, 2**31 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.binary(max_size=30),
+    st.integers(-1, 2**63 - 1),
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(1, 3)), max_size=3),
+)
+made = st.tuples(
+    st.lists(transactions, min_size=1, max_size=6),
+    st.integers(1, 2**62),
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**52),
+    st.booleans(),
+    st.booleans(),
+)
+"""The transactions of a batch; its session, generation and time; whether it keeps evidence, and changes registers."""
+
+PLAN = [([(1, 2, 3, 4, b"a", 0, [(5, 1)]), (1, 2, 4, 4, b"bc", 1, [])], 9, 8, 1_000_000, True, True)] * 3
+
+
+def batches_of(plans: Sequence[Any], first: int = 0, crc: int = 0) -> list[Batch]:
+    batches = []
+    for rows, session, generation, time_us, evidence, changes in plans:
+        columns = Columns()
+        for client, its_generation, sequence, header, data, mark, locks in rows:
+            columns.add(client, its_generation, sequence, header, data, client_high_water_mark=mark, locks=locks)
+        changed = registers.encode([(b"key", b"%d" % session)]) if changes else b""
+        raw = seal(
+            columns, partition=PARTITION, first=first, session=session, generation=generation, commit_time_us=time_us,
+            previous_crc=crc, registers=changed, evidence=evidence,
+        )  # fmt: skip
+        batches.append(Batch.parse(raw))
+        first, crc = batches[-1].last + 1, batches[-1].crc
+    return batches
+
+
+def plain_batches(counts: Sequence[int], first: int = 0) -> list[Batch]:
+    """Batches of so many transactions each, every body different."""
+    plans = []
+    for number, count in enumerate(counts):
+        rows = [(1, 2, 100 * number + k, k % 5, b"%d/%d" % (number, k) * (k % 4), -1, []) for k in range(count)]
+        plans.append((rows, 3, 4, 1_000_000 * number, False, False))
+    return batches_of(plans, first)
+
+
+def fragment_of(batches: Sequence[Batch]) -> tuple[Footer, bytes]:
+    writer = Writer(KEY)
+    for batch in batches:
+        writer.add(batch)
+    footer, data = writer.finish()
+    return footer, data.to_pybytes()
+
+
+def name_of(footer: Footer) -> FragmentName:
+    return FragmentName(footer.partition, footer.first, footer.last, "ab" * 32)

@@ -1,0 +1,287 @@
+"""Rows go from batches and fragments to Arrow as they are: those that are asked for, or an error, never others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fragmentrig import KEY, PLAN, batches_of, fragment_of, made, name_of, plain_batches
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from polonaise.errors import BadOption, FragmentDamaged, NotFound, StoreUnavailable, WrongClusterKey
+from polonaise.fragments import arrow
+from polonaise.fragments import format as fragments
+from polonaise.fragments.arrow import SCHEMA, columns_of
+from polonaise.fragments.columns import columns_in
+from polonaise.fragments.format import batches_in
+from polonaise.fragments.protocol.coverage import Span
+from polonaise.fragments.ranges import Range, RangeFile
+from polonaise.fragments.store import open_store
+from polonaise.log.batch import Batch
+
+COLUMNS = ["partition", "transaction_id", "timestamp", "header", "data"]
+ALL = Span(0, 2**62)
+
+
+def rows_of(batches: Sequence[Batch], span: Span = ALL) -> list[dict[str, Any]]:
+    """The transactions as rows, made one by one."""
+    return [
+        {"partition": tx.partition, "transaction_id": tx.id, "header": tx.header, "data": tx.data}
+        for batch in batches
+        for tx in batch.transactions()
+        if span.first <= tx.id <= span.last
+    ]
+
+
+def read(source: Any, about: Any, span: Span = ALL, columns: Sequence[str] = COLUMNS, **how: Any) -> pa.Table:
+    return pa.Table.from_batches(columns_in(source, about, span, columns, **how), schema=arrow.schema_of(columns))
+
+
+# ------------------------------------------------------------------ from batches
+
+
+@given(st.lists(made, min_size=1, max_size=5), st.integers(0, 2**40))
+def test_a_fragment_holds_the_very_columns_of_its_batches(plans: list[Any], first: int) -> None:
+    batches = batches_of(plans, first)
+    whole = columns_of(batches, SCHEMA.names)
+    assert whole.schema == SCHEMA
+    whole.validate(full=True)
+    plain = ["partition", "transaction_id", "header", "data"]
+    assert columns_of(batches, plain).to_pylist() == rows_of(batches)
+    footer, raw = fragment_of(batches)
+    assert pa.Table.from_batches([whole]) == read(raw, footer, columns=SCHEMA.names)
+
+
+@given(st.lists(made, min_size=1, max_size=4), st.lists(st.sampled_from(SCHEMA.names), min_size=1, unique=True))
+def test_only_the_columns_that_were_asked_for_are_made(plans: list[Any], names: list[str]) -> None:
+    batches = batches_of(plans)
+    assert columns_of(batches, names) == columns_of(batches, SCHEMA.names).select(names)
+    footer, raw = fragment_of(batches)
+    assert read(raw, footer, columns=names).schema == arrow.schema_of(names)
+    assert read(raw, footer, columns=names) == read(raw, footer, columns=SCHEMA.names).select(names)
+
+
+def test_batches_that_do_not_follow_each_other_keep_their_ids() -> None:
+    batches = plain_batches([2, 3, 2])
+    assert columns_of([batches[2], batches[0]], ["transaction_id"]).column(0).to_pylist() == [5, 6, 0, 1]
+
+
+def test_no_batches_are_no_rows() -> None:
+    assert columns_of([], COLUMNS).to_pylist() == []
+    assert columns_of([], COLUMNS).schema.names == COLUMNS
+
+
+def test_more_bodies_than_a_column_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "_BYTES_MAX", 10)
+    with pytest.raises(BadOption, match="fewer batches"):
+        columns_of(plain_batches([9]), ["data"])
+    assert columns_of(plain_batches([9]), ["header"]).num_rows == 9
+
+
+@pytest.mark.parametrize("columns", [[], ["data", "price"], ["data", "data"]])
+def test_columns_that_cannot_be_meant_are_refused(columns: list[str]) -> None:
+    footer, raw = fragment_of(batches_of(PLAN))
+    with pytest.raises(BadOption, match="transaction_id"):
+        columns_in(raw, footer, ALL, columns)
+    with pytest.raises(BadOption, match="transaction_id"):
+        columns_of(batches_of(PLAN), columns)
+
+
+def test_batches_of_no_rows_cannot_be_meant() -> None:
+    footer, raw = fragment_of(batches_of(PLAN))
+    with pytest.raises(BadOption, match="1 or more"):
+        columns_in(raw, footer, ALL, COLUMNS, rows_max=0)
+
+
+# ------------------------------------------------------------------ from fragments
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 60), st.integers(-1, 40), st.integers(1, 9))
+@example(20, 100, 4)
+def test_a_span_is_read_and_nothing_beside_it(first: int, more: int, rows_max: int) -> None:
+    batches = plain_batches([5, 1, 7, 3, 9, 4], first=20)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fragments, "GROUP_ROWS", 6)
+        footer, raw = fragment_of(batches)
+    span = Span(first, first + more)
+    got = list(columns_in(raw, footer, span, COLUMNS, rows_max=rows_max))
+    assert all(0 < batch.num_rows <= rows_max for batch in got)
+    assert [row for batch in got for row in batch.drop_columns(["timestamp"]).to_pylist()] == rows_of(batches, span)
+
+
+def test_row_groups_beside_the_span_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments, "GROUP_ROWS", 6)
+    footer, raw = fragment_of(plain_batches([6, 6, 6]))
+    columns = pq.ParquetFile(pa.BufferReader(raw)).metadata.row_group(0)
+    damaged = bytearray(raw)
+    for place in range(columns.num_columns):
+        damaged[columns.column(place).data_page_offset + 30] ^= 0xFF
+    assert read(bytes(damaged), footer, Span(6, 17)).num_rows == 12
+    with pytest.raises(FragmentDamaged, match="row group 0"):
+        read(bytes(damaged), footer, Span(5, 17))
+
+
+def test_a_fragment_that_is_not_what_its_name_says_is_refused() -> None:
+    footer, raw = fragment_of(plain_batches([6]))
+    with pytest.raises(FragmentDamaged, match="should hold partition 7, 1 to 5"):
+        read(raw, name_of(footer)._replace(first=1))
+    with pytest.raises(WrongClusterKey):
+        read(raw, footer, cluster_key=bytes(16))
+    assert read(raw, name_of(footer), cluster_key=KEY).num_rows == 6
+
+
+def test_ids_that_are_not_dense_are_refused() -> None:
+    from test_fragment_format import rewritten, with_column
+
+    footer, raw = fragment_of(plain_batches([6]))
+    with pytest.raises(FragmentDamaged, match="ids"):
+        read(rewritten(raw, with_column("transaction_id", 3)), footer)
+    with pytest.raises(FragmentDamaged, match="ids of row group 0"):
+        read(rewritten(raw, with_column("partition", 3)), footer)
+    with pytest.raises(FragmentDamaged, match="ends with 4"):
+        read(rewritten(raw, lambda table: table.slice(0, 5)), footer)
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_a_flipped_byte_anywhere_is_refused_or_changes_nothing(data: Any) -> None:
+    raw = bytearray(FRAGMENT)
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        got = read(bytes(raw), FOOTER)
+    except FragmentDamaged:
+        pass
+    else:
+        assert got == TABLE
+    try:
+        batches = list(batches_in(bytes(raw)))
+    except FragmentDamaged:
+        pass
+    else:
+        assert batches == [bytes(batch.view) for batch in BATCHES]
+
+
+@pytest.mark.slow
+def test_no_flipped_byte_at_any_place_is_believed() -> None:
+    refused = 0
+    for place in range(len(FRAGMENT)):
+        for flip in (0x01, 0x10, 0x80, 0xFF):
+            raw = bytearray(FRAGMENT)
+            raw[place] ^= flip
+            try:
+                assert read(bytes(raw), FOOTER) == TABLE, (place, flip)
+            except FragmentDamaged:
+                refused += 1
+            try:
+                assert list(batches_in(bytes(raw))) == [bytes(batch.view) for batch in BATCHES], (place, flip)
+            except FragmentDamaged:
+                refused += 1
+    assert refused > len(FRAGMENT)
+
+
+BATCHES = [*plain_batches([5, 1, 7]), *batches_of(PLAN, first=13, crc=plain_batches([5, 1, 7])[-1].crc)]
+FOOTER, FRAGMENT = fragment_of(BATCHES)
+TABLE = read(FRAGMENT, FOOTER)
+
+
+# ------------------------------------------------------------------ sources
+
+
+class Fetches:
+    """Fetches of an object, counted."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.asked: list[list[Range]] = []
+        self.error: StoreUnavailable | None = None
+
+    def __call__(self, ranges: Sequence[Range]) -> list[bytes]:
+        self.asked.append(list(ranges))
+        if self.error is not None:
+            raise self.error
+        return [self.raw[each.start : each.stop] for each in ranges]
+
+
+@pytest.fixture
+def grouped(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, bytes, list[Batch]]:
+    """A fragment of several row groups, of more bytes than are fetched to learn its footer."""
+    monkeypatch.setattr(fragments, "GROUP_ROWS", 100)
+    bodies = random.Random(1)
+    rows = [(1, 2, k, 0, bodies.randbytes(1_500), -1, []) for k in range(100)]
+    batches = batches_of([(rows, 1, 1, 1, False, False)] * 5)
+    return *fragment_of(batches), batches
+
+
+def test_every_source_gives_the_same(grouped: tuple[Any, bytes, list[Batch]], tmp_path: Path) -> None:
+    footer, raw, batches = grouped
+    path = tmp_path / "fragment.parquet"
+    path.write_bytes(raw)
+    with RangeFile(Fetches(raw), len(raw)) as ranges:
+        tables = [read(source, footer, Span(50, 420)) for source in (raw, str(path), path, ranges)]
+    assert tables[0].drop_columns(["timestamp"]).to_pylist() == rows_of(batches, Span(50, 420))
+    assert all(table == tables[0] for table in tables)
+    with RangeFile(Fetches(raw), len(raw)) as ranges:
+        assert list(batches_in(ranges)) == [bytes(batch.view) for batch in batches]
+
+
+def test_a_row_groups_columns_are_one_fetch_and_those_of_no_other_are_fetched(
+    grouped: tuple[Any, bytes, list[Batch]],
+) -> None:
+    footer, raw, _ = grouped
+    fetches = Fetches(raw)
+    with RangeFile(fetches, len(raw)) as ranges:
+        assert read(ranges, footer, Span(100, 299)).num_rows == 200
+    assert len(fetches.asked) == 3  # the footer, and two row groups of five
+    assert sum(each.stop - each.start for asked in fetches.asked for each in asked) < len(raw) * 0.6
+
+
+def test_a_footer_that_is_longer_than_what_is_fetched_at_first(
+    grouped: tuple[Any, bytes, list[Batch]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    footer, raw, _ = grouped
+    monkeypatch.setattr("polonaise.fragments.ranges.FOOTER_BYTES", 100)
+    monkeypatch.setattr("polonaise.fragments.format.FOOTER_BYTES", 100)
+    with RangeFile(Fetches(raw), len(raw)) as ranges:
+        assert read(ranges, footer).num_rows == 500
+
+
+def test_a_store_that_fails_is_not_a_damaged_fragment(grouped: tuple[Any, bytes, list[Batch]]) -> None:
+    footer, raw, _ = grouped
+    fetches = Fetches(raw)
+    fetches.error = StoreUnavailable("gone")
+    with RangeFile(fetches, len(raw)) as ranges, pytest.raises(StoreUnavailable, match="gone"):
+        read(ranges, footer)
+    fetches.error = None
+    with RangeFile(fetches, len(raw)) as ranges:
+        reading = columns_in(ranges, footer, ALL, COLUMNS)
+        next(reading)
+        fetches.error = StoreUnavailable("gone")
+        with pytest.raises(StoreUnavailable, match="gone"):
+            list(reading)
+
+
+def test_fewer_bytes_than_asked_for_are_a_store_that_fails(grouped: tuple[Any, bytes, list[Batch]]) -> None:
+    footer, raw, _ = grouped
+    with RangeFile(Fetches(raw[:-100]), len(raw)) as ranges, pytest.raises(StoreUnavailable, match="and got"):
+        read(ranges, footer)
+
+
+async def test_a_store_gives_what_columns_are_read_from(tmp_path: Path) -> None:
+    for url in (str(tmp_path), "memory:///"):
+        store = open_store(url)
+        await store.put_if_absent("0/fragment", FRAGMENT)
+        source = store.source("0/fragment", len(FRAGMENT))
+        assert read(source, FOOTER) == TABLE
+        missing = store.source("0/other", len(FRAGMENT))
+        with pytest.raises(NotFound, match="0/other"):
+            read(missing, FOOTER)
+        for each in (source, missing):
+            if isinstance(each, RangeFile):
+                each.close()

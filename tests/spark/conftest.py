@@ -1,0 +1,5 @@
+"""Fixtures of the tests of `polonaise.spark`."""
+
+from sparksession import spark
+
+__all__ = ["spark"]
