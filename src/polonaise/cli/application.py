@@ -139,6 +139,9 @@ def server_run(
     listen: Annotated[
         str, typer.Option(help="host:port or unix:/path; port 0 lets the system choose.")
     ] = "127.0.0.1:0",
+    fragments: Annotated[
+        str | None, typer.Option(help="The store that the log is archived to: a directory, or s3://…, gs://…, az://….")
+    ] = None,
     evidence: Annotated[bool, typer.Option(help="Keep in the log what each transaction was judged by.")] = False,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -155,7 +158,7 @@ def server_run(
     if len(set(nodes)) != len(nodes):
         raise BadOption("--storage names an address twice: each replica needs a node of its own")
     settings = ServerSettings(listen=listen, evidence=evidence)
-    run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready))
+    run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready, fragments))
 
 
 def _end_as_by_control_c() -> None:

@@ -24,8 +24,9 @@ from polonaise.pipelines.views import rebuild
 from polonaise.spark.options import FRAGMENTS
 
 if TYPE_CHECKING:
-    from polonaise.pipelines.snapshots import Snapshot
     from pyspark.sql import SparkSession
+
+    from polonaise.pipelines.snapshots import Snapshot
 
 
 @dataclass(frozen=True)
