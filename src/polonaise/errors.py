@@ -503,6 +503,12 @@ class JavaMissing(PolonaiseError):
     code = "java_missing"
 
 
+class SparkFailed(PolonaiseError):
+    """Spark could not do what a job asked of it; the message has its words."""
+
+    code = "spark_failed"
+
+
 class BadOption(PolonaiseError):
     """An option, address or setting that cannot be meant."""
 

@@ -46,9 +46,7 @@ async def archive(
     object, or overlaps. Raises what reading and the store raise, `BeyondLog` for an `until` that is not committed, and
     `WrongClusterKey` for a store that holds another cluster's fragments.
     """
-    fragments = await fragments_of(store, partition)
-    if fragments and (await footer_of(store, *list(fragments.items())[-1])).cluster_key != log.cluster_key:
-        raise WrongClusterKey(f"{store} holds fragments of another cluster: choose another address, one per cluster")
+    fragments = await own_fragments_of(store, partition, log.cluster_key)
     committed = await log.high_water_mark(partition, timeout=timeout)
     if until is not None and until > committed:
         raise BeyondLog(f"partition {partition} is committed up to {committed}: nothing can be archived up to {until}")
@@ -56,14 +54,22 @@ async def archive(
     for span in spans_to_write(fragments, limit):
         # Only what reaches the end of the log may still grow; a hole before it does not.
         whole = rest or until is not None or span.last < committed
-        async with aclosing(_batches_of(log, partition, span, limit, timeout)) as batches:
+        async with aclosing(batches_of(log, partition, span, limit, timeout)) as batches:
             writing = write_fragments(store, log.cluster_key, batches, fragment_bytes=fragment_bytes, rest=whole)
             async with aclosing(writing) as written:
                 async for each in written:
                     yield each
 
 
-async def _batches_of(
+async def own_fragments_of(store: ObjectStore, partition: PartitionId, cluster_key: bytes) -> dict[FragmentName, int]:
+    """As `fragments_of`. Raises `WrongClusterKey` for a store that holds another cluster's fragments."""
+    fragments = await fragments_of(store, partition)
+    if fragments and (await footer_of(store, *list(fragments.items())[-1])).cluster_key != cluster_key:
+        raise WrongClusterKey(f"{store} holds fragments of another cluster: choose another address, one per cluster")
+    return fragments
+
+
+async def batches_of(
     log: Log, partition: PartitionId, span: Span, limit: TransactionId, timeout: float | None
 ) -> AsyncGenerator[Batch, None]:
     """The batches that the writer of this span takes."""

@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
+from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
 from polonaise.cli.archive import archive
-from polonaise.cli.log import log
+from polonaise.cli.log import EXIT_STATUS, log
+from polonaise.cli.pipeline import pipeline
 from polonaise.cli.segment import segment
 from polonaise.errors import BadOption
 
@@ -31,7 +33,17 @@ application.add_typer(server, name="server")
 application.add_typer(log, name="log")
 application.add_typer(segment, name="segment")
 application.add_typer(archive, name="archive")
+application.add_typer(pipeline, name="pipeline")
 application.add_typer(demo, name="demo")
+
+for job in (
+    pipeline_archive.archive,
+    pipeline_views.views,
+    pipeline_report.report,
+    pipeline_audit.audit,
+    pipeline_archive.restore,
+):
+    pipeline.command(epilog=EXIT_STATUS)(job)
 
 
 def _say(line: str) -> None:

@@ -16,7 +16,7 @@ from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
-    from polonaise.admin.restore import RestoredPartition
+    from polonaise.admin.restore import HowToRestore, RestoredPartition
     from polonaise.client.log import Log
 
 archive = typer.Typer(
@@ -27,6 +27,23 @@ Until = Annotated[
     list[str] | None, typer.Option(metavar="PARTITION=ID,…", help="Up to these ids, one of each partition: 0=100,1=57.")
 ]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="A directory, or s3://…, gs://…, az://….")]
+NewDirectory = Annotated[str, typer.Argument(help="New or empty: what the log is made in.")]
+StorageCount = Annotated[int, typer.Option(min=1, max=7, help="Storage directories of an embedded log.")]
+Nodes = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,C", help="A cluster instead, whose storage nodes will listen at these addresses."),
+]
+PartitionCount = Annotated[
+    int | None, typer.Option(min=1, help="How many; the last with fragments is the last one, unless said.")
+]
+UntilTime = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Nothing committed later: 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 3d."),
+]
+NewKey = Annotated[bool, typer.Option("--new-key", help="Make it a log of its own, beside the one archived.")]
+SameKey = Annotated[
+    bool, typer.Option("--same-key", help="Go on as the one archived, also where something is left out.")
+]
 
 
 @archive.command(epilog=EXIT_STATUS)
@@ -109,26 +126,14 @@ def verify(store: Store, as_json: Json = False) -> None:
 @archive.command(epilog=EXIT_STATUS)
 def restore(
     store: Store,
-    directory: Annotated[str, typer.Argument(help="New or empty: what the log is made in.")],
-    storage: Annotated[int, typer.Option(min=1, max=7, help="Storage directories of an embedded log.")] = 1,
-    nodes: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,C", help="A cluster instead, whose storage nodes will listen at these addresses."),
-    ] = None,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many; the last with fragments is the last one, unless said.")
-    ] = None,
+    directory: NewDirectory,
+    storage: StorageCount = 1,
+    nodes: Nodes = None,
+    partitions: PartitionCount = None,
     until: Until = None,
-    until_time: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Nothing committed later: 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 3d."),
-    ] = None,
-    new_key: Annotated[
-        bool, typer.Option("--new-key", help="Make it a log of its own, beside the one archived.")
-    ] = False,
-    same_key: Annotated[
-        bool, typer.Option("--same-key", help="Go on as the one archived, also where something is left out.")
-    ] = False,
+    until_time: UntilTime = None,
+    new_key: NewKey = False,
+    same_key: SameKey = False,
     as_json: Json = False,
 ) -> None:
     """Make a log again from its fragments, byte for byte; prints how far each partition is.
@@ -140,16 +145,7 @@ def restore(
     from polonaise.admin import restore as restores
     from polonaise.fragments.store import open_store
 
-    if new_key and same_key:
-        raise BadOption("--new-key and --same-key: only one of them can be meant")
-    how = restores.HowToRestore(
-        storage=storage,
-        nodes=tuple(nodes.split(",")) if nodes else (),
-        partitions=partitions,
-        until=None if until is None else inputs.ids_of(until),
-        until_time_us=None if until_time is None else round(inputs.time_of(until_time).timestamp() * 1_000_000),
-        key=restores.Key.NEW if new_key else restores.Key.SAME if same_key else None,
-    )
+    how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
 
     def tell(done: RestoredPartition) -> None:
         if as_json:
@@ -161,6 +157,31 @@ def restore(
 
     with tidy():
         asyncio.run(restores.restore(open_store(store), directory, how, tell))
+
+
+def how_to_restore(
+    storage: int,
+    nodes: str | None,
+    partitions: int | None,
+    until: list[str] | None,
+    until_time: str | None,
+    *,
+    new_key: bool,
+    same_key: bool,
+) -> HowToRestore:
+    """What the options of `restore` say. Raises `BadOption`."""
+    from polonaise.admin.restore import HowToRestore, Key
+
+    if new_key and same_key:
+        raise BadOption("--new-key and --same-key: only one of them can be meant")
+    return HowToRestore(
+        storage=storage,
+        nodes=tuple(nodes.split(",")) if nodes else (),
+        partitions=partitions,
+        until=None if until is None else inputs.ids_of(until),
+        until_time_us=None if until_time is None else round(inputs.time_of(until_time).timestamp() * 1_000_000),
+        key=Key.NEW if new_key else Key.SAME if same_key else None,
+    )
 
 
 def _listed(partitions: Iterable[int]) -> str:

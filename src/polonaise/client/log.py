@@ -296,6 +296,22 @@ class Log(Connected):
         """
         return await self._questions.high_water_mark(self._readable(partition), self._question_s(timeout))
 
+    async def high_water_marks(
+        self, partitions: Iterable[PartitionId], *, timeout: float | None = None
+    ) -> dict[PartitionId, TransactionId]:
+        """The committed high-water marks of several partitions, asked for at the same time; as `high_water_mark`."""
+        asked = {
+            partition: asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout))
+            for partition in partitions
+        }
+        try:
+            marks = await asyncio.gather(*asked.values())
+        finally:
+            for task in asked.values():
+                task.cancel()
+                task.add_done_callback(retrieve)
+        return dict(zip(asked, marks, strict=True))
+
     async def wait_committed(
         self, above: Mapping[PartitionId, TransactionId], *, timeout: float
     ) -> dict[PartitionId, TransactionId]:

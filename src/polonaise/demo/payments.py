@@ -20,6 +20,8 @@ _ID_MAX: Final = 2**63 - 1
 """What a BIGINT column holds."""
 _AMOUNT_MAX: Final = 2**53 - 1
 """In hundredths; the sum of many must fit a BIGINT column, too."""
+_OTHER_BANKS: Final = ("AB", "CD", "EF", "GH")
+"""Where made-up salaries come from."""
 _SHOWN_CHARACTERS: Final = 40
 """Of a value that is named as bad."""
 
@@ -33,6 +35,8 @@ class Payment(NamedTuple):
     amount: int
     kind: str
     date: str
+    bank: str = ""
+    """The other bank, where money comes from one or goes to one and it is known."""
 
     def encode(self) -> bytes:
         return json.dumps(self, separators=(",", ":")).encode()
@@ -69,7 +73,7 @@ class Book:
 
 
 def read_payments(path: Path) -> Book:
-    """The payments of a bank's file (CSV with at least `COLUMNS`), in file order.
+    """The payments of a bank's file (CSV with at least `COLUMNS`; `counterparty_bank` is read, too), in file order.
 
     An account opens with its first row's balance before that row. Bad rows are named, not fatal; a file without the
     columns is. The bank allowed overdrafts, so nothing is refused. A byte order mark, which spreadsheets write, may
@@ -125,7 +129,8 @@ def _payment(row: dict[str, str | None]) -> tuple[Payment, int, int]:
         raise ValueError(f"amount {_shown(_text(row, 'amount'))} is below 0")
     source, target = (0, account) if direction == "credit" else (account, 0)
     number = _whole(row, "trans_id", -_ID_MAX, _ID_MAX)
-    payment = Payment(number, source, target, amount, row["operation"] or row["purpose"] or "", row["date"] or "")
+    kind, bank = row["operation"] or row["purpose"] or "", row.get("counterparty_bank") or ""
+    payment = Payment(number, source, target, amount, kind, row["date"] or "", bank)
     return payment, _hundredths(row, "balance"), account
 
 
@@ -181,7 +186,8 @@ def make_payments(count: int, seed: int = 1, accounts: int = 500) -> Book:
         if draw < 0.55 and first != second:
             payment = Payment(number, first, second, int(source.lognormvariate(9.5, 1.0)), "transfer", date)
         elif draw < 0.70:
-            payment = Payment(number, 0, first, 100 * source.randrange(8_000, 40_000) // 10, "salary", date)
+            amount, bank = 100 * source.randrange(8_000, 40_000) // 10, _OTHER_BANKS[first % len(_OTHER_BANKS)]
+            payment = Payment(number, 0, first, amount, "salary", date, bank)
         elif draw < 0.80:
             payment = Payment(number, first, 0, 1_460, "fee", date)
         else:

@@ -1,0 +1,100 @@
+"""`polonaise pipeline …`: jobs on Spark. What they have in common: a session, a bar, a report, an exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+
+import typer
+
+from polonaise.cli.log import EXIT_STATUS
+from polonaise.cli.output import say_json, tidy
+from polonaise.errors import BadOption
+
+if TYPE_CHECKING:
+    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.runs import Report, Run
+
+    ReportT = TypeVar("ReportT", bound=Report)
+
+pipeline = typer.Typer(
+    help="Jobs on Spark over the whole history: each can be killed, and run again.",
+    no_args_is_help=True,
+    epilog=EXIT_STATUS,
+)
+
+Address = Annotated[str, typer.Argument(metavar="LOG", help="file:PATH or embedded:PATH.")]
+Partitions = Annotated[str, typer.Option("--partition", "-p", help="all, 3, or 0-6,9.")]
+Master = Annotated[str | None, typer.Option(help="Spark's master: local[*] unless said, or as spark-submit was told.")]
+Conf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's; may be said several times.")
+]
+Json = Annotated[bool, typer.Option("--json", help="The report of the run as one JSON object.")]
+ReportFile = Annotated[
+    str | None, typer.Option("--report", metavar="FILE", help="Write the report of the run to this file, as JSON.")
+]
+
+
+class Output(NamedTuple):
+    """How a job's run is told."""
+
+    as_json: bool
+    file: str | None
+
+
+def run_job(job: str, work: Callable[[Progress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
+    """Do the work of a job under a bar, then tell of it: `show` for people. Exit status 1 if it is not well."""
+    from polonaise.cli.progress import Bars
+    from polonaise.pipelines import runs
+
+    file = None if output.file is None else runs.ReportFile(output.file)
+
+    def finished(run: Run) -> None:
+        if file is not None:
+            file.write(run)
+        if output.as_json:
+            say_json(run.fields())
+
+    def under_bars() -> ReportT:
+        with Bars() as bars:
+            return work(bars)
+
+    with tidy():
+        report = runs.run(job, under_bars, finished)
+        if not output.as_json:
+            show(report)
+    if not report.well:
+        raise typer.Exit(1)
+
+
+def run_on_spark(
+    job: str,
+    work: Callable[[Any, Progress], ReportT],
+    show: Callable[[ReportT], None],
+    output: Output,
+    *,
+    master: str | None,
+    conf: list[str] | None,
+) -> None:
+    """As `run_job`, with the session of Spark that the job runs in."""
+    settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
+
+    def with_session(progress: Progress) -> ReportT:
+        from polonaise.pipelines.sessions import job_session
+
+        progress.begin("starting Spark", 1)
+        with job_session(master, f"polonaise {job}", settings) as spark:
+            return work(spark, progress)
+
+    run_job(job, with_session, show, output)
+
+
+def settings_of(texts: list[str], option: str, example: str) -> dict[str, str]:
+    """What was said as KEY=VALUE with this option. Raises `BadOption`."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise BadOption(f"{option} {text!r}: write KEY=VALUE, such as {example}")
+        settings[key] = value
+    return settings

@@ -1,0 +1,108 @@
+"""`polonaise pipeline archive` and `restore`: between a log and its fragments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polonaise.cli import inputs
+from polonaise.cli.archive import (
+    NewDirectory,
+    NewKey,
+    Nodes,
+    PartitionCount,
+    SameKey,
+    StorageCount,
+    Store,
+    Until,
+    UntilTime,
+    how_to_restore,
+)
+from polonaise.cli.output import print_table, say
+from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitions, ReportFile, run_job, run_on_spark
+
+if TYPE_CHECKING:
+    from polonaise.pipelines.archive import ArchiveReport
+    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.restore import RestoreReport
+
+
+def archive(
+    address: Address,
+    store: Store,
+    partition: Partitions = "all",
+    fragment_mib: Annotated[
+        int, typer.Option(min=1, max=1024, help="A fragment holds at most so much of the log.")
+    ] = 256,
+    rest: Annotated[bool, typer.Option("--rest", help="Also what does not fill a fragment yet.")] = False,
+    until: Until = None,
+    until_time: UntilTime = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+    report: ReportFile = None,
+) -> None:
+    """Write what is committed and not archived yet, many fragments at a time; each is verified.
+
+    The same as `polonaise archive run`, by Spark. May be killed, and run again, at any time, also by several at once.
+    """
+    ends = None if until is None else inputs.ids_of(until)
+    end_time = None if until_time is None else inputs.time_of(until_time)
+
+    def work(spark: Any, progress: Progress) -> ArchiveReport:
+        from polonaise.pipelines import archive as job
+
+        how = job.HowToArchive(
+            partitions=partition,
+            fragment_bytes=fragment_mib * 1024 * 1024,
+            rest=rest,
+            until=ends,
+            until_time=end_time,
+        )
+        return job.archive(spark, address, store, how, progress=progress)
+
+    run_on_spark("archive", work, _show_archived, Output(as_json, report), master=master, conf=conf)
+
+
+def _show_archived(report: ArchiveReport) -> None:
+    for name, size in report.fragments:
+        say(f"{name.path} {size:,} bytes")
+    columns = ["partition", "asked up to", "archived up to", "fragments", "transactions", "bytes"]
+    print_table(columns, [[f"{value:,}" for value in each] for each in report.partitions], right=range(6))
+
+
+def restore(
+    store: Store,
+    directory: NewDirectory,
+    storage: StorageCount = 1,
+    nodes: Nodes = None,
+    partitions: PartitionCount = None,
+    until: Until = None,
+    until_time: UntilTime = None,
+    new_key: NewKey = False,
+    same_key: SameKey = False,
+    as_json: Json = False,
+    report: ReportFile = None,
+) -> None:
+    """Make a log again from its fragments, byte for byte: `polonaise archive restore`, with a report of the run.
+
+    It needs no Spark. The directory is no log before this has ended; killed on the way, run it again.
+    """
+    how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
+
+    def work(progress: Progress) -> RestoreReport:
+        from polonaise.pipelines import restore as job
+
+        return job.restore(store, directory, how, progress=progress)
+
+    run_job("restore", work, _show_restored, Output(as_json, report))
+
+
+def _show_restored(report: RestoreReport) -> None:
+    columns = ["partition", "restored up to", "in the store up to", "batches", "bytes"]
+    rows = [
+        [f"{value:,}" for value in (each.partition, each.last, each.held, each.batches, each.bytes)]
+        for each in report.restored.partitions
+    ]
+    print_table(columns, rows, right=range(5))

@@ -1,0 +1,222 @@
+"""The job archive: what is committed and not archived yet becomes fragments, each written by a task of its own.
+
+`polonaise.admin.archive` does the same without Spark, by the same plan and the same writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import polonaise
+from polonaise.admin.archive import batches_of, own_fragments_of
+from polonaise.client.protocol.arguments import partitions_named
+from polonaise.errors import BadOption, BeyondLog
+from polonaise.fragments.objects import FRAGMENT_BYTES, Archived, write_fragments
+from polonaise.fragments.protocol.coverage import Span, archived_up_to
+from polonaise.fragments.protocol.plan import spans_to_write
+from polonaise.fragments.store import open_store
+from polonaise.pipelines.logs import full_address, open_log, tasks_address
+from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.tasks import run_tasks
+from polonaise.spark import clusters
+from polonaise.spark.options import absolute, microseconds
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from polonaise.blocking.log import Log
+    from polonaise.fragments.protocol.names import FragmentName
+
+_TIMEOUT_S: Final = 60.0
+"""How long a question to the log may take."""
+
+
+@dataclass(frozen=True)
+class HowToArchive:
+    """What is archived, and up to where."""
+
+    partitions: str = "all"
+    """`all`, `3` or `0-6,9`."""
+    fragment_bytes: int = FRAGMENT_BYTES
+    """A fragment holds at most about so much of the log; a task has one in memory."""
+    rest: bool = False
+    """Also what does not fill a fragment yet."""
+    until: Mapping[PartitionId, TransactionId] | None = None
+    """Everything up to these ids, one of each partition, and nothing above them."""
+    until_time: datetime | None = None
+    """Everything that was committed up to this time, which has a time zone, and nothing later."""
+    timeout_s: float = _TIMEOUT_S
+
+
+class ArchivedPartition(NamedTuple):
+    """What a run did for one partition."""
+
+    partition: PartitionId
+    limit: TransactionId
+    """What was committed, or asked for."""
+    last: TransactionId
+    """Everything up to this id is archived now; -1 for nothing."""
+    fragments: int
+    """Written by this run, like the rest."""
+    transactions: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ArchiveReport:
+    """What a run of the job wrote. It is always well: what goes wrong is raised."""
+
+    store: str
+    partitions: tuple[ArchivedPartition, ...]
+    fragments: tuple[Archived, ...]
+    """Those that this run wrote, each verified, in the order of their ids."""
+
+    @property
+    def well(self) -> bool:
+        return True
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "store": self.store,
+            "partitions": [each._asdict() for each in self.partitions],
+            "fragments": [{"path": each.fragment.path, "bytes": each.bytes} for each in self.fragments],
+        }
+
+
+def archive(
+    spark: SparkSession,
+    address: str,
+    store: str,
+    how: HowToArchive | None = None,
+    *,
+    progress: Progress | None = None,
+) -> ArchiveReport:
+    """Write what is committed and not in the store yet; `progress` counts fragments.
+
+    May be killed at any time and run again, also by several at once, and beside `polonaise archive run`: what is
+    written twice is the same object, or overlaps. With `until` or `until_time` the store holds exactly the history up
+    to there afterwards, if it held no more before. Raises `BadOption` for what can't be meant, `BeyondLog` for ids
+    that are not committed, `WrongClusterKey` for another cluster's store, and what reading and the store raise.
+    """
+    how, progress, url = how or HowToArchive(), progress or Silence(), absolute(store)
+    if how.until is not None and how.until_time is not None:
+        raise BadOption("up to ids, or up to a time: say one of them")
+    address = full_address(address)
+    with open_log(address) as log:
+        limits = _limits(log, how)
+        tasks = [each for number in limits for each in _plan(log, url, address, number, limits[number], how)]
+        written = [each for some in run_tasks(spark, _write, tasks, progress, "fragments") for each in some]
+        held = {number: _fragments(log, url, number) for number in limits}
+    return ArchiveReport(
+        url,
+        tuple(_summary(number, limits[number], held[number], written) for number in sorted(limits)),
+        tuple(sorted(written)),
+    )
+
+
+def _summary(
+    number: PartitionId, limit: TransactionId, held: Mapping[FragmentName, int], written: list[Archived]
+) -> ArchivedPartition:
+    mine = [each for each in written if each.fragment.partition == number]
+    rows = sum(each.fragment.last - each.fragment.first + 1 for each in mine)
+    return ArchivedPartition(number, limit, archived_up_to(held), len(mine), rows, sum(each.bytes for each in mine))
+
+
+# ------------------------------------------------------------------ what to write
+
+
+class _Task(NamedTuple):
+    """What one task writes: the batches that begin in the span and end within the limit."""
+
+    address: str
+    url: str
+    partition: PartitionId
+    span: Span
+    limit: TransactionId
+    fragment_bytes: int
+    timeout_s: float
+
+
+def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
+    """The last id to archive of each partition."""
+    numbers = partitions_named(how.partitions, log.partition_count)
+    if how.until is not None and set(how.until) != set(numbers):
+        raise BadOption(f"ids of partitions {sorted(how.until)}, and {numbers} are archived: name one of each")
+    limits = {number: log.high_water_mark(number, timeout=how.timeout_s) for number in numbers}
+    for number, committed in limits.items():
+        if how.until is not None and how.until[number] > committed:
+            raise BeyondLog(
+                f"partition {number} is committed up to {committed}: nothing can be archived up to {how.until[number]}"
+            )
+    if how.until_time is not None:
+        return {number: _last_at(log, number, limits[number], how) for number in numbers}
+    return dict(how.until or limits)
+
+
+def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowToArchive) -> TransactionId:
+    """The last transaction that was committed up to the time. A batch has one commit time, so it ends a batch."""
+    if how.until_time is None or how.until_time.tzinfo is None:
+        raise BadOption(f"{how.until_time} has no time zone: say which, such as datetime(…, tzinfo=UTC)")
+    with log.read_time(number, since=microseconds(how.until_time) + 1, timeout=how.timeout_s) as found:
+        later = next(iter(found), None)
+    return committed if later is None else min(later.id - 1, committed)
+
+
+def _fragments(log: Log, url: str, number: PartitionId) -> dict[FragmentName, int]:
+    return clusters.wait(lambda: own_fragments_of(clusters.store_at(url), number, log.cluster_key))
+
+
+def _plan(
+    log: Log, url: str, address: str, number: PartitionId, limit: TransactionId, how: HowToArchive
+) -> list[_Task]:
+    fragments = _fragments(log, url, number)
+    if limit == NO_TRANSACTION or not spans_to_write(fragments, limit):
+        return []
+    whole = how.rest or how.until is not None or how.until_time is not None
+    ids_max = _ids_per_fragment(log, number, Span(archived_up_to(fragments) + 1, limit), how)
+    return [
+        _Task(tasks_address(address), url, number, span, limit, how.fragment_bytes, how.timeout_s)
+        for span in spans_to_write(fragments, limit, ids_max=ids_max, rest=whole)
+    ]
+
+
+def _ids_per_fragment(log: Log, number: PartitionId, new: Span, how: HowToArchive) -> int:
+    """How many transactions make a fragment, about: as batches here and there tell, and a power of two, so that the
+    next run most likely cuts at the same ids."""
+    rows = size = 0
+    for at in {new.first, (new.first + new.last) // 2, new.last}:
+        with log.read_batches(number, after=at - 1, until=at, timeout=how.timeout_s) as found:
+            batch = next(iter(found))
+        rows, size = rows + batch.count, size + batch.length
+    ids = max(how.fragment_bytes * rows // size, 1)
+    return 1 << (ids.bit_length() - 1)
+
+
+# ------------------------------------------------------------------ in a task
+
+
+def _write(task: _Task) -> list[Archived]:
+    """The fragments of a span: one, or several where its transactions are larger than the first ones were."""
+    return asyncio.run(_written(task))
+
+
+async def _written(task: _Task) -> list[Archived]:
+    store = open_store(task.url)
+    async with polonaise.connect(task.address) as log:
+        reading = batches_of(log, task.partition, task.span, task.limit, task.timeout_s)
+        async with aclosing(reading) as batches:
+            writing = write_fragments(store, log.cluster_key, batches, fragment_bytes=task.fragment_bytes)
+            async with aclosing(writing) as written:
+                return [each async for each in written]
+
+
+if __name__ == "__main__":
+    from polonaise.pipelines.program import main
+
+    main("archive")

@@ -1,0 +1,154 @@
+"""A view's table as a Delta table, written by delta-rs: its marks are the table's application transactions.
+
+Every version stays readable for as long as the table keeps it (`VACUUM`), so this is the format for time travel.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pyarrow.dataset as ds
+
+from polonaise.errors import BadOption, ExtraMissing, ViewUnfit
+from polonaise.host.files import try_lock
+from polonaise.pipelines.declarations import View
+from polonaise.pipelines.source import Marks
+from polonaise.pipelines.targets import Held
+from polonaise.terms import PartitionId, TransactionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+if find_spec("deltalake") is None:
+    raise ExtraMissing("Delta tables need delta-rs: pip install 'polonaise[delta]'")
+
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+_STAGING: Final = "_staging-"
+
+
+class DeltaTarget:
+    """A Delta table in a directory that the driver and the tasks of Spark both reach. One writes at a time.
+
+    The driver looks where the marks are and commits on what it has looked at: of two that write the same range,
+    delta-rs refuses the second. With a key, each commit writes the whole table anew. Raises `ViewUnfit`, and
+    `DirectoryInUse` while another process writes.
+    """
+
+    def __init__(self, spark: SparkSession, directory: str, view: View, cluster: str) -> None:
+        if not directory or "://" in directory:
+            raise BadOption(f"delta:{directory}: name a directory of a file system that all of Spark reaches")
+        self._spark = spark
+        self._directory = Path(directory).absolute()
+        self._view = view
+        self._app = f"polonaise/{cluster}/{view.name}"
+        self._schema: StructType | None = None
+
+    def prepare(self, schema: StructType) -> None:
+        self._schema = schema
+
+    def marks(self) -> dict[PartitionId, TransactionId]:
+        table = self._table()
+        return {} if table is None else self._marks_of(table)
+
+    def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+        table = self._table()
+        if table is None or not self._view.key:
+            return self._commit(table, rows, before, after, "append")
+        return self._commit(table, self._view.merged([self._rows_of(table), rows]), before, after, "overwrite")
+
+    def replace(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+        whole = {**dict.fromkeys(before, -1), **after}
+        return self._commit(self._table(), rows, before, whole, "overwrite")
+
+    @contextmanager
+    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
+        table = self._table()
+        if table is None:
+            raise ViewUnfit(f"no Delta table in {self._directory}")
+        yield Held(self._marks_of(table) if with_marks else None, self._rows_of(table))
+
+    def close(self) -> None:
+        """Nothing is open between two calls."""
+
+    # ------------------------------------------------------------------ in the table
+
+    def _table(self) -> DeltaTable | None:
+        directory = str(self._directory)
+        return DeltaTable(directory) if DeltaTable.is_deltatable(directory) else None
+
+    def _marks_of(self, table: DeltaTable) -> dict[PartitionId, TransactionId]:
+        """The view's own transaction tells how many partitions there are, one for each the next id of it."""
+        partitions = table.transaction_version(self._app)
+        if partitions is None:
+            raise ViewUnfit(
+                f"{self._directory} is a Delta table, and not of view {self._view.name} of this log: choose another "
+                "directory, or remove this one"
+            )
+        ends = {each: table.transaction_version(f"{self._app}/{each}") for each in range(partitions)}
+        return {partition: end - 1 for partition, end in ends.items() if end is not None}
+
+    def _transactions(self, marks: Marks) -> list[Transaction]:
+        """Versions are 0 or above, and marks may be -1."""
+        ends = [Transaction(f"{self._app}/{partition}", id + 1) for partition, id in sorted(marks.items())]
+        return [*ends, Transaction(self._app, max(marks, default=-1) + 1)]
+
+    def _rows_of(self, table: DeltaTable) -> DataFrame:
+        files = table.file_uris()
+        if not files:
+            return self._spark.createDataFrame([], self._schema)
+        return self._spark.read.parquet(*files)
+
+    def _commit(
+        self,
+        table: DeltaTable | None,
+        rows: DataFrame,
+        before: Marks,
+        after: Marks,
+        mode: Literal["append", "overwrite"],
+    ) -> bool:
+        if ({} if table is None else self._marks_of(table)) != dict(before):
+            return False
+        self._directory.mkdir(parents=True, exist_ok=True)
+        lock = try_lock(str(self._directory / ".lock"))
+        try:
+            if table is None and self._table() is not None:
+                return False
+            self._write(table, rows, self._transactions({**before, **after}), mode)
+        except CommitFailedError:
+            return False
+        finally:
+            lock.release()
+        return True
+
+    def _write(
+        self,
+        table: DeltaTable | None,
+        rows: DataFrame,
+        transactions: list[Transaction],
+        mode: Literal["append", "overwrite"],
+    ) -> None:
+        """Spark makes the rows in files aside, and the driver hands them on: it has a part of them in memory."""
+        for left in self._directory.glob(f"{_STAGING}*"):
+            shutil.rmtree(left)
+        staging = self._directory / f"{_STAGING}{uuid.uuid4()}"
+        try:
+            rows.write.parquet(staging.as_uri())
+            made: Any = ds.dataset(staging, format="parquet").scanner().to_reader()
+            write_deltalake(
+                table if table is not None else str(self._directory),
+                made,
+                mode=mode,
+                schema_mode="overwrite" if mode == "overwrite" else None,
+                commit_properties=CommitProperties(app_transactions=transactions),
+            )
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)

@@ -1,0 +1,44 @@
+"""The log that a job is about: open in the driver for as long as the job runs, and reached by its tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import polonaise.blocking
+from polonaise.blocking.log import Log
+from polonaise.client.settings import ClientSettings
+from polonaise.errors import BadOption, NotInitialized
+from polonaise.node.embedded import SCHEME, is_there
+
+NAME: Final = "pipeline"
+
+
+def full_address(address: str) -> str:
+    """The address with its path made absolute: tasks may run in other directories.
+
+    Raises `BadOption` for what is no address, `NotInitialized` where there is no embedded log: a job makes none.
+    """
+    scheme, colon, rest = address.partition(":")
+    if not colon or not rest or scheme not in ("embedded", "file"):
+        raise BadOption(f"{address!r} is no address of a log: write file:PATH (a coordinator) or embedded:PATH")
+    if address.startswith(SCHEME) and not is_there(address):
+        raise NotInitialized(f"no embedded log at {address}: correct the path, or append to it, which makes one")
+    path, mark, options = rest.partition("?") if scheme == "embedded" else (rest, "", "")
+    return f"{scheme}:{os.path.abspath(path)}{mark}{options}"
+
+
+def tasks_address(address: str) -> str:
+    """The address as tasks use it: they leave it to the driver to host an embedded log that nobody hosts."""
+    if not address.startswith(SCHEME) or "host=" in address:
+        return address
+    return f"{address}{'&' if '?' in address else '?'}host=no"
+
+
+@contextmanager
+def open_log(address: str) -> Iterator[Log]:
+    """The log in the driver. An embedded one that nobody hosts is hosted here meanwhile. Raises as `connect`."""
+    with polonaise.blocking.connect(address, settings=ClientSettings(name=NAME)) as log:
+        yield log

@@ -1,0 +1,44 @@
+"""HTML and SVG as values that can't be put together wrongly: what is not markup is text, and text is escaped."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Final
+
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]"
+)
+"""What HTML forbids, what UTF-8 can't hold, and what would turn the text behind it around."""
+_EMPTY: Final = frozenset({"meta", "link", "br"})
+
+
+class Markup(str):
+    """Text that is HTML already. Only `element` and `joined` make it, and the constants of the page."""
+
+    __slots__ = ()
+
+
+def escaped(text: str) -> Markup:
+    """Text as it will be read: no character of it can be taken for markup."""
+    return Markup(html.escape(_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)))
+
+
+def joined(*children: str) -> Markup:
+    """Children one after another; those that are not markup are escaped."""
+    return Markup("".join(child if isinstance(child, Markup) else escaped(child) for child in children))
+
+
+def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:
+    """`<tag …>children</tag>`. Underscores of attributes become hyphens, `class_` is `class`; None leaves one out."""
+    said = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escaped(_text(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    end = "" if tag in _EMPTY else f"</{tag}>"
+    return Markup(f"<{tag}{said}>{joined(*children)}{end}")
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,112 @@
+"""A report as one HTML page: nothing is fetched, nothing runs, and everything that is said in it is text.
+
+It is light or dark as the reader's machine is, can be printed, and says each figure of its charts in a table, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+from polonaise.pipelines.charts.figure import Chart, figure
+from polonaise.pipelines.markup import Markup, element, joined
+from polonaise.pipelines.tables import Table
+from polonaise.pipelines.values import read
+
+_STYLE: Final = Markup(Path(__file__).with_name("page.css").read_text())
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+"""If any text were taken for markup after all, it could still load and run nothing."""
+
+
+class Verdict(NamedTuple):
+    """Whether something holds that was to be shown."""
+
+    what: str
+    good: bool | None
+    """None when it could not be told."""
+    reason: str = ""
+
+
+class Page:
+    """A page that is written from top to bottom; each call adds what it is given and returns the page.
+
+        page = Page("The bank in 1993").facts({"payments": 27_215}).chart(Bars("Payments", months))
+        Path("report.html").write_text(page.html(), encoding="utf-8")
+
+    Values are written as people read them: thousands apart, times in UTC, None as a dash.
+    """
+
+    def __init__(self, title: str, subtitle: str = "") -> None:
+        self._title = title
+        self._header = [element("h1", title)]
+        if subtitle:
+            self._header.append(element("p", subtitle, class_="subtitle"))
+        self._sections: list[tuple[Markup, list[Markup]]] = [(Markup(), [])]
+        self._figures = 0
+
+    def section(self, title: str, text: str = "") -> Self:
+        """A heading; what is added from now on stands under it."""
+        self._sections.append((element("h2", title), []))
+        return self.text(text) if text else self
+
+    def text(self, text: str) -> Self:
+        """A paragraph; an empty line begins another one."""
+        return self._add(*(element("p", part.strip()) for part in text.split("\n\n") if part.strip()))
+
+    def facts(self, facts: dict[str, Any]) -> Self:
+        """Single values with their names, large, beside each other."""
+        cards = [element("div", element("dt", name), element("dd", read(value))) for name, value in facts.items()]
+        return self._add(element("dl", *cards, class_="facts"))
+
+    def verdicts(self, verdicts: Iterable[Verdict]) -> Self:
+        """What holds and what does not; what does not comes first."""
+        order = sorted(verdicts, key=lambda verdict: (verdict.good is not False, verdict.good is True))
+        return self._add(element("ul", *map(_verdict, order), class_="verdicts"))
+
+    def table(self, table: Table) -> Self:
+        """Rows of values under named columns."""
+        return self._add(table.html())
+
+    def chart(self, chart: Chart) -> Self:
+        """`Bars`, `Lines` or `Flows`, with their figures as a table behind them."""
+        self._figures += 1
+        return self._add(figure(chart, f"figure-{self._figures}"))
+
+    def html(self) -> str:
+        """The page; to be stored as UTF-8."""
+        head = element(
+            "head",
+            element("meta", charset="utf-8"),
+            element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            element("link", rel="icon", href="data:,"),
+            element("title", self._title),
+            element("style", _STYLE),
+        )
+        sections = [
+            element("section", heading, *parts) if heading else joined(*parts) for heading, parts in self._sections
+        ]
+        body = element("body", element("header", *self._header), element("main", *sections))
+        return joined(Markup("<!DOCTYPE html>\n"), element("html", head, body, lang="en"), "\n")
+
+    def _add(self, *parts: Markup) -> Self:
+        self._sections[-1][1].extend(parts)
+        return self
+
+
+def _verdict(verdict: Verdict) -> Markup:
+    style, sign, word = {
+        True: ("good", "✓", "holds"),
+        False: ("bad", "✗", "does not hold"),
+        None: ("open", "?", "could not be told"),
+    }[verdict.good]
+    return element(
+        "li",
+        element("span", sign, class_="word", aria_hidden="true"),
+        element("strong", verdict.what),
+        ": ",
+        element("span", word, class_="word"),
+        element("span", verdict.reason, class_="reason") if verdict.reason else Markup(),
+        class_=style,
+    )

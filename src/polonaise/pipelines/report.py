@@ -1,0 +1,269 @@
+"""The job report: what a log holds, as one HTML page and as Parquet tables."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from polonaise.errors import BadOption, DiskFailed
+from polonaise.pipelines.charts import Bars, Chart, Lines, Series
+from polonaise.pipelines.logs import open_log
+from polonaise.pipelines.page import Page
+from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.snapshots import Snapshot
+from polonaise.pipelines.summaries import Summaries, summed_up, top_values
+from polonaise.pipelines.tables import Table
+from polonaise.spark.options import FRAGMENTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Sections: TypeAlias = "Callable[[Snapshot, Page], Mapping[str, pa.Table]]"
+"""An application's own part of a report: adds to the page, and returns tables to store, by name."""
+
+_PAGE: Final = "report.html"
+_HEADERS_DRAWN: Final = 7
+
+
+@dataclass(frozen=True)
+class HowToReport:
+    """What a report is about, and what it tells."""
+
+    title: str = "What the log holds"
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of the source `polonaise`: `fragments`, `partitions`, ranges by id or time, a decoder and its columns."""
+    period: str | None = None
+    """One of `summaries.PERIODS`; None for one that fits how long the history is."""
+    keys: Sequence[str] = ()
+    """Columns, most often decoded ones, of which the most frequent values are told."""
+    top: int = 20
+    """How many of them."""
+    sections: Sections | None = None
+    """What the application adds."""
+
+
+@dataclass(frozen=True)
+class LogReport:
+    """What was written. It is always well: what goes wrong is raised."""
+
+    page: Path
+    tables: tuple[Path, ...]
+    spans: Mapping[int, tuple[int, int]]
+    """First and last id of each partition that the report is about."""
+    transactions: int
+    bytes: int
+    """Of bodies."""
+
+    @property
+    def well(self) -> bool:
+        return True
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "page": str(self.page),
+            "tables": [str(path) for path in self.tables],
+            "spans": {str(partition): list(span) for partition, span in self.spans.items()},
+            "transactions": self.transactions,
+            "bytes": self.bytes,
+        }
+
+
+def report(
+    spark: SparkSession,
+    cluster: str,
+    directory: str,
+    how: HowToReport | None = None,
+    *,
+    progress: Progress | None = None,
+) -> LogReport:
+    """Sum up a log, or a store of fragments (`fragments:URL`), into a directory; `progress` counts its parts.
+
+    Everything in it is about the same transactions, those that were committed when it began. Each file is replaced at
+    once, the page last; killed on the way, run it again. Raises what reading raises, `BadOption` for what can't be
+    meant, and `DiskFailed` where the directory can't be written to.
+    """
+    how, hearing = how or HowToReport(), progress or Silence()
+    snapshot = Snapshot(spark, cluster, how.options)
+    if snapshot.cluster.startswith(FRAGMENTS):
+        return _written(snapshot, Path(directory), how, hearing)
+    with open_log(snapshot.cluster):
+        return _written(snapshot, Path(directory), how, hearing)
+
+
+def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: Progress) -> LogReport:
+    progress.begin("parts of the report", 3)
+    summaries = summed_up(snapshot, how.period)
+    tables = {"partitions": summaries.partitions, "periods": summaries.periods}
+    page = Page(how.title, f"{snapshot.cluster}, {_ids_of(snapshot)}")
+    _sum_up(page, snapshot, summaries)
+    progress.done(1)
+    if how.keys:
+        tables["top_values"] = top_values(snapshot, how.keys, how.top)
+        _tell_values(page, tables["top_values"], how.keys)
+    progress.done(2)
+    if how.sections is not None:
+        tables |= how.sections(snapshot, page)
+    paths = _stored(directory, page, tables)
+    progress.done(3)
+    return LogReport(
+        page=directory / _PAGE,
+        tables=paths,
+        spans={partition: (span.first, span.last) for partition, span in snapshot.spans.items()},
+        transactions=snapshot.transactions,
+        bytes=pc.sum(summaries.periods["bytes"]).as_py() or 0,
+    )
+
+
+def _ids_of(snapshot: Snapshot) -> str:
+    there = [f"{number}: {span.first:,} to {span.last:,}" for number, span in snapshot.spans.items()]
+    shown = ", ".join(there[:4]) + (f" and {len(there) - 4} more" if len(there) > 4 else "")
+    return f"transactions of partition {shown}" if there else "no partitions"
+
+
+# ------------------------------------------------------------------ what the page says
+
+
+def _sum_up(page: Page, snapshot: Snapshot, summaries: Summaries) -> None:
+    partitions, periods, period = summaries.partitions.to_pylist(), summaries.periods.to_pylist(), summaries.period
+    transactions, size = sum(row["transactions"] for row in partitions), sum(row["bytes"] for row in partitions)
+    first = min((row["first_time"] for row in partitions), default=None)
+    last = max((row["last_time"] for row in partitions), default=None)
+    page.facts(
+        {
+            "transactions": transactions,
+            "bytes of bodies": size,
+            "bytes each": round(size / transactions) if transactions else None,
+            "first committed": first,
+            "last committed": last,
+            "transactions/s on average": _rate(transactions, first, last),
+        }
+    )
+    page.section("Over time").chart(_over_time(f"Transactions per {period}", periods, "transactions", period))
+    page.chart(_over_time(f"Bytes of bodies per {period}", periods, "bytes", period))
+    page.chart(_by_header(periods, period))
+    page.section("Partitions").table(_partitions_table(snapshot, partitions))
+
+
+def _rate(count: int, first: datetime | None, last: datetime | None) -> int | None:
+    seconds = (last - first).total_seconds() if first is not None and last is not None else 0.0
+    return round(count / seconds) if seconds else None
+
+
+def _over_time(title: str, periods: Sequence[Mapping[str, Any]], column: str, period: str) -> Chart:
+    """Bars for days and months; a line for shorter ones, of which there are many."""
+    sums: dict[datetime, int] = {}
+    for row in periods:
+        sums[row["period"]] = sums.get(row["period"], 0) + row[column]
+    if period in ("day", "month"):
+        return Bars(title, [(at.date(), value) for at, value in sorted(sums.items())], unit=column)
+    return Lines(title, [Series(column, sorted(sums.items()))], unit=column)
+
+
+def _by_header(periods: Sequence[Mapping[str, Any]], period: str) -> Chart:
+    """The headers with the most transactions; a period without any is a zero."""
+    totals: dict[int, dict[datetime, int]] = {}
+    for row in periods:
+        points = totals.setdefault(row["header"], {})
+        points[row["period"]] = points.get(row["period"], 0) + row["transactions"]
+    order = sorted(totals, key=lambda header: -sum(totals[header].values()))
+    times = sorted({row["period"] for row in periods})
+    if len(times) < 2:  # no line can be drawn
+        sums = [(f"header {header}", sum(totals[header].values())) for header in order]
+        return Bars("Transactions by header", sums, unit="transactions")
+    drawn = sorted(order[:_HEADERS_DRAWN])
+    series = [Series(f"header {header}", [(at, totals[header].get(at, 0)) for at in times]) for header in drawn]
+    left_out = len(totals) - len(drawn)
+    note = f"{left_out} headers with fewer transactions are not drawn." if left_out else ""
+    return Lines(f"Transactions per {period}, by header", series, unit="transactions", note=note)
+
+
+_PARTITION_COLUMNS: Final = {
+    "partition": "partition",
+    "first id": "first_id",
+    "last id": "last_id",
+    "transactions": "transactions",
+    "bytes": "bytes",
+    "busiest second": "busiest_second",
+    "clients": "clients",
+    "refused": "refused",
+    "last committed": "last_time",
+}
+
+
+def _partitions_table(snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]]) -> Table:
+    found = {row["partition"]: row for row in partitions}
+    rows = [
+        [number, *(found.get(number, {}).get(column) for column in list(_PARTITION_COLUMNS.values())[1:])]
+        for number in snapshot.spans
+    ]
+    note = (
+        "Refused: appends of the clients that are not in the log, by the gaps in their numbers: conflicts, failed "
+        "expectations, given up. Those before a client's first and after its last transaction are not counted."
+    )
+    return Table("Partitions", list(_PARTITION_COLUMNS), rows, note=note)
+
+
+def _tell_values(page: Page, values: pa.Table, keys: Sequence[str]) -> None:
+    page.section("Most frequent values")
+    rows = values.to_pylist()
+    for key in keys:
+        mine = [(str(row["value"]), row["transactions"]) for row in rows if row["column"] == key]
+        page.chart(Bars(f"Transactions by {key}", mine, unit="transactions"))
+
+
+# ------------------------------------------------------------------ files
+
+
+def _stored(directory: Path, page: Page, tables: Mapping[str, pa.Table]) -> tuple[Path, ...]:
+    paths = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            path = directory / f"{name}.parquet"
+            with _replaced(path) as unfinished:
+                pq.write_table(table, unfinished, compression="zstd")
+            paths.append(path)
+        with _replaced(directory / _PAGE) as unfinished:
+            unfinished.write_text(page.html(), encoding="utf-8")
+    except OSError as error:
+        raise DiskFailed(f"the report can't be written to {directory}: {error.strerror or error}") from error
+    return tuple(paths)
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    """Where to write what becomes the file at once, when it is whole."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def sections_named(path: str) -> Sections:
+    """The function `module:name`. Raises `BadOption`."""
+    module, _, name = path.partition(":")
+    try:
+        found: Sections = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadOption(f"{path!r} can't be imported here: {error}; write module:function") from error
+    if not callable(found):
+        raise BadOption(f"{path!r} is no function: it takes a snapshot and a page, and returns tables by name")
+    return found
+
+
+if __name__ == "__main__":
+    from polonaise.pipelines.program import main
+
+    main("report")

@@ -1,0 +1,74 @@
+"""The job restore: a log made again from its fragments, with progress and a report of the run.
+
+It runs without Spark: what restores is the disk that is written, and one process fills it. `polonaise archive restore`
+is the same without a report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from polonaise.admin import restore as admin
+from polonaise.admin.restore import HowToRestore, Restored
+from polonaise.fragments.objects import partitions_in
+from polonaise.fragments.store import open_store
+from polonaise.pipelines.progress import Progress, Silence
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """A log that was restored. It is always well: what goes wrong is raised."""
+
+    store: str
+    restored: Restored
+
+    @property
+    def well(self) -> bool:
+        return True
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "store": self.store,
+            "directory": self.restored.directory,
+            "cluster_key": self.restored.cluster_key.hex(),
+            "partitions": [
+                {
+                    "partition": each.partition,
+                    "last": each.last,
+                    "in_store_up_to": each.held,
+                    "batches": each.batches,
+                    "bytes": each.bytes,
+                }
+                for each in self.restored.partitions
+            ],
+        }
+
+
+def restore(
+    store: str, directory: str, how: HowToRestore | None = None, *, progress: Progress | None = None
+) -> RestoreReport:
+    """As `polonaise.admin.restore.restore`, from a store's URL; `progress` counts partitions.
+
+    Killed on the way, the directory holds no log and says so; run again, it begins anew. Raises the same.
+    """
+    opened, hearing = open_store(store), progress or Silence()
+
+    async def restored() -> Restored:
+        hearing.begin("partitions", len(await partitions_in(opened)))
+        done: list[int] = []
+
+        def tell(partition: admin.RestoredPartition) -> None:
+            done.append(partition.partition)
+            hearing.done(len(done))
+
+        return await admin.restore(opened, directory, how or HowToRestore(), tell)
+
+    return RestoreReport(str(opened), asyncio.run(restored()))
+
+
+if __name__ == "__main__":
+    from polonaise.pipelines.program import main
+
+    main("restore")

@@ -1,0 +1,95 @@
+"""What is left of a run of a job: a report that a machine can read, also of one that failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from polonaise.errors import BadOption, DiskFailed, PolonaiseError
+
+
+class Report(Protocol):
+    """What a job found and did."""
+
+    @property
+    def well(self) -> bool:
+        """Whether all is as it should be; a job that only makes something always says so."""
+
+    def fields(self) -> Mapping[str, Any]:
+        """The report as values of JSON."""
+
+
+ReportT = TypeVar("ReportT", bound=Report)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a job, and how it ended."""
+
+    job: str
+    began: datetime
+    """UTC."""
+    took_s: float
+    report: Report | None
+    """None when the job failed."""
+    error: PolonaiseError | None = None
+
+    @property
+    def outcome(self) -> str:
+        """`well`, `not well` (the job looked, and what it found is in the report) or `failed`."""
+        if self.report is None:
+            return "failed"
+        return "well" if self.report.well else "not well"
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "job": self.job,
+            "outcome": self.outcome,
+            "began": self.began.isoformat(timespec="milliseconds"),
+            "took_s": round(self.took_s, 3),
+        }
+        if self.report is not None:
+            fields["report"] = dict(self.report.fields())
+        if self.error is not None:
+            fields["error"] = {"code": self.error.code, "message": self.error.text}
+        return fields
+
+
+def run(job: str, work: Callable[[], ReportT], finished: Callable[[Run], None]) -> ReportT:
+    """Do the work and tell how it went, in either case; then raise what it raised, if that was a fault."""
+    began, began_s = datetime.now(UTC), time.perf_counter()
+    try:
+        report = work()
+    except PolonaiseError as error:
+        finished(Run(job, began, time.perf_counter() - began_s, None, error))
+        raise
+    finished(Run(job, began, time.perf_counter() - began_s, report))
+    return report
+
+
+class ReportFile:
+    """Where the report of a run is written; looked at before the run, which may take hours.
+
+    Raises `BadOption` for a path that no file can be written to.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path).absolute()
+        if self._path.is_dir() or not os.access(self._path.parent, os.W_OK | os.X_OK):
+            raise BadOption(f"no report can be written to {path}: name a file in a directory that can be written to")
+
+    def write(self, run: Run) -> None:
+        """Replace the file, at once: who reads it sees the report before, or this one. Raises `DiskFailed`."""
+        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            unfinished.write_text(json.dumps(run.fields(), indent=2) + "\n")
+            unfinished.replace(self._path)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            raise DiskFailed(f"the report can't be written to {self._path}: {error.strerror or error}") from error

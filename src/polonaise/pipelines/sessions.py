@@ -1,0 +1,37 @@
+"""The session that a job runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from polonaise.pipelines.faults import translated
+from polonaise.spark.sessions import session
+
+
+@contextmanager
+def job_session(master: str | None, name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """As `polonaise.spark.sessions.session`, and stopped at the end, unless it was there before.
+
+    Raises the same; and what Spark raises while the job runs, as an error of ours.
+    """
+    before = _is_there()
+    spark = session(master, name=name, conf=conf)
+    try:
+        yield spark
+    except PySparkException as error:
+        raise translated(error) from error
+    finally:
+        if not before:
+            spark.stop()
+
+
+def _is_there() -> bool:
+    try:
+        SparkSession.active()
+    except PySparkRuntimeError:
+        return False
+    return True

@@ -1,0 +1,159 @@
+"""Tables that sum up a log: by partition, header and period, and by the values of decoded columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+from pyspark.sql.window import Window
+
+from polonaise.errors import BadOption
+from polonaise.pipelines.snapshots import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+PERIODS: Final = ("second", "minute", "hour", "day", "month")
+_FITTING: Final = (("second", 600), ("minute", 10 * 3_600), ("hour", 14 * 86_400), ("day", 2 * 366 * 86_400))
+"""Which period fits histories of up to so many seconds."""
+_COLUMNS: Final = (
+    "partition int, transaction_id long, timestamp timestamp, header int, data binary, "
+    "request struct<client_id: int, generation: int, sequence: long>"
+)
+
+
+class Summaries(NamedTuple):
+    """What a log holds, summed up."""
+
+    partitions: pa.Table
+    """A row per partition: `partition`, `transactions`, `bytes`, `first_id`, `last_id`, `first_time`, `last_time`,
+    `busiest_second` (transactions), `clients`, and `refused`: see `_partitions`."""
+    period: str
+    """Which of `PERIODS`."""
+    periods: pa.Table
+    """A row per partition, header and period that has transactions: `partition`, `header`, `period` (its begin),
+    `transactions`, `bytes`, `first_id`, `last_id`, `busiest_second`."""
+
+
+def summed_up(snapshot: Snapshot, period: str | None) -> Summaries:
+    """Read the log once and sum it up. Periods are those of the session's time zone, which is UTC unless set.
+
+    Without a `period` it is one that fits how long the history is. Raises `BadOption` for one that is none of
+    `PERIODS`.
+    """
+    if period is not None and period not in PERIODS:
+        raise BadOption(f"period {period!r}: write one of {', '.join(PERIODS)}")
+    with _by_second(snapshot) as seconds:
+        partitions = _partitions(seconds).toArrow()
+        chosen = period or _fitting(partitions)
+        return Summaries(partitions, chosen, _periods(seconds, chosen).toArrow())
+
+
+def _fitting(partitions: pa.Table) -> str:
+    rows = partitions.to_pylist()
+    if not rows:
+        return PERIODS[-1]
+    length = max(row["last_time"] for row in rows) - min(row["first_time"] for row in rows)
+    return next((period for period, most_s in _FITTING if length.total_seconds() <= most_s), PERIODS[-1])
+
+
+@contextmanager
+def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
+    """By second, header and client: what everything else is made of, kept so that the log is read once."""
+    grouped = (
+        snapshot.read(schema=_COLUMNS)
+        .groupBy(
+            "partition",
+            "header",
+            F.date_trunc("second", "timestamp").alias("second"),
+            F.col("request.client_id").alias("client"),
+        )
+        .agg(
+            F.count(F.lit(1)).alias("transactions"),
+            F.sum(F.length("data")).alias("bytes"),
+            F.min("transaction_id").alias("first_id"),
+            F.max("transaction_id").alias("last_id"),
+            F.min("timestamp").alias("first_time"),
+            F.max("timestamp").alias("last_time"),
+            F.min("request.sequence").alias("first_sequence"),
+            F.max("request.sequence").alias("last_sequence"),
+        )
+        .persist()
+    )
+    try:
+        yield grouped
+    finally:
+        grouped.unpersist()
+
+
+def _partitions(seconds: DataFrame) -> DataFrame:
+    """`refused` is how many appends the clients made, between their first and their last transaction of this history,
+    that are not in the log: conflicts, failed expectations, given up. Each append has a number of its client's, so
+    what was refused left a gap. It is known where whole partitions are read; what only clients saw, nobody can tell.
+    """
+    clients = (
+        seconds.groupBy("partition", "client")
+        .agg(
+            F.sum("transactions").alias("count"),
+            (F.max("last_sequence") - F.min("first_sequence") + 1).alias("made"),
+        )
+        .groupBy("partition")
+        .agg(F.count(F.lit(1)).alias("clients"), F.sum(F.col("made") - F.col("count")).alias("refused"))
+    )
+    busiest = (
+        seconds.groupBy("partition", "second")
+        .agg(F.sum("transactions").alias("count"))
+        .groupBy("partition")
+        .agg(F.max("count").alias("busiest_second"))
+    )
+    return (
+        seconds.groupBy("partition")
+        .agg(*_sums(), F.min("first_time").alias("first_time"), F.max("last_time").alias("last_time"))
+        .join(busiest, "partition")
+        .join(clients, "partition")
+        .orderBy("partition")
+    )
+
+
+def _periods(seconds: DataFrame, period: str) -> DataFrame:
+    return (
+        seconds.groupBy("partition", "header", "second")
+        .agg(*_sums())
+        .groupBy("partition", "header", F.date_trunc(period, "second").alias("period"))
+        .agg(*_sums(), F.max("transactions").alias("busiest_second"))
+        .orderBy("partition", "header", "period")
+    )
+
+
+def _sums() -> list[Column]:
+    return [
+        F.sum("transactions").alias("transactions"),
+        F.sum("bytes").alias("bytes"),
+        F.min("first_id").alias("first_id"),
+        F.max("last_id").alias("last_id"),
+    ]
+
+
+def top_values(snapshot: Snapshot, columns: Sequence[str], top: int) -> pa.Table:
+    """The most frequent values of columns that a decoder adds: `column`, `value` (as text), `rank`, `transactions`.
+
+    Raises `BadOption` for a column that there is not.
+    """
+    log = snapshot.read()
+    missing = [name for name in columns if name not in log.columns]
+    if missing:
+        raise BadOption(f"no column {', '.join(missing)} to count the values of: there are {', '.join(log.columns)}")
+    pairs = F.array(
+        *(F.struct(F.lit(name).alias("column"), F.col(name).cast("string").alias("value")) for name in columns)
+    )
+    counted = (
+        log.select(F.explode(pairs).alias("pair"))
+        .groupBy("pair.column", "pair.value")
+        .agg(F.count(F.lit(1)).alias("transactions"))
+    )
+    rank = F.row_number().over(Window.partitionBy("column").orderBy(F.desc("transactions"), "value"))
+    ranked = counted.withColumn("rank", rank).where(F.col("rank") <= top)
+    return ranked.select("column", "value", "rank", "transactions").orderBy("column", "rank").toArrow()

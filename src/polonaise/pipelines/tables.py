@@ -1,0 +1,61 @@
+"""Tables of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final
+
+from polonaise.errors import BadOption
+from polonaise.pipelines.markup import Markup, element, joined
+from polonaise.pipelines.values import number, read
+
+ROWS_MAX: Final = 500
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values under named columns. Numbers stand on the right, with their thousands apart."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    """Each as long as `columns`."""
+    note: str = ""
+    rows_max: int = ROWS_MAX
+    """More are not shown; how many there were is said."""
+
+    def __post_init__(self) -> None:
+        for row in self.rows[: self.rows_max]:
+            if len(row) != len(self.columns):
+                raise BadOption(f"table {self.title!r} has {len(self.columns)} columns and a row of {len(row)} values")
+
+    def html(self) -> Markup:
+        """The table with its title as caption, and its note."""
+        shown = self.rows[: self.rows_max]
+        numeric = [any(_is_number(row[place]) for row in shown) for place in range(len(self.columns))]
+        head = element("tr", *(_cell("th", name, right) for name, right in zip(self.columns, numeric, strict=True)))
+        body = [
+            element("tr", *(_cell("td", read(value), right) for value, right in zip(row, numeric, strict=True)))
+            for row in shown
+        ] or [element("tr", element("td", "Nothing.", colspan=len(self.columns), class_="nothing"))]
+        table = element(
+            "table", element("caption", self.title), element("thead", head), element("tbody", joined(*body))
+        )
+        notes = [self.note] if self.note else []
+        if len(self.rows) > len(shown):
+            notes.append(f"The first {number(len(shown))} of {number(len(self.rows))} rows.")
+        return joined(
+            element("div", table, class_="scrolls", tabindex=0, role="region", aria_label=self.title),
+            *(element("p", note, class_="note") for note in notes),
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal | Fraction) and not isinstance(value, bool)
+
+
+def _cell(name: str, text: str, right: bool) -> Markup:
+    return element(name, text, class_="number" if right else None, scope="col" if name == "th" else None)

@@ -1,0 +1,126 @@
+"""Values as people read them, and as places on an axis."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
+
+from polonaise.errors import BadOption
+
+Number: TypeAlias = int | float | Decimal | Fraction
+Place: TypeAlias = Number | date
+"""On a horizontal axis. A `datetime` without a time zone is UTC."""
+
+NOTHING: Final = "\N{EN DASH}"
+_MINUS: Final = "\N{MINUS SIGN}"
+_SCALES: Final = ((10**12, "T"), (10**9, "bn"), (10**6, "M"), (10**3, "k"))
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def read(value: Any) -> str:
+    """A value in a table or a fact: thousands apart, times in UTC, nothing as a dash."""
+    match value:
+        case None:
+            return NOTHING
+        case bool():
+            return "yes" if value else "no"
+        case int() | float() | Decimal() | Fraction():
+            return number(value)
+        case datetime():
+            precision = "milliseconds" if value.microsecond else "seconds"
+            return _utc(value).replace(tzinfo=None).isoformat(" ", precision)
+        case date():
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case _:
+            return str(value)
+
+
+def number(value: Number) -> str:
+    """Exact for whole numbers and decimals; others to six digits."""
+    if isinstance(value, Fraction):
+        value = value.numerator if value.denominator == 1 else float(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return NOTHING
+        exponent = math.floor(math.log10(abs(value))) if value else 0
+        if exponent < -4 or exponent > 15:
+            return f"{value:.6g}".replace("-", _MINUS)
+        text = f"{value:,.{max(0, 5 - exponent)}f}"
+        return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", _MINUS)
+    return f"{value:,}".replace("-", _MINUS)
+
+
+def short(value: Number) -> str:
+    """To about two digits, for where there is little room: 1.2 M."""
+    size = abs(finite(value))
+    sign = _MINUS if value < 0 else ""
+    for scale, suffix in _SCALES:
+        if size >= scale * 0.9995:
+            scaled = size / scale
+            return f"{sign}{scaled:.1f} {suffix}" if scaled < 9.95 else f"{sign}{scaled:,.0f} {suffix}"
+    return sign + (f"{size:.0f}" if size == int(size) or size >= 9.95 else f"{size:.2g}")
+
+
+def finite(value: Any) -> float:
+    """A number that can be drawn. Raises `BadOption` for any other."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found) or isinstance(value, bool | str | bytes):
+        raise BadOption(f"{value!r} can't be drawn: charts take finite numbers, and None where there is none")
+    return found
+
+
+def place(value: Any) -> float:
+    """Where on a horizontal axis: a number, or a time as seconds since 1970. Raises `BadOption` for anything else."""
+    if isinstance(value, datetime):
+        return (_utc(value) - _EPOCH).total_seconds()
+    if isinstance(value, date):
+        return (datetime(value.year, value.month, value.day, tzinfo=UTC) - _EPOCH).total_seconds()
+    return finite(value)
+
+
+def time_at(seconds: float) -> datetime:
+    """The time that `place` put there."""
+    return _EPOCH + timedelta(seconds=seconds)
+
+
+def _utc(value: datetime) -> datetime:
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+# ------------------------------------------------------------------ room
+
+
+def width_of(text: str, size: float) -> float:
+    """About how wide a text is in a sans-serif font of this size; the wider ones are the measure."""
+    return sum(_share(character) for character in text) * size
+
+
+def _share(character: str) -> float:
+    if unicodedata.east_asian_width(character) in "WF":
+        return 1.0
+    if unicodedata.combining(character):
+        return 0.0
+    if character in "iljt.,:;|!'()[] ":
+        return 0.36
+    return 0.96 if character in "mwMW@%" else 0.72 if character.isupper() else 0.62
+
+
+def cut(text: str, size: float, width: float) -> str:
+    """A text, with its end left out if it is wider than this."""
+    room, used, fit = width / size, 0.0, 0
+    for index, character in enumerate(text, start=1):
+        used += _share(character)
+        if used > room:
+            return text[:fit].rstrip() + "…"
+        if used + _share("…") <= room:
+            fit = index
+    return text

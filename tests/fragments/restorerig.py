@@ -1,0 +1,76 @@
+"""What the tests of restoring stand on: logs to archive, and everything that a restored one must have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polonaise
+from polonaise.admin.archive import archive
+from polonaise.admin.files import find
+from polonaise.admin.segments import PartitionReport, verify
+from polonaise.fragments.store import ObstoreStore
+from polonaise.log import registers
+from polonaise.log.batch import Batch
+
+BODY = bytes(range(100))
+_accounts = itertools.count()
+
+
+class Sum:
+    """A view that keeps the ids it was given, and belongs to one log."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.cluster_key = b""
+
+    def belongs_to(self, cluster_key: bytes) -> None:
+        self.cluster_key = cluster_key
+
+    def high_water_mark(self, partition: int) -> int:
+        return self.ids[-1] if self.ids else -1
+
+    def apply(self, tx: polonaise.Transaction) -> None:
+        self.ids.append(tx.id)
+
+    def failed(self, partition: int, id: int, error: Exception) -> None:
+        raise AssertionError(error)
+
+
+class Contents(NamedTuple):
+    """All that is in a partition."""
+
+    batches: list[bytes]
+    registers: dict[bytes, bytes]
+
+
+async def contents(log: polonaise.Log, partition: int = 0) -> Contents:
+    batches = [bytes(batch.view) async for batch in log.read_batches(partition, timeout=60)]
+    held: dict[bytes, bytes] = {}
+    for raw in batches:
+        registers.apply(held, Batch.parse(raw).registers)
+    assert {key: await log.register(key, partition) for key in held} == held
+    return Contents(batches, held)
+
+
+async def fill(log: polonaise.Log, count: int, partition: int = 0) -> None:
+    """So many transactions in several batches, with registers and locks."""
+    for number in range(count // 10):
+        changes = [polonaise.Change.set(b"step/%d" % (number % 7), b"%d" % number)]
+        locks = [polonaise.Lock("account", next(_accounts))]
+        mark = await log.high_water_mark(partition)
+        await log.append(BODY, partition, changes=changes, locks=locks, high_water_mark=mark)
+        await asyncio.gather(*(log.append(b"%d" % n * 20, partition, header=n) for n in range(9)))
+
+
+async def archived(log: polonaise.Log, store: ObstoreStore, **how: Any) -> None:
+    for partition in range(log.partition_count):
+        async for _ in archive(log, store, partition, rest=True, **how):
+            pass
+
+
+async def verdicts(storage: Path) -> list[PartitionReport]:
+    """What `polonaise segment verify` says of a storage directory."""
+    return [await verify(files) for files in find(str(storage))]

@@ -1,0 +1,142 @@
+"""The job archive: in the store is what was committed, however it was divided, and whatever was killed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import polonaise
+from polonaise.admin import archive as archives
+from polonaise.errors import BadOption, BeyondLog, NotInitialized, StoreUnavailable, WrongClusterKey
+from polonaise.fragments.format import batches_in
+from polonaise.fragments.objects import fragments_of
+from polonaise.fragments.store import ObstoreStore, open_store
+from polonaise.pipelines.archive import HowToArchive, archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+SMALL = 4_096
+"""Of a fragment: so that a small log makes many."""
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """A log of two partitions, of many small batches, that another process of the job's does not host."""
+    address = f"embedded:{tmp_path / 'log'}?partitions=2"
+    with polonaise.blocking.connect(address) as log:
+        for number in range(40):
+            for partition in (0, 1):
+                receipts = [log.append(b"%d %d" % (number, n) * 4, partition) for n in range(5 + number % 7)]
+                receipts[-1].result(timeout=30)
+        yield address
+
+
+def held(store: ObstoreStore, partition: int) -> list[bytes]:
+    async def read() -> list[bytes]:
+        names = await fragments_of(store, partition)
+        return [batch for name in names for batch in batches_in(await store.get(name.path))]
+
+    return asyncio.run(read())
+
+
+def in_log(address: str, partition: int) -> list[bytes]:
+    with polonaise.blocking.connect(address) as log:
+        return [bytes(batch.view) for batch in log.read_batches(partition)]
+
+
+def ends_of(batches: list[bytes]) -> list[int]:
+    return [polonaise.Batch.parse(raw).last for raw in batches]
+
+
+async def test_all_that_is_committed_is_archived_byte_for_byte_by_many_tasks(
+    spark: SparkSession, address: str, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "store")
+    report = await asyncio.to_thread(archive, spark, address, url, HowToArchive(fragment_bytes=SMALL, rest=True))
+    store = open_store(url)
+    for partition in (0, 1):
+        assert await asyncio.to_thread(held, store, partition) == await asyncio.to_thread(in_log, address, partition)
+        verdict = await archives.verify(store, partition)
+        assert verdict.troubles == []
+        assert verdict.last == report.partitions[partition].last == report.partitions[partition].limit
+    assert len(report.fragments) > 6
+    assert sum(each.transactions for each in report.partitions) == sum(
+        each.fragment.last - each.fragment.first + 1 for each in report.fragments
+    )
+
+
+def test_what_is_archived_is_not_archived_again_and_a_lost_fragment_is(
+    spark: SparkSession, address: str, tmp_path: Path
+) -> None:
+    url, how = str(tmp_path / "store"), HowToArchive(fragment_bytes=SMALL, rest=True)
+    first = archive(spark, address, url, how)
+    assert archive(spark, address, url, how).fragments == ()
+    lost = first.fragments[2]
+    (tmp_path / "store" / lost.fragment.path).unlink()
+    again = archive(spark, address, url, how).fragments
+    assert (again[0].fragment.first, again[-1].fragment.last) == (lost.fragment.first, lost.fragment.last)
+    assert held(open_store(url), 0) == in_log(address, 0)
+
+
+def test_what_does_not_fill_a_fragment_is_left_unless_asked_for(
+    spark: SparkSession, address: str, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "store")
+    assert archive(spark, address, url).fragments == ()
+    assert len(archive(spark, address, url, HowToArchive(rest=True)).fragments) == 2
+
+
+def test_an_archive_up_to_ids_or_a_time_holds_just_that(spark: SparkSession, address: str, tmp_path: Path) -> None:
+    batches = [polonaise.Batch.parse(raw) for raw in in_log(address, 0)]
+    middle = batches[len(batches) // 2]
+    how = HowToArchive(partitions="0", fragment_bytes=SMALL, until={0: middle.last})
+    by_id = archive(spark, address, str(tmp_path / "by id"), how)
+    assert [each.last for each in by_id.partitions] == [middle.last]
+
+    time = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=middle.commit_time_us)
+    by_time = archive(spark, address, str(tmp_path / "by time"), HowToArchive(fragment_bytes=SMALL, until_time=time))
+    last = max(batch.last for batch in batches if batch.commit_time_us <= middle.commit_time_us)
+    assert by_time.partitions[0].last == by_time.partitions[0].limit == last
+    late = [batch for batch in map(polonaise.Batch.parse, held(open_store(by_time.store), 1)) if batch.commit_time_us]
+    assert max(batch.commit_time_us for batch in late) <= middle.commit_time_us
+
+
+def test_what_can_not_be_meant_is_refused_before_anything_is_written(
+    spark: SparkSession, address: str, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "store")
+    with pytest.raises(BeyondLog, match="partition 0 is committed up to"):
+        archive(spark, address, url, HowToArchive(partitions="0", until={0: 10**9}))
+    with pytest.raises(BadOption, match="name one of each"):
+        archive(spark, address, url, HowToArchive(until={0: 1}))
+    with pytest.raises(BadOption, match="time zone"):
+        archive(spark, address, url, HowToArchive(until_time=datetime(2026, 1, 1)))  # noqa: DTZ001
+    with pytest.raises(NotInitialized, match="no embedded log"):
+        archive(spark, f"embedded:{tmp_path / 'nothing'}", url)
+    assert not any((tmp_path / "store").rglob("*.parquet"))
+
+
+def test_another_clusters_store_is_refused(spark: SparkSession, address: str, tmp_path: Path) -> None:
+    url, other = str(tmp_path / "store"), f"embedded:{tmp_path / 'other'}"
+    with polonaise.blocking.connect(other) as log:
+        log.append(b"x", 0).result(timeout=30)
+    archive(spark, other, url, HowToArchive(rest=True))
+    with pytest.raises(WrongClusterKey, match="another cluster"):
+        archive(spark, address, url)
+
+
+def test_a_fault_in_a_task_comes_back_as_what_it_was(spark: SparkSession, address: str, tmp_path: Path) -> None:
+    """A directory that stands where a fragment's directory would be made is found by the task that writes."""
+    url = tmp_path / "store"
+    url.mkdir()
+    (url / "0").write_text("in the way")
+    with pytest.raises(StoreUnavailable):
+        archive(spark, address, str(url), HowToArchive(partitions="0", rest=True))

@@ -1,0 +1,122 @@
+"""The bank's own part of a report, and the figures in it, against the payments that were made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import polonaise
+from polonaise.demo.bank import OPENING, PAYMENT, encode_opening
+from polonaise.demo.payments import Book, Payment, make_payments, read_payments
+from polonaise.demo.report import bank, unusual_days
+from polonaise.pipelines.report import HowToReport, report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REAL = Path(__file__).parents[2].parent / "shared" / "data" / "bank-1993.csv"
+
+
+def log_of(book: Book, address: str, payments: Sequence[Payment]) -> None:
+    with polonaise.blocking.connect(address) as log:
+        receipts = [log.append(encode_opening(*each), 0, header=OPENING) for each in book.opening.items()]
+        for start in range(0, len(payments), 1_000):
+            part = payments[start : start + 1_000]
+            receipts += [log.append(payment.encode(), 0, header=PAYMENT) for payment in part]
+            receipts[-1].result(timeout=60)
+
+
+def table(directory: Path, name: str) -> list[dict[str, Any]]:
+    return pq.read_table(directory / f"{name}.parquet").to_pylist()
+
+
+def folded(book: Book, payments: Sequence[Payment]) -> Counter[int]:
+    balances = Counter(book.opening)
+    for payment in payments:
+        for account in payment.accounts:
+            balances[account] += payment.change(account)
+    return balances
+
+
+def last_balances(directory: Path) -> dict[int, int]:
+    return {row["account"]: row["balance"] for row in table(directory, "balances")}
+
+
+@pytest.mark.slow
+def test_the_banks_report_is_the_fold_of_its_payments(spark: SparkSession, tmp_path: Path) -> None:
+    book = make_payments(2_000, seed=5, accounts=60)
+    log_of(book, f"embedded:{tmp_path / 'log'}", book.payments)
+    found = report(spark, f"embedded:{tmp_path / 'log'}", str(tmp_path / "out"), HowToReport(sections=bank))
+    expected = folded(book, book.payments)
+    touched = {account for payment in book.payments for account in payment.accounts}
+    assert last_balances(tmp_path / "out") == {account: expected[account] for account in touched}
+    months = table(tmp_path / "out", "payments_per_month")
+    assert len({row["month"] for row in months}) == 12
+    assert sum(row["amount"] for row in months) == sum(payment.amount for payment in book.payments)
+    flows = {(row["from_bank"], row["to_bank"]): row["amount"] for row in table(tmp_path / "out", "flows")}
+    salaries = [payment for payment in book.payments if payment.kind == "salary"]
+    for other in ("AB", "CD", "EF", "GH"):
+        assert flows[other, "this bank"] == sum(each.amount for each in salaries if each.bank == other)
+    assert table(tmp_path / "out", "made_twice") == table(tmp_path / "out", "never_opened") == []
+    page = found.page.read_text(encoding="utf-8")
+    assert all(title in page for title in ("Volume per month", "Flows between banks", "Held on all accounts"))
+
+
+@pytest.mark.slow
+def test_what_is_out_of_the_ordinary_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    book = make_payments(300, seed=5, accounts=20)
+    usual = [payment for payment in book.payments if payment.kind == "fee"]
+    huge = Payment(10_001, 7, 0, 1_460 * 5_000, "fee", "1993-06-01")
+    stranger = Payment(10_002, 0, 99, 100, "salary", "1993-06-01")
+    payments = [*book.payments, huge, stranger, usual[0]]
+    log_of(book, f"embedded:{tmp_path / 'log'}", payments)
+    out = tmp_path / "out"
+    found = report(spark, f"embedded:{tmp_path / 'log'}", str(out), HowToReport(sections=bank))
+    assert [row["id"] for row in table(out, "unusual_payments")][:1] == [huge.id]
+    assert [(row["id"], row["times"]) for row in table(out, "made_twice")] == [(usual[0].id, 2)]
+    assert [row["account"] for row in table(out, "never_opened")] == [99]
+    (lowest, *_) = table(out, "below_zero")
+    assert (lowest["account"], lowest["lowest"]) == (7, min_balance(book, payments, 7))
+    page = found.page.read_text(encoding="utf-8")
+    assert f"payment {usual[0].id}" in page
+
+
+def min_balance(book: Book, payments: Sequence[Payment], account: int) -> int:
+    balance = lowest = book.opening[account]
+    for payment in payments:
+        if account in payment.accounts:
+            balance += payment.change(account)
+            lowest = min(lowest, balance)
+    return lowest
+
+
+@pytest.mark.slow
+def test_the_real_bank_of_1993(spark: SparkSession, tmp_path: Path) -> None:
+    if not REAL.exists():
+        pytest.skip("the bank's file is not beside this repository")
+    book = read_payments(REAL)
+    log_of(book, f"embedded:{tmp_path / 'log'}", book.payments)
+    report(spark, f"embedded:{tmp_path / 'log'}", str(tmp_path / "out"), HowToReport(sections=bank))
+    balances = last_balances(tmp_path / "out")
+    assert len(balances) == 1_111
+    assert all(abs(balances[account] - told) <= 100 for account, told in book.bank_balances.items())
+    assert {row["account"] for row in table(tmp_path / "out", "below_zero")} == {
+        account for account in balances if min_balance(book, book.payments, account) < 0
+    }
+    assert len({row["to_bank"] for row in table(tmp_path / "out", "flows")}) > 10
+
+
+def test_a_day_far_from_the_usual_is_told_and_a_quiet_year_has_none() -> None:
+    days = [(date(2026, 1, 1) + timedelta(days=number), 100 + number % 7) for number in range(60)]
+    assert unusual_days(days) == []
+    days[30] = (days[30][0], 400)
+    days[40] = (days[40][0], 3)
+    assert [(day, count) for day, count, _ in unusual_days(days)] == [days[30], days[40]]
+    growing = [(day, 10 * number) for number, (day, _) in enumerate(days)]
+    assert unusual_days(growing) == unusual_days([]) == []

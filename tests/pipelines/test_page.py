@@ -1,0 +1,116 @@
+"""A page says all that it is given, as text, fetches nothing, and opens in a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pagerig import HOSTILE, checked
+
+from lacking import lacking
+from polonaise.errors import BadOption
+from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
+from polonaise.pipelines.page import Page, Verdict
+from polonaise.pipelines.tables import Table
+
+OPENED_S = 60
+
+
+def report(title: str = "The bank in 1993", word: str = "a word") -> Page:
+    """A page with one of everything."""
+    begin = datetime(1993, 1, 1, tzinfo=UTC)
+    points = [(begin + timedelta(hours=hour), 1000 + hour) for hour in range(2000)]
+    return (
+        Page(title, word)
+        .facts({"payments": 27_215, word: None})
+        .verdicts([Verdict("the log is dense", True), Verdict(word, False, word), Verdict("the copies", None)])
+        .section(word, f"{word}\n\nand another paragraph")
+        .chart(Bars("Volumes", [(date(1993, 1, 1), 5)], marks=[Mark(date(1993, 1, 1), word)], note=word))
+        .chart(Bars("Kinds", [(word, 5)]))
+        .chart(Lines("Balances", [Series(word, points)], marks=[Mark((word, begin), word)]))
+        .chart(Flows("Flows", {(word, "B"): 5}))
+        .table(Table("Largest", [word, "balance"], [(word, 5), (None, -7.5)], note=word))
+    )
+
+
+def test_everything_is_said() -> None:
+    text = checked(report().html())
+    for said in ("The bank in 1993", "27,215", "and another paragraph", "Volumes", "Balances", "Flows", "−7.5", "–"):
+        assert said in text
+    assert text.count("The figures") == 4, "each chart's figures are in a table, too"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_is_taken_for_markup(text: str) -> None:
+    shown = checked(report(text, text).html())
+    printable = re.sub("[^ -~]", "", text).strip()[:40]
+    assert printable in re.sub("[^ -~\n]", "", shown)
+
+
+def test_what_does_not_hold_comes_first() -> None:
+    text = checked(Page("a").verdicts([Verdict("fine", True), Verdict("open", None), Verdict("broken", False)]).html())
+    assert text.index("broken") < text.index("open") < text.index("fine")
+    assert "does not hold" in text, "it is said in words, and not by colour alone"
+
+
+def test_without_anything_it_is_a_page() -> None:
+    page = Page("Nothing yet").chart(Bars("No bars", [])).table(Table("No rows", ["a", "b"], []))
+    text = checked(page.facts({}).verdicts([]).text("").html())
+    assert text.count("Nothing.") == 2
+    assert "The figures" not in text
+
+
+def test_of_a_long_table_the_first_rows_are_shown() -> None:
+    text = checked(Page("a").table(Table("Long", ["n"], [(row,) for row in range(10_000)])).html())
+    assert "The first 500 of 10,000 rows." in text
+    assert "\n499\n" in text
+    assert "\n500\n" not in text
+
+
+def test_a_row_that_is_too_short_is_refused() -> None:
+    with pytest.raises(BadOption, match="2 columns and a row of 1"):
+        Table("t", ["a", "b"], [(1,)])
+
+
+def test_of_many_marks_the_first_are_shown() -> None:
+    days = [date(1993, 1, 1) + timedelta(days=day) for day in range(30)]
+    page = Page("a").chart(Bars("Days", [(day, 1) for day in days], marks=[Mark(day, f"odd {day}") for day in days]))
+    text = checked(page.html())
+    assert "odd 1993-01-20" in text
+    assert "odd 1993-01-21" not in text
+    assert "The first 20 of 30 marks are shown." in text
+
+
+def test_the_same_page_is_the_same_bytes() -> None:
+    assert report().html() == report().html()
+
+
+@pytest.fixture
+def chromium() -> str:
+    found = shutil.which("chromium")
+    if found is None:
+        lacking("no chromium on this machine: Debian's package of that name has it")
+    return found
+
+
+@pytest.mark.slow
+def test_a_browser_opens_it_without_a_complaint(chromium: str, tmp_path: Path) -> None:
+    file, picture = tmp_path / "report.html", tmp_path / "report.png"
+    file.write_text(report(word="<script>document.title='run'</script>").html(), encoding="utf-8")
+    command = [
+        chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+        "--enable-logging=stderr", "--v=0", "--window-size=1000,2500",
+    ]  # fmt: skip
+    shot = subprocess.run(
+        [*command, f"--screenshot={picture}", file.as_uri()], capture_output=True, text=True, timeout=OPENED_S
+    )
+    assert shot.returncode == 0, shot.stderr
+    assert "CONSOLE" not in shot.stderr, shot.stderr
+    assert picture.stat().st_size > 20_000, "an empty page is smaller"
+    dumped = subprocess.run([*command, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=OPENED_S)
+    assert "<title>The bank in 1993</title>" in dumped.stdout, "and no script of a text's has run"
+    assert dumped.stdout.count("<svg") == 4
