@@ -461,6 +461,36 @@ class StoreUnavailable(PolonaiseError):
     retry = Retry.AGAIN
 
 
+class BadColumns(PolonaiseError):
+    """A DataFrame whose columns, or their types, are not those that the sink takes; the message names the column."""
+
+    code = "bad_columns"
+
+
+class BadRow(PolonaiseError):
+    """A row that can't be appended as it is, such as one without data; the message says what to change."""
+
+    code = "bad_row"
+
+
+class BatchUnfinished(PolonaiseError):
+    """A sink was given a batch while an earlier one of the same application is published in part only."""
+
+    code = "batch_unfinished"
+
+
+class StagingLost(PolonaiseError):
+    """Rows that a sink had staged are gone before they were published."""
+
+    code = "staging_lost"
+
+
+class SinkStateDamaged(PolonaiseError):
+    """What a sink keeps (staged rows, a plan, its register) does not read as it was written."""
+
+    code = "sink_state_damaged"
+
+
 class ExtraMissing(PolonaiseError, ImportError):
     """A library that this part needs is not installed; the message names the extra that brings it."""
 

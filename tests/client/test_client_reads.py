@@ -57,6 +57,13 @@ async def test_an_empty_partition_reads_as_nothing(world: World) -> None:
     assert await ids(client.read()) == []
 
 
+async def test_no_batch_lies_beyond_the_range(world: World) -> None:
+    filled(world)
+    client = await world.client()
+    batches = [batch async for batch in client.read_batches(after=14, until=37)]
+    assert [(batch.first, batch.last) for batch in batches] == [(10, 19), (20, 29), (30, 39)]
+
+
 async def test_batches_come_whole_and_verified(world: World) -> None:
     filled(world)
     client = await world.client(settings={"read_bytes": 700})

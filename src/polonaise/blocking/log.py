@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.blocking.contexts import PlainContext, check_plain, run_here
@@ -14,6 +14,7 @@ from polonaise.blocking.receipt import Receipt, Submission, waited, with_receipt
 from polonaise.client.log import Log as AsynchronousLog
 from polonaise.client.log import Serializer
 from polonaise.client.protocol.draft import Change, Expectation
+from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import AppendUnknown, PolonaiseError
 from polonaise.log.batch import Batch
@@ -21,6 +22,8 @@ from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
     from typing import Self
+
+T = TypeVar("T")
 
 
 class Log:
@@ -127,6 +130,28 @@ class Log:
                 header=header,
                 high_water_mark=high_water_mark,
                 locks=locks,
+                expectations=expectations,
+                changes=changes,
+            )
+        )
+        return Receipt(self._background, receipt)
+
+    def append_group(
+        self,
+        group: Group,
+        partition: PartitionId | None = None,
+        *,
+        high_water_mark: TransactionId | None = None,
+        expectations: Iterable[Expectation] = (),
+        changes: Iterable[Change] = (),
+    ) -> Receipt:
+        """Append many transactions that commit as one; returns at once. As `polonaise.Log.append_group`."""
+        append_group = self._log.append_group
+        receipt = self._background.now(
+            lambda: append_group(
+                group,
+                partition,
+                high_water_mark=high_water_mark,
                 expectations=expectations,
                 changes=changes,
             )
@@ -240,6 +265,13 @@ class Log:
         return self._log.decode(tx)
 
     # ------------------------------------------------------------------ odds
+
+    def call(self, ask: Callable[[AsynchronousLog], Awaitable[T]]) -> T:
+        """Await `ask(log)` in the background thread, where `log` is this log's asynchronous face, and wait for it.
+
+        For what asks for much at once. It must not block. Raises what it raises, `WrongThread`, `Forked`, `Closed`.
+        """
+        return self._background.call(lambda: ask(self._log))
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
         """Why a mounted partition is not ready, or its view gets no further, at the moment.

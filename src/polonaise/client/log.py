@@ -21,6 +21,7 @@ from polonaise.client.protocol.draft import (
     joined,
     operations,
 )
+from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.reading import BatchReader, first_batch, transactions
 from polonaise.client.receipt import Receipt
@@ -187,6 +188,28 @@ class Log(Connected):
         held = joined(locks, limits) if locks else b""
         asked = operations(expectations, changes) if expectations or changes else ()
         return appends.append(body, header, high_water_mark, held, asked)
+
+    def append_group(
+        self,
+        group: Group,
+        partition: PartitionId | None = None,
+        *,
+        high_water_mark: TransactionId | None = None,
+        expectations: Iterable[Expectation] = (),
+        changes: Iterable[Change] = (),
+    ) -> Receipt:
+        """As `append`, for many transactions that commit as one: several times as fast as a context for each of them.
+
+        Bodies are in the group as they are to be in the log; the client's serializer is not asked. `expectations` and
+        `changes` are the group's. Raises `BodyTooLarge` for a group past `Limits`, `Overloaded` as `append`.
+        """
+        appends = self._appends_of(partition, (group,))
+        if not isinstance(group, Group):
+            raise wrong("group", group, "make it with Group.of(bodies)")
+        group.check(self._settings.limits)
+        if high_water_mark is not None:
+            checked_id("high_water_mark", high_water_mark)
+        return appends.append_group(group, high_water_mark, operations(expectations, changes))
 
     async def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
         """Wait until the partition is mounted and has room for another append.

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from polonaise.spark.options import read_options
+from polonaise.spark.options import read_options, write_options
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -34,3 +39,13 @@ class PolonaiseSource(DataSource):
         from polonaise.spark.streamreader import StreamReader
 
         return StreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from polonaise.spark.sink import BatchSink, Sink
+
+        return BatchSink(Sink.opened(write_options(self.options, is_stream=False), schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from polonaise.spark.sink import Sink, StreamSink
+
+        return StreamSink(Sink.opened(write_options(self.options, is_stream=True), schema, overwrite=overwrite))

@@ -1,0 +1,153 @@
+"""A view's table in a SQL database, through `polonaise.views`: rows and marks in one SQL transaction."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.storagelevel import StorageLevel
+
+from polonaise.errors import ViewUnfit, invariant
+from polonaise.pipelines.declarations import View
+from polonaise.pipelines.source import Marks
+from polonaise.pipelines.targets import Held
+from polonaise.terms import PartitionId, TransactionId
+from polonaise.views.tables import Field, MarkedTable, Shape, snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_ROWS: Final = 5_000
+"""Of one statement."""
+_ROWS_READ: Final = 50_000
+
+
+class SqlTarget:
+    """A table, called as the view is, and a table of marks beside it. Raises as `MarkedTable`."""
+
+    def __init__(self, spark: SparkSession, url: str, view: View, cluster: str, marks_table: str | None = None) -> None:
+        self._spark = spark
+        self._url = url
+        self._view = view
+        self._cluster = cluster
+        self._marks_table = marks_table or f"{view.name}_marks"
+        self._schema: StructType | None = None
+        self._table: MarkedTable | None = None
+
+    def prepare(self, schema: StructType) -> None:
+        self._schema = schema
+
+    def _opened(self) -> MarkedTable:
+        if self._table is None:
+            shape = Shape(self._view.name, self._fields(), tuple(self._view.key), self._view.merge)
+            self._table = MarkedTable(self._url, shape, self._cluster, marks_table=self._marks_table)
+            self._table.prepare()
+        return self._table
+
+    def _fields(self) -> tuple[Field, ...]:
+        invariant(self._schema is not None, "a target is prepared before it is used")
+        assert self._schema is not None
+        return tuple(Field(each.name, each.dataType.simpleString()) for each in self._schema.fields)
+
+    def marks(self) -> dict[PartitionId, TransactionId]:
+        return self._opened().marks()
+
+    def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+        with _computed(rows) as made:
+            return self._opened().merge(lambda: _chunks(made), before, after)
+
+    def replace(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+        with _computed(rows) as made:
+            return self._opened().replace(lambda: _chunks(made), before, after)
+
+    @contextmanager
+    def held(self) -> Iterator[Held]:
+        """The table is read in one snapshot of the database, once, to files that Spark reads."""
+        invariant(self._schema is not None, "a target is prepared before it is used")
+        assert self._schema is not None
+        directory = Path(tempfile.mkdtemp(prefix="polonaise-"))
+        try:
+            reading = snapshot(
+                self._url, self._fields(), self._view.name, marks_table=self._marks_table, cluster=self._cluster,
+                rows_max=_ROWS_READ,
+            )  # fmt: skip
+            with reading as (marks, parts):
+                _spool(
+                    directory / "rows.parquet", parts, to_arrow_schema(self._schema, timezone="UTC"), self._view.name
+                )
+            yield Held(marks, self._spark.read.parquet(str(directory)))
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def close(self) -> None:
+        if self._table is not None:
+            self._table.close()
+
+
+@contextmanager
+def _computed(rows: DataFrame) -> Iterator[DataFrame]:
+    """The rows, made before the database is asked to wait for them, and once however often it tries."""
+    made = rows.persist(StorageLevel.DISK_ONLY)
+    try:
+        made.count()
+        yield made
+    finally:
+        made.unpersist()
+
+
+def _chunks(rows: DataFrame) -> Iterator[list[dict[str, Any]]]:
+    found = iter(rows.toLocalIterator(prefetchPartitions=True))
+    while chunk := [row.asDict() for row in islice(found, _ROWS)]:
+        yield chunk
+
+
+# ------------------------------------------------------------------ reading
+
+
+def _spool(path: Path, parts: Iterable[list[tuple[Any, ...]]], schema: pa.Schema, table: str) -> None:
+    nullable = pa.schema([field.with_nullable(True) for field in schema])
+    with pq.ParquetWriter(path, nullable, compression="zstd") as writer:
+        for part in parts:
+            columns = zip(*part, strict=True)
+            arrays = [_column(list(column), field, table) for column, field in zip(columns, nullable, strict=True)]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=nullable))
+
+
+def _column(values: list[Any], field: pa.Field, table: str) -> pa.Array:
+    try:
+        return pa.array([_plain(value, field.type) for value in values], field.type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise ViewUnfit(
+            f"table {table}: column {field.name} holds what is no {field.type}, such as "
+            f"{next((v for v in values if not _fits(v, field.type)), None)!r}"
+        ) from error
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.array([_plain(value, kind)], kind)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return False
+    return True
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """A database's value as the column's type has it: some know one kind of number, and no time zones."""
+    if isinstance(value, Decimal | float) and pa.types.is_integer(kind) and value == int(value):
+        return int(value)
+    if isinstance(value, int) and pa.types.is_boolean(kind):
+        return bool(value)
+    if isinstance(value, datetime) and value.tzinfo is None and pa.types.is_timestamp(kind) and kind.tz:
+        return value.replace(tzinfo=UTC)
+    return value

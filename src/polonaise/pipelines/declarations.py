@@ -1,0 +1,191 @@
+"""What a view is: a query over the log, and how what it makes of two parts of the log becomes what it makes of both.
+
+A declaration is a value in a Python file of the user's, which need not be importable::
+
+    from polonaise.pipelines.declarations import View
+
+    balances = View(
+        "balances",
+        "SELECT account, sum(amount) AS balance, count(*) AS payments FROM {log} GROUP BY account",
+        key=["account"],
+        merge={"balance": "sum", "payments": "sum"},
+        read={"decoder": "json", "decoderSchema": "account long, amount long"},
+    )
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from pyspark import cloudpickle
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+
+from polonaise.errors import BadOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Merge: TypeAlias = Literal["sum", "min", "max"]
+"""How two values of one key become one. In whichever order, and however the log is cut: the result is the same."""
+
+Query: TypeAlias = "str | Callable[[DataFrame], DataFrame]"
+"""SQL in which `{log}` stands for the log, or a function of the log's rows."""
+
+_MERGES: Final[Mapping[str, Callable[[str], Column]]] = {"sum": F.sum, "min": F.min, "max": F.max}
+
+
+@dataclass(frozen=True)
+class View:
+    """A table that follows from the log.
+
+    `query` sees the columns of the source `polonaise`, those of a decoder among them, of a range of ids of each
+    partition. Without a `key` its rows are the table's: what it makes of one part of the log is added to what it made
+    of the parts before, so it may look at each transaction by itself only. With a `key`, rows of the same key become
+    one, column by column, as `merge` says of each column that is not of the key.
+
+    A query that has to see everything at once (a distinct count, a window over other rows) is declared with
+    `whole=True`: it is always run over the whole log, and such a view can be rebuilt and not brought up to date.
+    """
+
+    name: str
+    """What the table is called."""
+    query: Query
+    key: Sequence[str] = ()
+    merge: Mapping[str, Merge] = field(default_factory=dict)
+    read: Mapping[str, str] = field(default_factory=dict)
+    """Options of the source that say which transactions, and what their columns are: `partitions`, `headers`,
+    `decoder` and its own."""
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises `BadOption` for what can't be meant."""
+        if not self.name.isidentifier():
+            raise BadOption(f"a view called {self.name!r}: a name is made of letters, digits and underscores")
+        if isinstance(self.query, str) and "{log}" not in self.query:
+            raise BadOption(f"view {self.name}: its SQL has to read from {{log}}, as in SELECT … FROM {{log}}")
+        if isinstance(self.key, str):
+            raise BadOption(f"view {self.name}: key={self.key!r} is a text; write a list of columns, [{self.key!r}]")
+        if self.whole and self.merge:
+            raise BadOption(
+                f"view {self.name}: merge is for views that are brought up to date; whole=True ones are not"
+            )
+        if self.merge and not self.key:
+            raise BadOption(
+                f"view {self.name}: merge without a key: say also key=[…], the columns that tell rows apart"
+            )
+        for column, how in self.merge.items():
+            if how not in _MERGES:
+                raise BadOption(f"view {self.name}: merge of {column} is {how!r}; there are {', '.join(_MERGES)}")
+            if column in self.key:
+                raise BadOption(f"view {self.name}: {column} is of the key, and can't be merged as well")
+        places = {name.lower() for name in self.read} & _PLACES
+        if places:
+            raise BadOption(f"view {self.name}: read says {min(places)}; the job says from where to where it reads")
+
+    def rows(self, spark: SparkSession, log: DataFrame) -> DataFrame:
+        """The view's rows of these rows of the log. Raises `BadOption` for a query that does not fit."""
+        try:
+            made = spark.sql(self.query, log=log) if isinstance(self.query, str) else self.query(log)
+        except (AnalysisException, ParseException) as error:
+            raise BadOption(f"the query of view {self.name}: {_first_line(error)}") from error
+        if not hasattr(made, "columns"):
+            raise BadOption(f"the query of view {self.name} returns {type(made).__name__} and not a DataFrame")
+        self._check_columns(made.columns)
+        return self._merged(made)
+
+    def merged(self, parts: Sequence[DataFrame]) -> DataFrame:
+        """One table of several whose rows `rows` has made, with the columns and types of the first."""
+        union = reduce(lambda one, other: one.unionByName(other), parts)
+        schema = parts[0].schema
+        return self._merged(union).select([F.col(each.name).cast(each.dataType) for each in schema])
+
+    def _merged(self, frame: DataFrame) -> DataFrame:
+        if not self.key or self.whole:
+            return frame
+        if not self.merge:
+            return frame.distinct()
+        merged = [_MERGES[how](column).alias(column) for column, how in self.merge.items()]
+        return frame.groupBy(*self.key).agg(*merged).select(frame.columns)
+
+    def _check_columns(self, columns: Sequence[str]) -> None:
+        if len(set(columns)) < len(columns):
+            raise BadOption(f"view {self.name}: two columns of the same name among {', '.join(columns)}: use AS")
+        missing = [name for name in [*self.key, *self.merge] if name not in columns]
+        if missing:
+            raise BadOption(f"view {self.name}: its query makes no column {missing[0]}: it makes {', '.join(columns)}")
+        unsaid = [name for name in columns if name not in self.key and name not in self.merge]
+        if self.key and unsaid and not self.whole:
+            raise BadOption(
+                f"view {self.name}: what becomes of {unsaid[0]} where two rows have the same key? "
+                f"Say merge={{{unsaid[0]!r}: 'sum'}}, or min or max"
+            )
+
+
+_PLACES: Final = frozenset(
+    {"cluster", "startingtransactions", "endingtransactions", "startingoffsets", "endingoffsets", "startingtimestamp",
+     "endingtimestamp", "kafkacolumns"}
+)  # fmt: skip
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+# ------------------------------------------------------------------ from files
+
+
+def load_view(text: str) -> View:
+    """The view that `FILE.py:NAME`, `module:NAME`, or `FILE.py` for a file that declares just one, stands for.
+
+    NAME is the variable or the view's own name. Functions of a file travel to Spark's workers with the tasks. Raises
+    `BadOption`.
+    """
+    place, colon, name = text.rpartition(":")
+    if not colon or not name.isidentifier():
+        place, name = text, ""
+    module = _module(place)
+    views = {variable: value for variable, value in vars(module).items() if isinstance(value, View)}
+    found = [view for variable, view in views.items() if name in (variable, view.name, "")]
+    if len({id(view) for view in found}) != 1:
+        there = ", ".join(views) or "none"
+        raise BadOption(f"which view of {place}? It declares {there}: write {place}:NAME")
+    return found[0]
+
+
+def _module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except (ImportError, ValueError) as error:
+            raise BadOption(f"no views in {place!r}: {error}; write FILE.py:NAME or module:NAME") from error
+    path = Path(place).absolute()
+    if not path.is_file():
+        raise BadOption(f"no file {place!r}: write FILE.py:NAME or module:NAME")
+    spec = importlib.util.spec_from_file_location(f"polonaise_views_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise BadOption(f"{place!r} is no Python file that can be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BadOption:
+        raise
+    except Exception as error:
+        raise BadOption(f"{place} fails as it is loaded: {type(error).__name__}: {error}") from error
+    _ship(module)
+    return module
+
+
+def _ship(module: ModuleType) -> None:
+    """Workers don't have the file: what is of it travels as it is, and not as a name to import."""
+    pickle: Any = cloudpickle
+    pickle.register_pickle_by_value(module)

@@ -1,0 +1,195 @@
+"""A view's table as Parquet files: each version a directory of its own, and a link to the one that counts.
+
+    DIRECTORY/current              a symbolic link to the directory of the version that counts
+    DIRECTORY/versions/00000007/   part-*.parquet, and _polonaise.json: whose log, which view, up to which ids
+
+A version is written aside, synced, and then the link is replaced by one rename: a reader of `DIRECTORY/current` sees
+the version before or the new one, whole. A version that only adds rows shares the older files by hard links.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from polonaise.errors import BadOption, DiskFailed, ViewUnfit
+from polonaise.host.files import try_lock
+from polonaise.pipelines.declarations import View
+from polonaise.pipelines.source import Marks
+from polonaise.pipelines.targets import Held
+from polonaise.terms import PartitionId, TransactionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+CURRENT: Final = "current"
+ABOUT: Final = "_polonaise.json"
+"""Readers of Parquet pass over names that begin so."""
+_MAKING: Final = ".making"
+KEEP_S: Final = 600.0
+"""How long a version is kept after another has taken its place: whoever has begun to read it can go on."""
+
+
+class ParquetTarget:
+    """A table in a directory that the driver and the tasks of Spark both reach. One writes at a time.
+
+    Raises `DirectoryInUse` while another process writes, `ViewUnfit` for the table of another view or log, and
+    `DiskFailed`.
+    """
+
+    def __init__(
+        self, spark: SparkSession, directory: str, view: View, cluster: str, *, keep_s: float = KEEP_S
+    ) -> None:
+        if not directory or "://" in directory:
+            raise BadOption(f"parquet:{directory}: name a directory of a file system that all of Spark reaches")
+        self._spark = spark
+        self._directory = Path(directory).absolute()
+        self._versions = self._directory / "versions"
+        self._view = view
+        self._cluster = cluster
+        self._keep_s = keep_s
+
+    def prepare(self, schema: StructType) -> None:
+        """Any columns will do."""
+        with _faults(self._directory):
+            self._versions.mkdir(parents=True, exist_ok=True)
+
+    def marks(self) -> dict[PartitionId, TransactionId]:
+        version = self._current()
+        return {} if version is None else self._marks_of(version)
+
+    def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+        return self._commit(rows, before, after, replaces=False)
+
+    def replace(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+        return self._commit(rows, before, after, replaces=True)
+
+    @contextmanager
+    def held(self) -> Iterator[Held]:
+        version = self._current()
+        if version is None:
+            raise ViewUnfit(f"no table in {self._directory}: there is no {CURRENT} in it")
+        yield Held(self._marks_of(version), self._spark.read.parquet(str(version)))
+
+    def close(self) -> None:
+        """Nothing is open between two calls."""
+
+    # ------------------------------------------------------------------ writing
+
+    def _commit(self, rows: DataFrame, before: Marks, after: Marks, *, replaces: bool) -> bool:
+        with _faults(self._directory):
+            lock = try_lock(str(self._directory / ".lock"))
+            try:
+                current = self._current()
+                marks = {} if current is None else self._marks_of(current)
+                if marks != dict(before):
+                    return False
+                self._sweep(current)
+                number = 0 if current is None else int(current.name) + 1
+                making = self._versions / f"{number:08d}{_MAKING}"
+                shared = self._write(making, rows, None if replaces else current)
+                if shared is not None:
+                    _link_parts(shared, making)
+                self._finish(making, dict(after) if replaces else {**marks, **after})
+                return True
+            finally:
+                lock.release()
+
+    def _write(self, making: Path, rows: DataFrame, current: Path | None) -> Path | None:
+        """Write the new version's own files; the version that it shares all others with, if any."""
+        if current is not None and self._view.key:
+            rows = self._view.merged([self._spark.read.parquet(str(current)), rows])
+            current = None
+        rows.write.parquet(making.as_uri())
+        return current
+
+    def _finish(self, making: Path, marks: Marks) -> None:
+        about = {
+            "view": self._view.name,
+            "cluster": self._cluster,
+            "high_water_marks": {str(partition): id for partition, id in sorted(marks.items())},
+            "written": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        }
+        (making / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+        for file in [*making.iterdir(), making]:
+            _sync(file)
+        version = making.with_name(making.name.removesuffix(_MAKING))
+        making.rename(version)
+        _sync(self._versions)
+        link = self._directory / f".{CURRENT}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path(self._versions.name) / version.name)
+        link.replace(self._directory / CURRENT)
+        _sync(self._directory)
+
+    def _sweep(self, current: Path | None) -> None:
+        """Remove what a writer that died has left, and versions that nobody has been pointed to for a while."""
+        versions = sorted(self._versions.iterdir())
+        whole = [each for each in versions if each.name.isdecimal()]
+        left = [each for each in versions if each not in whole]
+        left += [each for each in whole if current is None or each.name > current.name]
+        for older, newer in pairwise(each for each in whole if each not in left):
+            if time.time() - (newer / ABOUT).stat().st_mtime > self._keep_s:
+                left.append(older)
+        for each in left:
+            shutil.rmtree(each)
+
+    # ------------------------------------------------------------------ reading
+
+    def _current(self) -> Path | None:
+        link = self._directory / CURRENT
+        return link.resolve() if link.is_symlink() else None
+
+    def _marks_of(self, version: Path) -> dict[PartitionId, TransactionId]:
+        about = _about(version)
+        for what, ours in (("view", self._view.name), ("cluster", self._cluster)):
+            if about.get(what) != ours:
+                raise ViewUnfit(
+                    f"{self._directory} holds a table of {what} {about.get(what)}; this one is {ours}: choose another "
+                    "directory, or remove this one"
+                )
+        return {int(partition): int(id) for partition, id in about["high_water_marks"].items()}
+
+
+def _about(version: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads((version / ABOUT).read_text())
+        marks = found["high_water_marks"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ViewUnfit(
+            f"{version / ABOUT} can't be read: {error}: restore it, or rebuild the view elsewhere"
+        ) from error
+    if not isinstance(marks, dict):
+        raise ViewUnfit(f"{version / ABOUT} holds no marks: restore it, or rebuild the view elsewhere")
+    return found  # type: ignore[no-any-return]
+
+
+def _link_parts(version: Path, making: Path) -> None:
+    for file in version.iterdir():
+        if not file.name.startswith(("_", "._")):
+            os.link(file, making / file.name)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _faults(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskFailed(f"the table in {directory} can't be written: {error.strerror or error}") from error

@@ -1,0 +1,73 @@
+"""Where a view's table is kept: Parquet in a directory, a Delta table, or a SQL database, all by the same rules.
+
+A table carries its own position: with its rows it says up to which id of each partition they are made (its *marks*),
+and both change together or not at all. So there is no checkpoint that could be lost, be older, or belong to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from polonaise.errors import BadOption
+from polonaise.pipelines.declarations import View
+from polonaise.pipelines.source import Marks
+from polonaise.terms import PartitionId, TransactionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+PARQUET: Final = "parquet:"
+DELTA: Final = "delta:"
+
+
+class Held(NamedTuple):
+    """A table as it was at one moment."""
+
+    marks: dict[PartitionId, TransactionId] | None
+    """Up to where its rows are made; None for a table that does not say."""
+    rows: DataFrame
+
+
+class Target(Protocol):
+    """A table of a view. `merge` and `replace` say False, and change nothing, if the marks are not `before`."""
+
+    def prepare(self, schema: StructType) -> None:
+        """The columns that there will be; told once, before anything else. Raises when these can't be had."""
+
+    def marks(self) -> dict[PartitionId, TransactionId]:
+        """Nothing for a new table. Raises `ViewUnfit` for the table of another log."""
+
+    def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+        """Add rows, or merge them with those of the same key."""
+
+    def replace(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+        """Have these rows and no others."""
+
+    @contextmanager
+    def held(self) -> Iterator[Held]:
+        """What is there now, whoever is writing."""
+
+    def close(self) -> None: ...
+
+
+def open_target(spark: SparkSession, text: str, view: View, cluster: str, *, marks_table: str | None = None) -> Target:
+    """The view's table at `parquet:DIRECTORY`, `delta:DIRECTORY`, or in the database at an URL of SQLAlchemy's.
+
+    In a database the table is called as the view is. `cluster` is the log's key. Raises `BadOption`, `ExtraMissing`.
+    """
+    if text.startswith(PARQUET):
+        from polonaise.pipelines.parquet import ParquetTarget
+
+        return ParquetTarget(spark, text.removeprefix(PARQUET), view, cluster)
+    if text.startswith(DELTA):
+        from polonaise.pipelines.delta import DeltaTarget
+
+        return DeltaTarget(spark, text.removeprefix(DELTA), view, cluster)
+    if "://" not in text:
+        raise BadOption(f"no table at {text!r}: write parquet:DIRECTORY, delta:DIRECTORY, or a database's URL")
+    from polonaise.pipelines.database import SqlTarget
+
+    return SqlTarget(spark, text, view, cluster, marks_table)

@@ -1,0 +1,203 @@
+"""The job views: a view's table is made of the log, anew up to any id or time, or brought up to date from its marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from polonaise.errors import BadOption, ClientAhead, ViewUnavailable
+from polonaise.pipelines.declarations import View
+from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until, open_source
+from polonaise.pipelines.targets import Target, open_target
+from polonaise.spark.admission import admitted
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TRANSACTIONS_MAX: Final = 1_000_000
+"""Of one commit, unless said."""
+_TRIES: Final = 5
+"""Others may bring the same table up to date; whoever comes too late five times in a row says so."""
+
+
+class Commit(NamedTuple):
+    """A range of the log that is in the table now, by this run."""
+
+    before: dict[PartitionId, TransactionId]
+    after: dict[PartitionId, TransactionId]
+
+    @property
+    def transactions(self) -> int:
+        return sum(last - self.before.get(partition, NO_TRANSACTION) for partition, last in self.after.items())
+
+
+@dataclass(frozen=True)
+class ViewReport:
+    """What a run did to a view's table. It is always well: what goes wrong is raised."""
+
+    view: str
+    table: str
+    how: str
+    """`rebuilt` or `updated`."""
+    marks: dict[PartitionId, TransactionId]
+    """The last id of each partition that is in the table now."""
+    commits: int
+    transactions: int
+    """That this run has read."""
+
+    @property
+    def well(self) -> bool:
+        return True
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "view": self.view,
+            "table": self.table,
+            "how": self.how,
+            "high_water_marks": {str(partition): id for partition, id in sorted(self.marks.items())},
+            "commits": self.commits,
+            "transactions": self.transactions,
+        }
+
+
+def rebuild(
+    spark: SparkSession,
+    address: str,
+    view: View,
+    table: str,
+    *,
+    until: Until = EVERYTHING,
+    fragments: str | None = None,
+    progress: Progress | None = None,
+) -> ViewReport:
+    """Make the view's table anew of the whole log, or of the log up to ids or a time. See `open_target` for `table`.
+
+    Readers see the rows of before, or the new ones; so does the next run, whatever kills this one. The table may be
+    brought up to date from there. Raises `BadOption`, `BeyondLog`, `ViewUnfit` for the table of another log, and what
+    reading, Spark and the database raise.
+    """
+    progress = progress or Silence()
+    with open_source(address, fragments) as source, closing(open_target(spark, table, view, source.cluster)) as target:
+        progress.begin("rebuilding", 1)
+        for _ in range(_TRIES):
+            upto = source.marks(view.read, until)
+            rows = _rows(spark, source, view, {}, upto)
+            target.prepare(rows.schema)
+            if target.replace(rows, target.marks(), upto):
+                made = Commit({}, upto)
+                return ViewReport(view.name, table, "rebuilt", target.marks(), 1, made.transactions)
+    raise _too_late(view)
+
+
+def update(
+    spark: SparkSession,
+    address: str,
+    view: View,
+    table: str,
+    *,
+    fragments: str | None = None,
+    transactions_max: int = TRANSACTIONS_MAX,
+    progress: Progress | None = None,
+) -> ViewReport:
+    """Bring the view's table up to date with what is committed now, from its marks, or from the beginning.
+
+    May be killed at any time and run again, also by several at once: each transaction counts once. Each commit takes
+    `transactions_max` transactions at most; `progress` counts transactions. Raises as `rebuild`, and `BadOption` for a
+    view that is declared `whole`.
+    """
+    progress = progress or Silence()
+    with open_source(address, fragments) as source, closing(open_target(spark, table, view, source.cluster)) as target:
+        _prepare(spark, source, view, target)
+        upto = source.marks(view.read)
+        commits = transactions = 0
+        waiting = Commit(target.marks(), upto).transactions
+        progress.begin("bringing up to date", max(waiting, 0))
+        for commit in _commits(spark, source, view, target, upto, transactions_max):
+            commits, transactions = commits + 1, transactions + commit.transactions
+            progress.done(transactions)
+        return ViewReport(view.name, table, "updated", target.marks(), commits, transactions)
+
+
+def follow(
+    spark: SparkSession,
+    address: str,
+    view: View,
+    table: str,
+    *,
+    fragments: str | None = None,
+    transactions_max: int = TRANSACTIONS_MAX,
+) -> Iterator[Commit]:
+    """As `update`, and then goes on with what is committed from then on, for as long as somebody asks for more."""
+    with open_source(address, fragments) as source, closing(open_target(spark, table, view, source.cluster)) as target:
+        _prepare(spark, source, view, target)
+        while True:
+            upto = source.marks(view.read)
+            yield from _commits(spark, source, view, target, upto, transactions_max)
+            source.wait_beyond(upto)
+
+
+def _prepare(spark: SparkSession, source: LogSource, view: View, target: Target) -> None:
+    if view.whole:
+        raise BadOption(f"view {view.name} sees the whole log at once: it can be rebuilt, and not brought up to date")
+    nothing = dict.fromkeys(source.marks(view.read), NO_TRANSACTION)
+    target.prepare(_rows(spark, source, view, {}, nothing).schema)
+
+
+def _commits(
+    spark: SparkSession, source: LogSource, view: View, target: Target, upto: Marks, transactions_max: int
+) -> Iterator[Commit]:
+    """Commit after commit, until the table is made up to there."""
+    too_late = 0
+    while True:
+        before = target.marks()
+        if any(mark > upto.get(partition, mark) for partition, mark in before.items()):
+            _check_not_ahead(view, before, source.marks(view.read))  # others go on, too
+        after = _next(before, upto, transactions_max)
+        if not after:
+            return
+        rows = _rows(spark, source, view, before, after)
+        if target.merge(rows, before, after):
+            too_late = 0
+            yield Commit({partition: before.get(partition, NO_TRANSACTION) for partition in after}, after)
+            continue
+        too_late += 1
+        if too_late == _TRIES:
+            raise _too_late(view)
+
+
+def _check_not_ahead(view: View, marks: Marks, committed: Marks) -> None:
+    for partition, mark in marks.items():
+        if mark > committed.get(partition, mark):
+            raise ClientAhead(
+                f"the table of view {view.name} is made up to {mark} of partition {partition}, and the log there ends "
+                f"at {committed[partition]}: it is of another log, or the log was restored from a backup: compare them, "
+                "then rebuild the table"
+            )
+
+
+def _next(before: Marks, upto: Marks, transactions_max: int) -> dict[PartitionId, TransactionId]:
+    """Up to where the next commit goes, of the partitions in which it gets anywhere."""
+    starts = {partition: before.get(partition, NO_TRANSACTION) + 1 for partition in upto}
+    ends = {partition: max(id + 1, starts[partition]) for partition, id in upto.items()}
+    reached = admitted(starts, ends, transactions_max)
+    return {partition: end - 1 for partition, end in reached.items() if end > starts[partition]}
+
+
+def _rows(spark: SparkSession, source: LogSource, view: View, after: Marks, upto: Marks) -> DataFrame:
+    return view.rows(spark, source.frame(spark, view.read, after, upto))
+
+
+def _too_late(view: View) -> ViewUnavailable:
+    return ViewUnavailable(
+        f"the table of view {view.name} was changed by others each time, {_TRIES} times in a row: let one of them do it"
+    )
+
+
+if __name__ == "__main__":
+    from polonaise.pipelines.program import main
+
+    main("views")

@@ -1,0 +1,328 @@
+"""Tables whose rows are made elsewhere, by a pipeline: written, and read, together with their marks."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Date,
+    DateTime,
+    Double,
+    Engine,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    Text,
+    case,
+    func,
+    inspect,
+    or_,
+    select,
+)
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.types import TypeEngine
+
+from polonaise.errors import BadOption, ViewFailed, ViewUnavailable, ViewUnfit
+from polonaise.terms import PartitionId, TransactionId
+from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, Writer
+from polonaise.views.faults import Trouble, trouble_in
+from polonaise.views.fitness import check_tables
+from polonaise.views.marks import Marks
+
+T = TypeVar("T")
+
+Merge: TypeAlias = Literal["sum", "min", "max"]
+MarkMap: TypeAlias = Mapping[PartitionId, TransactionId]
+"""The last id of each partition that is in a table; -1 for none."""
+Chunks: TypeAlias = Callable[[], Iterable[list[dict[str, Any]]]]
+"""Makes the rows to write, some at a time; called again when the database has ended the transaction."""
+
+_TRIES: Final = 12
+_PAUSE_S_MAX: Final = 0.25
+_BUSY_S: Final = 5.0
+_KEY_CHARACTERS: Final = 255
+"""Of a text in a key: MariaDB's indexes take no text of any length."""
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_PLAIN_TYPES: Final[Mapping[str, Callable[[], TypeEngine[Any]]]] = {
+    "boolean": Boolean,
+    "tinyint": Integer,
+    "smallint": Integer,
+    "int": Integer,
+    "bigint": BigInteger,
+    "float": Double,
+    "double": Double,
+    "date": Date,
+    "timestamp": lambda: DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *MARIADB),
+    "timestamp_ntz": lambda: DateTime().with_variant(mysql.DATETIME(fsp=6), *MARIADB),
+    "string": lambda: Text().with_variant(mysql.LONGTEXT(), *MARIADB),
+    "binary": lambda: LargeBinary().with_variant(mysql.LONGBLOB(), *MARIADB),
+}
+
+
+class Field(NamedTuple):
+    """A column of a table, and its type as Spark writes it: `bigint`, `decimal(10,2)`, `string`, …"""
+
+    name: str
+    type: str
+
+
+class Shape(NamedTuple):
+    """What a table looks like, and how rows of the same key become one."""
+
+    name: str
+    fields: tuple[Field, ...]
+    key: tuple[str, ...] = ()
+    merge: Mapping[str, Merge] = {}
+
+
+class MarkedTable:
+    """A table in a SQL database and, in a table beside it, up to which id of each partition its rows are made.
+
+    Promises: the rows and the marks are changed in one SQL transaction, and only if the marks are where the caller
+    believes them to be. So what was made of a range of the log is in the table once, whoever dies when, and however
+    many make it. Blocks; not for several threads.
+
+    `cluster` is the key of the log, in hexadecimal. Raises `BadOption` for an engine or types that can't be used,
+    `ViewUnfit` for tables of another shape or another log, `ViewUnavailable`, and `ViewFailed` for rows that the
+    database refuses.
+    """
+
+    def __init__(
+        self, engine: Engine | URL | str, shape: Shape, cluster: str, *, marks_table: str | None = None
+    ) -> None:
+        self._database = Database(engine, None, _BUSY_S)
+        self._shape = shape
+        self._cluster = cluster
+        self._table = _table(shape, self._database.kind)
+        self._marks = Marks(marks_table or f"{shape.name}_marks", None)
+        self._writer: Writer | None = None
+        self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
+
+    def prepare(self) -> None:
+        """Make the tables if they are not there, and check what is there."""
+
+        def create(db: Connection) -> None:
+            self._table.metadata.create_all(db)
+            self._marks.table.metadata.create_all(db)
+
+        self._tried(create)
+        self._tried(lambda db: check_tables(db, [self._table], self._marks.table))
+
+    def marks(self) -> dict[PartitionId, TransactionId]:
+        """How far the table is made; nothing for a new one. Raises `ViewUnfit` for a table of another log."""
+        found: dict[PartitionId, TransactionId] = {}
+
+        def read(db: Connection) -> None:
+            found.clear()
+            found.update(_marks_in(db, self._marks, self._cluster))
+
+        self._tried(read)
+        return found
+
+    def merge(self, chunks: Chunks, before: MarkMap, after: MarkMap) -> bool:
+        """Add rows, or merge them by key, and move the marks; False, with nothing changed, if these aren't `before`."""
+        return self._commit(chunks, before, after, replaces=False)
+
+    def replace(self, chunks: Chunks, before: MarkMap, after: MarkMap) -> bool:
+        """The same, of a table that has no other rows then; partitions that are not in `after` begin anew."""
+        return self._commit(chunks, before, {**dict.fromkeys(before, -1), **after}, replaces=True)
+
+    def _commit(self, chunks: Chunks, before: MarkMap, after: MarkMap, *, replaces: bool) -> bool:
+        for partition in sorted(set(after) - set(before)):
+            # Somebody else may be quicker; then the marks are not where they should be.
+            with contextlib.suppress(IntegrityError), self._used().transaction() as db:
+                self._marks.add(db, partition, self._cluster)
+
+        def commit(db: Connection) -> bool:
+            for partition in sorted(after):
+                if not self._marks.move(db, partition, before.get(partition, -1), after[partition]):
+                    raise _Moved
+            if replaces:
+                db.execute(self._table.delete())
+            for chunk in chunks():
+                self._check_keys(chunk)
+                if chunk:
+                    db.execute(self._table.insert() if replaces else self._merging, chunk)
+            return True
+
+        try:
+            return self._tried(commit)
+        except _Moved:
+            return False
+
+    def _check_keys(self, chunk: Sequence[Mapping[str, Any]]) -> None:
+        """SQLite would make up a number where a whole key is NULL."""
+        for name in self._shape.key:
+            if any(row[name] is None for row in chunk):
+                raise ViewFailed(
+                    f"table {self._table.name} does not take the rows: {name} is of the key and null in one of them: "
+                    "leave such rows out, or give them a value with coalesce"
+                )
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._database.close()
+
+    def _used(self) -> Writer:
+        if self._writer is None or not self._writer.usable:
+            self._writer = self._database.writer()
+        return self._writer
+
+    def _tried(self, work: Callable[[Connection], T]) -> T:
+        """Do it in a transaction; again, with jitter, while the database ends that because of others."""
+        for attempt in range(_TRIES):
+            try:
+                with self._used().transaction() as db:
+                    return work(db)
+            except (SQLAlchemyError, ViewUnavailable) as error:
+                trouble = trouble_in(error)
+                if trouble is Trouble.CONFLICT and attempt + 1 < _TRIES:
+                    time.sleep(random.uniform(0.5, 1.0) * min(_PAUSE_S_MAX, 0.002 * 2**attempt))
+                    continue
+                if trouble is not None:
+                    raise ViewUnavailable(f"the database is not available: {_first_line(error)}") from error
+                if not isinstance(error, DBAPIError):
+                    raise
+                raise ViewFailed(f"table {self._table.name} does not take the rows: {_first_line(error)}") from error
+        raise AssertionError("the last attempt returns or raises")
+
+
+class _Moved(Exception):
+    """The marks are not where they were believed to be."""
+
+
+# ------------------------------------------------------------------ reading
+
+
+@contextlib.contextmanager
+def snapshot(
+    engine: Engine | URL | str,
+    fields: Sequence[Field],
+    table: str,
+    *,
+    marks_table: str | None,
+    cluster: str = "",
+    rows_max: int = 10_000,
+) -> Iterator[tuple[dict[PartitionId, TransactionId] | None, Iterator[list[tuple[Any, ...]]]]]:
+    """The marks and the rows of any table, as they were at one moment, whoever is writing to it: `rows_max` at a time.
+
+    The marks are None when there is no table of them to read. Raises `BadOption`, `ViewUnfit` for tables or columns
+    that are not there and for the marks of another log than `cluster`, `ViewUnavailable`.
+    """
+    database = Database(engine, None, _BUSY_S)
+    try:
+        with database.reading() as db:
+            shape = Shape(table, tuple(fields))
+            declared = _table(shape, database.kind)
+            _check_readable(db, declared)
+            marks = None
+            if marks_table is not None:
+                its = Marks(marks_table, None)
+                if not inspect(db).has_table(marks_table):
+                    raise ViewUnfit(
+                        f"no table {marks_table} of high-water marks beside {table}: name it, or say up to which ids "
+                        "the table is made"
+                    )
+                marks = _marks_in(db, its, cluster)
+            streamed = db.execution_options(yield_per=rows_max)
+            yield marks, (list(map(tuple, part)) for part in streamed.execute(select(declared)).partitions())
+    except DBAPIError as error:
+        if trouble_in(error) is not None:
+            raise ViewUnavailable(f"the database is not available: {_first_line(error)}") from error
+        raise ViewUnfit(f"table {table} can't be read: {_first_line(error)}") from error
+    finally:
+        database.close()
+
+
+def _check_readable(db: Connection, table: Table) -> None:
+    inspector = inspect(db)
+    if not inspector.has_table(table.name) and table.name not in inspector.get_view_names():
+        there = ", ".join(sorted(inspector.get_table_names())) or "none"
+        raise ViewUnfit(f"no table {table.name} in {db.engine.url}: there are {there}")
+    found = {column["name"] for column in inspector.get_columns(table.name)}
+    missing = [column.name for column in table.columns if column.name not in found]
+    if missing:
+        raise ViewUnfit(f"table {table.name} has no column {', '.join(missing)}: it has {', '.join(sorted(found))}")
+
+
+def _marks_in(db: Connection, marks: Marks, cluster: str) -> dict[PartitionId, TransactionId]:
+    partitions = db.execute(select(marks.table.c.partition).order_by(marks.table.c.partition)).scalars().all()
+    found = {partition: marks.read(db, partition, cluster) for partition in partitions}
+    return {partition: mark for partition, mark in found.items() if mark is not None}
+
+
+# ------------------------------------------------------------------ as SQL
+
+
+def _table(shape: Shape, kind: str) -> Table:
+    columns = [
+        Column(
+            field.name,
+            _type(field, field.name in shape.key, kind),
+            primary_key=field.name in shape.key,
+            nullable=field.name not in shape.key,
+            autoincrement=False,
+        )
+        for field in shape.fields
+    ]
+    return Table(shape.name, MetaData(), *columns, mariadb_engine="InnoDB", mysql_engine="InnoDB")
+
+
+def _type(field: Field, in_key: bool, kind: str) -> TypeEngine[Any]:
+    decimal = _DECIMAL.fullmatch(field.type)
+    if decimal is not None:
+        if kind == SQLITE:
+            raise BadOption(
+                f"column {field.name} is {field.type}, which SQLite keeps as a floating-point number: make it a bigint "
+                "of the smallest unit, or take another database"
+            )
+        return Numeric(int(decimal[1]), int(decimal[2]))
+    if field.type == "string" and in_key:
+        return String(_KEY_CHARACTERS) if kind in MARIADB else Text()
+    if field.type not in _PLAIN_TYPES:
+        raise BadOption(
+            f"column {field.name} is {field.type}, which is no type of SQL's: make it {', '.join(_PLAIN_TYPES)} "
+            "or decimal, such as with to_json"
+        )
+    return _PLAIN_TYPES[field.type]()
+
+
+def _upsert(table: Table, shape: Shape, kind: str) -> Any:
+    """INSERT, or where the key is there already, merge each column with what is there."""
+    if kind in MARIADB:
+        into = mysql.insert(table)
+        merged = {name: _merged(table.c[name], into.inserted[name], how) for name, how in shape.merge.items()}
+        # A statement has to change something: where there is nothing to merge, the key becomes itself.
+        return into.on_duplicate_key_update(merged or {name: table.c[name] for name in shape.key[:1]})
+    inserted: Any = postgresql.insert(table) if kind == POSTGRESQL else sqlite.insert(table)
+    merged = {name: _merged(table.c[name], inserted.excluded[name], how) for name, how in shape.merge.items()}
+    if not merged:
+        return inserted.on_conflict_do_nothing(index_elements=list(shape.key))
+    return inserted.on_conflict_do_update(index_elements=list(shape.key), set_=merged)
+
+
+def _merged(old: Any, new: Any, how: Merge) -> Any:
+    """Null is no value: what it is merged with stays."""
+    if how == "sum":
+        return func.coalesce(old + new, old, new)
+    better = new < old if how == "min" else new > old
+    return case((or_(old.is_(None), better), new), else_=old)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

@@ -1,0 +1,63 @@
+"""A log of changes of accounts, and what views of it have to hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polonaise.blocking
+from polonaise.blocking.log import Log
+from polonaise.pipelines.declarations import View
+
+READ = {"decoder": "json", "decoderSchema": "account int, amount bigint"}
+
+balances = View(
+    "balances",
+    "SELECT account, sum(amount) AS balance, count(*) AS changes, max(amount) AS largest FROM {log} GROUP BY account",
+    key=["account"],
+    merge={"balance": "sum", "changes": "sum", "largest": "max"},
+    read=READ,
+)
+changes = View("changes", lambda log: log.select("partition", "transaction_id", "account", "amount"), read=READ)
+
+ACCOUNTS = 7
+PARTITIONS = 2
+
+
+def body(partition: int, id: int) -> tuple[int, int]:
+    """(account, amount) of a transaction."""
+    return (id + partition) % ACCOUNTS, (id * 37) % 101 - 50
+
+
+@contextmanager
+def bank_log(directory: Path, count: int) -> Iterator[Log]:
+    """A log with so many transactions in each partition, and a few per batch. It can be appended to meanwhile."""
+    with polonaise.blocking.connect(f"embedded:{directory}?partitions={PARTITIONS}") as log:
+        more(log, 0, count)
+        yield log
+
+
+def more(log: Log, first: int, count: int) -> None:
+    """Append transactions `first` to `first + count - 1` of each partition."""
+    for partition in range(PARTITIONS):
+        for id in range(first, first + count):
+            account, amount = body(partition, id)
+            receipt = log.append(json.dumps({"account": account, "amount": amount}).encode(), partition)
+            if id % 16 == 0:
+                receipt.result(timeout=30)
+        log.flush(partition, timeout=30)
+
+
+def expected_balances(*counts: int) -> list[tuple[int, int, int, int]]:
+    """What `balances` holds of so many first transactions of each partition."""
+    found: dict[int, list[int]] = {}
+    for partition, count in enumerate(counts):
+        for account, amount in (body(partition, id) for id in range(count)):
+            found.setdefault(account, []).append(amount)
+    return sorted((account, sum(amounts), len(amounts), max(amounts)) for account, amounts in found.items())
+
+
+def expected_changes(*counts: int) -> list[tuple[int, int, int, int]]:
+    return [(partition, id, *body(partition, id)) for partition, count in enumerate(counts) for id in range(count)]

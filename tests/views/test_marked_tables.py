@@ -1,0 +1,199 @@
+"""Tables that a pipeline writes: rows and marks together or not at all, on each kind of database."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event, text
+
+from polonaise.errors import BadOption, ViewFailed, ViewUnfit
+from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
+
+BALANCES = Shape(
+    "balances",
+    (Field("account", "int"), Field("balance", "bigint"), Field("least", "bigint"), Field("most", "bigint")),
+    key=("account",),
+    merge={"balance": "sum", "least": "min", "most": "max"},
+)
+PAYMENTS = Shape("payments", (Field("id", "bigint"), Field("kind", "string"), Field("at", "timestamp")))
+LOG = "aa" * 16
+
+
+def rows(*made: tuple[Any, ...], shape: Shape = BALANCES) -> Chunks:
+    """Each row in a chunk of its own."""
+    names = [field.name for field in shape.fields]
+    return lambda: [[dict(zip(names, row, strict=True))] for row in made]
+
+
+def change(account: int, amount: int | None) -> tuple[Any, ...]:
+    return (account, amount, amount, amount)
+
+
+def found(url: str, shape: Shape = BALANCES) -> list[tuple[Any, ...]]:
+    with snapshot(url, shape.fields, shape.name, marks_table=None) as (_, parts):
+        return sorted(itertools.chain.from_iterable(parts))
+
+
+def opened(url: str, shape: Shape = BALANCES, cluster: str = LOG) -> MarkedTable:
+    table = MarkedTable(url, shape, cluster)
+    table.prepare()
+    return table
+
+
+def test_rows_of_one_key_become_one(url: str) -> None:
+    table = opened(url)
+    assert table.marks() == {}
+    assert table.merge(rows(change(1, 100), change(2, 7)), {}, {0: 9, 1: 4})
+    assert table.merge(rows(change(1, -30), change(3, None)), {0: 9, 1: 4}, {0: 12})
+    assert table.merge(rows(change(3, 5), change(1, None)), {0: 12}, {0: 13})
+    assert table.marks() == {0: 13, 1: 4}
+    assert found(url) == [(1, 70, -30, 100), (2, 7, 7, 7), (3, 5, 5, 5)]
+    table.close()
+
+
+def test_what_is_there_already_is_not_applied_again(url: str) -> None:
+    table, late = opened(url), opened(url)
+    assert table.merge(rows(change(1, 100)), {}, {0: 9, 1: 3})
+    assert not late.merge(rows(change(1, 100)), {}, {0: 9, 1: 3}), "a zombie that comes with the same batch"
+    assert not late.merge(rows(change(1, 100)), {1: 3, 0: 5}, {0: 9, 1: 5}), "one partition is elsewhere"
+    assert not late.replace(rows(change(1, 1)), {0: 5}, {0: 9})
+    assert table.marks() == {0: 9, 1: 3}
+    assert found(url) == [(1, 100, 100, 100)]
+    table.close()
+    late.close()
+
+
+def test_a_rebuild_replaces_rows_and_marks_in_one_step(url: str) -> None:
+    table = opened(url)
+    assert table.merge(rows(change(1, 100), change(2, 5)), {}, {0: 9, 1: 7})
+    assert table.replace(rows(change(1, 60)), {0: 9, 1: 7}, {0: 4})
+    assert table.marks() == {0: 4, 1: -1}, "back to an earlier id; what is not read begins anew"
+    assert found(url) == [(1, 60, 60, 60)]
+    table.close()
+
+
+def test_without_a_key_rows_are_added(url: str) -> None:
+    table = opened(url, PAYMENTS)
+    at = datetime(2026, 1, 31, 12, 30, 0, 123456, UTC)
+    assert table.merge(rows((1, "fee", at), (2, None, None), shape=PAYMENTS), {}, {0: 1})
+    assert table.merge(rows((1, "fee", at), shape=PAYMENTS), {0: 1}, {0: 2})
+    read = [(id, kind, at and at.replace(tzinfo=UTC)) for id, kind, at in found(url, PAYMENTS) if id == 1]
+    assert read == [(1, "fee", at)] * 2
+    table.close()
+
+
+def test_rows_and_marks_are_read_as_of_one_moment(server_url: str) -> None:
+    table = opened(server_url)
+    table.merge(rows(change(1, 100), change(2, 1)), {}, {0: 9})
+    with snapshot(server_url, BALANCES.fields, "balances", marks_table="balances_marks", cluster=LOG) as (marks, parts):
+        assert table.merge(rows(change(1, 1)), {0: 9}, {0: 10})
+        assert marks == {0: 9}
+        assert sorted(itertools.chain.from_iterable(parts))[0] == (1, 100, 100, 100)
+    table.close()
+
+
+def test_what_the_database_refuses_changes_nothing(url: str) -> None:
+    table = opened(url)
+    with pytest.raises(ViewFailed, match=r"table balances does not take the rows"):
+        table.merge(rows(change(1, 5), (None, 1, 1, 1)), {}, {0: 9})
+    assert table.marks().get(0, -1) == -1
+    assert found(url) == []
+    table.close()
+
+
+def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:
+    opened(sqlite_url).close()
+    table = MarkedTable(sqlite_url, BALANCES, LOG)
+    table.merge(rows(change(1, 1)), {}, {0: 0})
+    with pytest.raises(ViewUnfit, match="marks of another log"):
+        opened(sqlite_url, cluster="bb" * 16).marks()
+    with pytest.raises(ViewUnfit, match="column more is missing"):
+        opened(sqlite_url, BALANCES._replace(fields=(*BALANCES.fields, Field("more", "int"))))
+    with (
+        pytest.raises(ViewUnfit, match=r"no table elsewhere in .*: there are balances, balances_marks"),
+        snapshot(sqlite_url, BALANCES.fields, "elsewhere", marks_table=None),
+    ):
+        pass
+    with (
+        pytest.raises(ViewUnfit, match="no table nothing of high-water marks"),
+        snapshot(sqlite_url, BALANCES.fields, "balances", marks_table="nothing"),
+    ):
+        pass
+    with pytest.raises(BadOption, match=r"struct<a:int>, which is no type of SQL's"):
+        MarkedTable(sqlite_url, Shape("t", (Field("a", "struct<a:int>"),)), LOG)
+    with pytest.raises(BadOption, match="SQLite keeps as a floating-point number"):
+        MarkedTable(sqlite_url, Shape("t", (Field("a", "decimal(10,2)"),)), LOG)
+    table.close()
+
+
+# ------------------------------------------------------------------ killed
+
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["polonaise.views.tables", "sqlalchemy.dialects.sqlite", "psycopg"])
+BATCHES = 3
+
+
+def apply_all(url: str, kill_at: int) -> None:
+    """Bring a table up to date from its marks, three batches over two partitions; die at the `kill_at`-th point."""
+    points = itertools.count(1)
+
+    def reach(*_: Any) -> None:
+        if next(points) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    engine = create_engine(url)
+    for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
+        event.listen(engine, name, reach)
+    table = MarkedTable(engine, BALANCES, LOG)
+    marks = table.marks()
+    for batch in range(marks.get(0, -1) + 1, BATCHES):
+        after = {0: batch, 1: 10 * batch}
+        assert table.merge(rows(change(1, 1), change(batch, 10)), marks, after)
+        marks = after
+    table.close()
+    engine.dispose()
+
+
+def killed_and_run_again(url: str, kill_at: int) -> bool:
+    """Whether it was killed before it was done."""
+    opened(url).close()
+    process = context.Process(target=apply_all, args=(url, kill_at))
+    process.start()
+    process.join(60)
+    apply_all(url, 0)
+    with snapshot(url, BALANCES.fields, "balances", marks_table="balances_marks", cluster=LOG) as (marks, parts):
+        assert marks == {0: 2, 1: 20}
+        balances = {account: balance for account, balance, *_ in itertools.chain.from_iterable(parts)}
+    assert balances == {0: 10, 1: 13, 2: 10}, f"killed at {kill_at}: each batch once"
+    return process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_killed_between_any_two_statements_each_batch_is_applied_once(tmp_path: Path) -> None:
+    for kill_at in itertools.count(1):
+        if not killed_and_run_again(f"sqlite:///{tmp_path}/{kill_at}.db", kill_at):
+            break
+    assert kill_at > 20, "it was killed at each of its statements"
+
+
+@pytest.mark.slow
+def test_the_same_on_postgresql(postgresql: Any) -> None:
+    for kill_at in range(3, 39, 4):
+        killed_and_run_again(postgresql.database(), kill_at)
+
+
+def test_sum_is_exact_beyond_what_a_float_holds(sqlite_url: str) -> None:
+    table = opened(sqlite_url)
+    table.merge(rows(change(1, 2**60 + 1)), {}, {0: 0})
+    table.merge(rows(change(1, 1)), {0: 0}, {0: 1})
+    with create_engine(sqlite_url).connect() as db:
+        assert db.execute(text("SELECT balance FROM balances")).scalar_one() == 2**60 + 2
+        db.engine.dispose()
+    table.close()
