@@ -22,8 +22,7 @@ class Step(NamedTuple):
     text: str
 
 
-def steps() -> list[Step]:
-    text = TOUR.read_text()
+def steps(text: str) -> list[Step]:
     found = []
     for block in _BLOCK.finditer(text):
         kind, body = block.groups()
@@ -44,7 +43,7 @@ def run(commands: str, directory: Path) -> str:
 
 @pytest.mark.slow
 def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
-    install, *rest = steps()
+    install, *rest = steps(TOUR.read_text())
     assert "pip install" in install.text
     said = []
     for step in rest:

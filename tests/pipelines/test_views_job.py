@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from viewsrig import PARTITIONS, balances, bank_log, changes, expected_balances, expected_changes, more
+from viewsrig import COUNT, PARTITIONS, balances, bank_log, changes, expected_balances, expected_changes, more
 
 from polonaise.errors import BadOption, BeyondLog, ClientAhead, DirectoryInUse, ViewUnfit
 from polonaise.host.files import try_lock
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from polonaise.blocking.log import Log
 
 pytestmark = pytest.mark.slow
-
-COUNT = 100
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ balances = View(
 changes = View("changes", lambda log: log.select("partition", "transaction_id", "account", "amount"), read=READ)
 
 ACCOUNTS = 7
+COUNT = 100
+"""Transactions of each partition."""
 PARTITIONS = 2
 
 
@@ -32,7 +34,7 @@ def body(partition: int, id: int) -> tuple[int, int]:
 
 
 @contextmanager
-def bank_log(directory: Path, count: int) -> Iterator[Log]:
+def bank_log(directory: Path, count: int = COUNT) -> Iterator[Log]:
     """A log with so many transactions in each partition, and a few per batch. It can be appended to meanwhile."""
     with polonaise.blocking.connect(f"embedded:{directory}?partitions={PARTITIONS}") as log:
         more(log, 0, count)

@@ -208,7 +208,7 @@ async def test_old_leftovers_are_collected_but_not_what_an_unfinished_plan_refer
         return name == needed
 
     assert orphans
-    found = await collect(store, is_needed)
+    found = await collect(store, is_needed, 7 * 86_400.0)
     assert await names(store) == {needed, young, *kept_objects, *new_objects}
     assert found.objects == 3
     assert not await names(store) & {over, *finished_objects, *objects}

@@ -187,6 +187,12 @@ class Log:
         """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition."""
         return self._background.call(lambda: self._log.high_water_mark(partition, timeout=timeout))
 
+    def high_water_marks(
+        self, partitions: Iterable[PartitionId], *, timeout: float | None = None
+    ) -> dict[PartitionId, TransactionId]:
+        """The committed high-water marks of several partitions, asked for at the same time; as `high_water_mark`."""
+        return self._background.call(lambda: self._log.high_water_marks(partitions, timeout=timeout))
+
     def wait_committed(
         self, above: Mapping[PartitionId, TransactionId], *, timeout: float
     ) -> dict[PartitionId, TransactionId]:
@@ -198,6 +204,12 @@ class Log:
     ) -> bytes | None:
         """The value of a register, proved by the owner after it was asked; None if it is absent."""
         return self._background.call(lambda: self._log.register(key, partition, timeout=timeout))
+
+    def trim(
+        self, partition: PartitionId, before: TransactionId, fragments: bytes, *, timeout: float | None = None
+    ) -> tuple[TransactionId, bool]:
+        """See `polonaise.Log.trim`."""
+        return self._background.call(lambda: self._log.trim(partition, before, fragments, timeout=timeout))
 
     def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
         """How the server that owns the partition is, as it says itself."""

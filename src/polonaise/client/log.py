@@ -296,6 +296,22 @@ class Log(Connected):
         """
         return await self._questions.high_water_mark(self._readable(partition), self._question_s(timeout))
 
+    async def high_water_marks(
+        self, partitions: Iterable[PartitionId], *, timeout: float | None = None
+    ) -> dict[PartitionId, TransactionId]:
+        """The committed high-water marks of several partitions, asked for at the same time; as `high_water_mark`."""
+        asked = {
+            partition: asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout))
+            for partition in partitions
+        }
+        try:
+            marks = await asyncio.gather(*asked.values())
+        finally:
+            for task in asked.values():
+                task.cancel()
+                task.add_done_callback(retrieve)
+        return dict(zip(asked, marks, strict=True))
+
     async def wait_committed(
         self, above: Mapping[PartitionId, TransactionId], *, timeout: float
     ) -> dict[PartitionId, TransactionId]:
@@ -341,6 +357,19 @@ class Log(Connected):
         """
         document = await self._questions.health(self._readable(partition), self._question_s(timeout))
         return json.loads(document)
+
+    async def trim(
+        self, partition: PartitionId, before: TransactionId, fragments: bytes, *, timeout: float | None = None
+    ) -> tuple[TransactionId, bool]:
+        """Have the storage nodes drop, for good, some of what lies below `before`; ask again until it is done.
+
+        For `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of the
+        fragments that were verified. Returns the first id that all storage nodes of the session still hold, and
+        whether nothing is left to be dropped. Raises `NotArchived` when the server does not find the same, `BeyondLog`
+        when `before` is not committed, `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        """
+        told = await self._questions.trim(self._readable(partition), before, fragments, self._question_s(timeout))
+        return told.first, bool(told.done)
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
         """Why a mounted partition is not ready, or its view gets no further, at the moment.

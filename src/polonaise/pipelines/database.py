@@ -72,16 +72,20 @@ class SqlTarget:
             return self._opened().replace(lambda: _chunks(made), before, after)
 
     @contextmanager
-    def held(self) -> Iterator[Held]:
+    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
         """The table is read in one snapshot of the database, once, to files that Spark reads."""
         invariant(self._schema is not None, "a target is prepared before it is used")
         assert self._schema is not None
         directory = Path(tempfile.mkdtemp(prefix="polonaise-"))
         try:
             reading = snapshot(
-                self._url, self._fields(), self._view.name, marks_table=self._marks_table, cluster=self._cluster,
+                self._url,
+                self._fields(),
+                self._view.name,
+                marks_table=self._marks_table if with_marks else None,
+                cluster=self._cluster,
                 rows_max=_ROWS_READ,
-            )  # fmt: skip
+            )
             with reading as (marks, parts):
                 _spool(
                     directory / "rows.parquet", parts, to_arrow_schema(self._schema, timezone="UTC"), self._view.name

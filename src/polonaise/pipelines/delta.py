@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow.dataset as ds
 
 from polonaise.errors import BadOption, ExtraMissing, ViewUnfit
+from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import View
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targets import Held
@@ -31,15 +32,15 @@ if find_spec("deltalake") is None:
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-_PARTITIONS_MAX: Final = 4_096
-"""Of a cluster."""
+_STAGING: Final = "_staging-"
 
 
 class DeltaTarget:
-    """A Delta table in a directory that the driver and the tasks of Spark both reach. Raises `ViewUnfit`, `BadOption`.
+    """A Delta table in a directory that the driver and the tasks of Spark both reach. One writes at a time.
 
-    The driver looks where the marks are and commits on what it has looked at: of two that write the same range, delta-rs
-    refuses the second. With a key, each commit writes the whole table anew.
+    The driver looks where the marks are and commits on what it has looked at: of two that write the same range,
+    delta-rs refuses the second. With a key, each commit writes the whole table anew. Raises `ViewUnfit`, and
+    `DirectoryInUse` while another process writes.
     """
 
     def __init__(self, spark: SparkSession, directory: str, view: View, cluster: str) -> None:
@@ -69,11 +70,11 @@ class DeltaTarget:
         return self._commit(self._table(), rows, before, whole, "overwrite")
 
     @contextmanager
-    def held(self) -> Iterator[Held]:
+    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
         table = self._table()
         if table is None:
             raise ViewUnfit(f"no Delta table in {self._directory}")
-        yield Held(self._marks_of(table), self._rows_of(table))
+        yield Held(self._marks_of(table) if with_marks else None, self._rows_of(table))
 
     def close(self) -> None:
         """Nothing is open between two calls."""
@@ -85,23 +86,25 @@ class DeltaTarget:
         return DeltaTable(directory) if DeltaTable.is_deltatable(directory) else None
 
     def _marks_of(self, table: DeltaTable) -> dict[PartitionId, TransactionId]:
-        """An application transaction's version is the next id: it has to be 0 or above."""
-        found = {
-            partition: version - 1
-            for partition in range(_PARTITIONS_MAX)
-            if (version := table.transaction_version(f"{self._app}/{partition}")) is not None
-        }
-        if not found:
+        """The view's own transaction tells how many partitions there are, one for each the next id of it."""
+        partitions = table.transaction_version(self._app)
+        if partitions is None:
             raise ViewUnfit(
                 f"{self._directory} is a Delta table, and not of view {self._view.name} of this log: choose another "
                 "directory, or remove this one"
             )
-        return found
+        ends = {each: table.transaction_version(f"{self._app}/{each}") for each in range(partitions)}
+        return {partition: end - 1 for partition, end in ends.items() if end is not None}
+
+    def _transactions(self, marks: Marks) -> list[Transaction]:
+        """Versions are 0 or above, and marks may be -1."""
+        ends = [Transaction(f"{self._app}/{partition}", id + 1) for partition, id in sorted(marks.items())]
+        return [*ends, Transaction(self._app, max(marks, default=-1) + 1)]
 
     def _rows_of(self, table: DeltaTable) -> DataFrame:
         files = table.file_uris()
         if not files:
-            return self._spark.createDataFrame([], self._schema)  # type: ignore[type-var]
+            return self._spark.createDataFrame([], self._schema)
         return self._spark.read.parquet(*files)
 
     def _commit(
@@ -114,22 +117,38 @@ class DeltaTarget:
     ) -> bool:
         if ({} if table is None else self._marks_of(table)) != dict(before):
             return False
-        staging = self._directory / f"_staging-{uuid.uuid4()}"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        lock = try_lock(str(self._directory / ".lock"))
+        try:
+            if table is None and self._table() is not None:
+                return False
+            self._write(table, rows, self._transactions({**before, **after}), mode)
+        except CommitFailedError:
+            return False
+        finally:
+            lock.release()
+        return True
+
+    def _write(
+        self,
+        table: DeltaTable | None,
+        rows: DataFrame,
+        transactions: list[Transaction],
+        mode: Literal["append", "overwrite"],
+    ) -> None:
+        """Spark makes the rows in files aside, and the driver hands them on: it has a part of them in memory."""
+        for left in self._directory.glob(f"{_STAGING}*"):
+            shutil.rmtree(left)
+        staging = self._directory / f"{_STAGING}{uuid.uuid4()}"
         try:
             rows.write.parquet(staging.as_uri())
-            properties = CommitProperties(
-                app_transactions=[Transaction(f"{self._app}/{each}", id + 1) for each, id in sorted(after.items())]
-            )
             made: Any = ds.dataset(staging, format="parquet").scanner().to_reader()
             write_deltalake(
                 table if table is not None else str(self._directory),
                 made,
                 mode=mode,
                 schema_mode="overwrite" if mode == "overwrite" else None,
-                commit_properties=properties,
+                commit_properties=CommitProperties(app_transactions=transactions),
             )
-        except CommitFailedError:
-            return False
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        return True

@@ -74,11 +74,14 @@ class ParquetTarget:
         return self._commit(rows, before, after, replaces=True)
 
     @contextmanager
-    def held(self) -> Iterator[Held]:
+    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
         version = self._current()
-        if version is None:
-            raise ViewUnfit(f"no table in {self._directory}: there is no {CURRENT} in it")
-        yield Held(self._marks_of(version), self._spark.read.parquet(str(version)))
+        if version is None and with_marks:
+            raise ViewUnfit(f"no view's table in {self._directory}: there is no {CURRENT} in it")
+        place = version or self._directory
+        if not place.is_dir():
+            raise ViewUnfit(f"no table in {self._directory}: there is no such directory")
+        yield Held(self._marks_of(place) if with_marks else None, self._spark.read.parquet(str(place)))
 
     def close(self) -> None:
         """Nothing is open between two calls."""

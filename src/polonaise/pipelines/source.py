@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from polonaise.errors import BadOption, BeyondLog
+from polonaise.errors import BadOption, BeyondLog, ClientAhead
 from polonaise.fragments.objects import footer_of
 from polonaise.pipelines.logs import full_address, open_log, tasks_address
 from polonaise.spark import clusters, query
@@ -71,6 +71,17 @@ class LogSource:
                 raise BeyondLog(f"partition {partition} is committed up to {found[partition]}: there is no {id}")
         return dict(until.ids)
 
+    def check_not_ahead(self, view: str, marks: Marks, read: Mapping[str, str]) -> None:
+        """Raises `ClientAhead` for a view's table that is made of more than is committed now."""
+        committed = self.marks(read)
+        for partition, mark in marks.items():
+            if mark > committed.get(partition, mark):
+                raise ClientAhead(
+                    f"the table of view {view} is made up to {mark} of partition {partition}, and the log there ends "
+                    f"at {committed[partition]}: it is of another log, or the log was restored from a backup; compare "
+                    "them, then rebuild the table"
+                )
+
     def frame(self, spark: SparkSession, read: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
         """The transactions above `after` and up to `upto`, of the partitions of `upto`."""
         starts = {str(partition): after.get(partition, NO_TRANSACTION) + 1 for partition in upto}
@@ -87,7 +98,7 @@ class LogSource:
     def wait_beyond(self, marks: Marks) -> bool:
         """Whether there is more than this, within a second or so."""
         options = read_options(self._given)
-        return History(options).wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S)
+        return bool(History(options).wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S))
 
 
 @contextmanager

@@ -47,8 +47,8 @@ class Target(Protocol):
         """Have these rows and no others."""
 
     @contextmanager
-    def held(self) -> Iterator[Held]:
-        """What is there now, whoever is writing."""
+    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
+        """What is there now, whoever is writing. Without marks it may be anybody's table."""
 
     def close(self) -> None: ...
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from polonaise.errors import BadOption, ClientAhead, ViewUnavailable
+from polonaise.errors import BadOption, ViewUnavailable
 from polonaise.pipelines.declarations import View
 from polonaise.pipelines.progress import Progress, Silence
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until, open_source
@@ -155,7 +155,7 @@ def _commits(
     while True:
         before = target.marks()
         if any(mark > upto.get(partition, mark) for partition, mark in before.items()):
-            _check_not_ahead(view, before, source.marks(view.read))  # others go on, too
+            source.check_not_ahead(view.name, before, view.read)  # or others have gone on
         after = _next(before, upto, transactions_max)
         if not after:
             return
@@ -167,16 +167,6 @@ def _commits(
         too_late += 1
         if too_late == _TRIES:
             raise _too_late(view)
-
-
-def _check_not_ahead(view: View, marks: Marks, committed: Marks) -> None:
-    for partition, mark in marks.items():
-        if mark > committed.get(partition, mark):
-            raise ClientAhead(
-                f"the table of view {view.name} is made up to {mark} of partition {partition}, and the log there ends "
-                f"at {committed[partition]}: it is of another log, or the log was restored from a backup: compare them, "
-                "then rebuild the table"
-            )
 
 
 def _next(before: Marks, upto: Marks, transactions_max: int) -> dict[PartitionId, TransactionId]:

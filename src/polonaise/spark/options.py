@@ -295,8 +295,11 @@ def microseconds(moment: datetime) -> int:
 
 
 def _headers(text: str) -> frozenset[int]:
-    found = frozenset(int(each) for each in text.strip("[] ").split(","))
-    if any(not -(2**31) <= header < 2**31 for header in found):
+    try:
+        found = frozenset(int(each) for each in text.split(","))
+    except ValueError:
+        found = frozenset({INT64_MAX})
+    if not all(-(2**31) <= each < 2**31 for each in found):
         raise ValueError("a header is an integer of 32 bits: write 1,2,3")
     return found
 
@@ -329,7 +332,10 @@ def _bytes(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    found = float(text.strip().removesuffix("s"))
+    try:
+        found = float(text.strip().removesuffix("s"))
+    except ValueError:
+        found = 0.0
     if not 0 < found <= 86_400:
         raise ValueError("write seconds above 0, at most 86400")
     return found

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Final, Protocol
 
 from polonaise.client.log import Log
@@ -24,19 +25,21 @@ from polonaise.errors import (
     PolonaiseError,
     RegistersFull,
     Retry,
+    SinkStateDamaged,
     StagingLost,
 )
 from polonaise.fragments.store import ObjectStore
 from polonaise.spark.protocol import blocks
 from polonaise.spark.protocol.plans import INLINE, BlockRef, Plan, Staged, check_block, plans_of
 from polonaise.spark.protocol.progress import Progress, Step, check_batch, next_step, register_key
-from polonaise.spark.staging import discard, store_plan
+from polonaise.spark.staging import Collected, collect, discard, store_plan
 from polonaise.terms import PartitionId
 
 PARTITIONS_AT_ONCE: Final = 8
 """Chains under way; each holds a few groups in memory."""
 READ_AHEAD: Final = 4
 """Groups of a chain that are read from the staging store while earlier ones commit: it may be far away."""
+LEFTOVERS_S: Final = 7 * 86_400.0
 PAUSE_S: Final = 0.05
 """Before a chain is tried again after a fault."""
 _FULL: Final = (
@@ -132,6 +135,8 @@ class Publication:
             assert progress is not None
             name = progress.plan
             plan = own if name == self._own_name else await self._door.load_plan(name)
+            if (plan.batch, plan.partition, len(plan.groups)) != (own.batch, own.partition, progress.total):
+                raise SinkStateDamaged(f"{name} in the staging store is not the plan that the log's register means")
             self.used += [name, *plan.objects]
             await self._chain(plan, name, progress.done)
 
@@ -198,6 +203,7 @@ async def publish(
     """
     check_batch(batch)
     door = RealDoor(log, store, patience_s)
+    plans = plans_of(app or "", batch, staged, Limits(), log.cluster_key.hex())
     turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
     used = [name for task in staged for name in task.objects]
 
@@ -210,7 +216,7 @@ async def publish(
                 await publication.run()
                 used.extend(publication.used)
 
-    found = await asyncio.gather(*map(one, plans_of(app or "", batch, staged, Limits())), return_exceptions=True)
+    found = await asyncio.gather(*map(one, plans), return_exceptions=True)
     failed = [error for error in found if error is not None]
     if failed:
         for other in failed[1:]:
@@ -219,8 +225,18 @@ async def publish(
     await discard(store, used)
 
 
-async def names_plan(log: Log, plan: Plan, name: str) -> bool:
-    """Whether the register goes by this plan and is not done with it. For `staging.collect`."""
+async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = LEFTOVERS_S) -> Collected:
+    """Delete from the staging store what was made more than so many seconds ago and nobody can publish any more.
+
+    What a plan refers to that is published in part stays, however old. Choose an age above that of the longest batch.
+    """
+    return await collect(store, partial(_is_needed, log), older_than_s)
+
+
+async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
+    """Whether the register goes by this plan and is not done with it; plans of other logs are not ours to judge."""
+    if plan.cluster != log.cluster_key.hex():
+        return True
     held = await log.register(register_key(plan.app), plan.partition)
     if held is None:
         return False

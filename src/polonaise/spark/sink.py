@@ -129,7 +129,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         return self._sink.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        self._sink.publish(messages, self._app(messages), batchId)
+        if any(message is not None for message in messages):  # a batch without tasks has no rows
+            self._sink.publish(messages, self._app(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if any(message is not None for message in messages):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from polonaise.errors import PolonaiseError
 from polonaise.spark.options import read_options, write_options
 
 if TYPE_CHECKING:
@@ -36,9 +37,12 @@ class PolonaiseSource(DataSource):
         return BatchReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from polonaise.spark.streamreader import StreamReader
+        from polonaise.spark.streamreader import RefusedStream, StreamReader
 
-        return StreamReader(read_options(self.options), schema)
+        try:
+            return StreamReader(read_options(self.options), schema)
+        except PolonaiseError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from polonaise.spark.sink import BatchSink, Sink

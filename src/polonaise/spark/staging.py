@@ -216,12 +216,12 @@ class Collected:
 
 
 async def collect(
-    store: ObjectStore, is_needed: Callable[[Plan, str], Awaitable[bool]], older_than_s: float = 7 * 86_400.0
+    store: ObjectStore, is_needed: Callable[[Plan, str], Awaitable[bool]], older_than_s: float
 ) -> Collected:
     """Delete what is older than `older_than_s` seconds and that no plan needs which may still be published.
 
-    `is_needed(plan, name)` is awaited for old plans; `publishing.names_plan` asks the log. A plan that is not needed
-    goes, with the objects that only such plans name. Choose an age above that of the longest batch.
+    `is_needed(plan, name)` is awaited for old plans; `publishing.collect_leftovers` asks the log. A plan that is not
+    needed goes, with the objects that only such plans name.
     """
     oldest = datetime.now(UTC).timestamp() - older_than_s
     listed = [*await store.list(PLANS), *await store.list(STAGED)]

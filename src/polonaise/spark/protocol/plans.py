@@ -58,9 +58,12 @@ class Plan(NamedTuple):
     objects: Sequence[str]
     groups: Sequence[Sequence[BlockRef]]
     inline: bytes
+    cluster: str = ""
+    """The key of the log's cluster, hexadecimal: logs may share a staging store."""
 
     def pack(self) -> bytes:
         said = {
+            "cluster": self.cluster,
             "app": self.app,
             "batch": self.batch,
             "partition": self.partition,
@@ -80,17 +83,17 @@ class Plan(NamedTuple):
         line, _, inline = body.partition(b"\n")
         said: dict[str, Any] = json.loads(line)
         groups = [[BlockRef(*ref) for ref in group] for group in said["groups"]]
-        return cls(said["app"], said["batch"], said["partition"], said["objects"], groups, inline)
+        return cls(said["app"], said["batch"], said["partition"], said["objects"], groups, inline, said["cluster"])
 
 
-def plans_of(app: str, batch: int, staged: Iterable[Staged], limits: Limits) -> list[Plan]:
+def plans_of(app: str, batch: int, staged: Iterable[Staged], limits: Limits, cluster: str = "") -> list[Plan]:
     """For each partition that has rows: these in the order of tasks, in as few groups as they fit in; whole blocks."""
     drafts: dict[PartitionId, _Draft] = {}
     for task in sorted(staged, key=lambda each: each.task):
         for ref in task.blocks:
             drafts.setdefault(ref.partition, _Draft()).take(task, ref)
     return [
-        Plan(app, batch, partition, list(draft.places), _grouped(draft.refs, limits), b"".join(draft.inline))
+        Plan(app, batch, partition, list(draft.places), _grouped(draft.refs, limits), b"".join(draft.inline), cluster)
         for partition, draft in sorted(drafts.items())
     ]
 

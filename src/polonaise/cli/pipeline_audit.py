@@ -1,0 +1,111 @@
+"""`polonaise pipeline audit`: a table against the log, or the log against itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polonaise.cli.archive import Until
+from polonaise.cli.output import print_table, printable, say
+from polonaise.cli.pipeline import Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark
+from polonaise.cli.pipeline_views import TABLE, Fragments, LogOrStore, UntilTime, place_of
+from polonaise.errors import BadOption
+
+if TYPE_CHECKING:
+    from polonaise.pipelines.audit import AuditReport
+    from polonaise.pipelines.logaudit import LogAuditReport
+    from polonaise.pipelines.progress import Progress
+
+
+def audit(
+    address: LogOrStore,
+    view: Annotated[
+        str | None, typer.Argument(metavar="VIEW", help="FILE.py:NAME of what a table should hold; none for the log.")
+    ] = None,
+    table: Annotated[str | None, typer.Argument(help=TABLE)] = None,
+    marks: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help="The database's table of high-water marks; VIEW_marks unless said."),
+    ] = None,
+    until: Until = None,
+    until_time: UntilTime = None,
+    named: Annotated[int, typer.Option(min=0, max=100_000, help="Differences to name; all are counted.")] = 20,
+    partition: Partitions = "all",
+    fragments: Fragments = None,
+    storage: Annotated[
+        list[str] | None, typer.Option(metavar="DIRECTORY", help="Of a storage node; may be said several times.")
+    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+    report: ReportFile = None,
+) -> None:
+    """Does a table hold what follows from the log? Without a view: is the log whole, and the same wherever it is kept?
+
+    Exit status 1 if not. Nothing is changed, and all may be in use meanwhile.
+    """
+    output = Output(as_json, report)
+    if view is None:
+        if marks is not None or until is not None or until_time is not None:
+            raise BadOption("--marks, --until and --until-time are of a table: name its view and the table, too")
+
+        def of_log(spark: Any, progress: Progress) -> LogAuditReport:
+            from polonaise.pipelines.logaudit import audit_log
+
+            return audit_log(
+                spark, address, partitions=partition, fragments=fragments, storage=storage or (), progress=progress
+            )
+
+        run_on_spark("audit", of_log, _show_log, output, master=master, conf=conf)
+        return
+    if table is None:
+        raise BadOption(f"which table of view {view}? Name it behind the view: {TABLE}")
+    if storage or partition != "all":
+        raise BadOption("--storage and --partition are for the audit of a log: a view says which partitions it is of")
+
+    def of_table(spark: Any, progress: Progress) -> AuditReport:
+        from polonaise.pipelines.audit import audit_table
+        from polonaise.pipelines.declarations import load_view
+        from polonaise.pipelines.source import EVERYTHING
+
+        place = EVERYTHING if until is None and until_time is None else place_of(until, until_time)
+        return audit_table(
+            spark, address, load_view(view), table,
+            marks_table=marks, until=place, fragments=fragments, named_max=named, progress=progress,
+        )  # fmt: skip
+
+    run_on_spark("audit", of_table, _show_table, output, master=master, conf=conf)
+
+
+def _show_table(report: AuditReport) -> None:
+    found = report.found
+    upto = ", ".join(f"{partition}={id}" for partition, id in sorted(report.marks.items()))
+    say(f"{report.view} in {report.table}, up to {upto} ({report.behind:,} transactions behind)")
+    rows = [["rows", f"{found.rows:,}", f"{found.rows_expected:,}"]]
+    rows += [[f"sum of {name}", str(there), str(right)] for name, (there, right) in found.sums.items()]
+    print_table(["", "in the table", "by the log"], rows, right=(1, 2))
+    for each in found.differences:
+        say(printable(str(each)))
+    total = sum(found.totals.values())
+    if total > len(found.differences):
+        say(f"… and {total - len(found.differences):,} more")
+    counted = ", ".join(f"{count:,} {kind}" for kind, count in found.totals.items())
+    say(
+        "well: the table is what follows from the log" if report.well else f"NOT WELL: {total:,} keys differ: {counted}"
+    )
+
+
+def _show_log(report: LogAuditReport) -> None:
+    rows = [
+        [f"{each.partition}", copy.where, f"{copy.transactions:,}", f"{copy.last:,}", copy.digest[:16],
+         "\n".join(copy.troubles) or "well"]
+        for each in report.partitions
+        for copy in each.copies
+    ]  # fmt: skip
+    print_table(["partition", "copy", "transactions", "last", "digest", "verdict"], rows, right=(0, 2, 3))
+    say(
+        "well: every copy is whole, and they are the same"
+        if report.well
+        else f"NOT WELL: {len(report.troubles)} troubles"
+    )

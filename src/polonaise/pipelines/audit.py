@@ -1,0 +1,106 @@
+"""The job audit: does a database or a lake table hold what the log says it should? Is the log itself whole?
+
+The second question is `polonaise.pipelines.logaudit`'s.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from polonaise.errors import BadOption, ViewUnfit
+from polonaise.pipelines.comparison import Comparison, compare, plain
+from polonaise.pipelines.declarations import View
+from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.source import EVERYTHING, Until, open_source
+from polonaise.pipelines.targets import open_target
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAMED_MAX: Final = 20
+"""Differences that are named, unless said."""
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """A table, compared with the fold of the log up to the table's marks."""
+
+    view: str
+    table: str
+    marks: dict[PartitionId, TransactionId]
+    """Up to which id of each partition the table was compared."""
+    behind: int
+    """Transactions that are committed and not in the table yet: that is no fault."""
+    found: Comparison
+
+    @property
+    def well(self) -> bool:
+        return self.found.equal
+
+    def fields(self) -> dict[str, Any]:
+        found = self.found
+        return {
+            "view": self.view,
+            "table": self.table,
+            "high_water_marks": {str(partition): id for partition, id in sorted(self.marks.items())},
+            "behind": self.behind,
+            "rows": {"are": found.rows, "should_be": found.rows_expected},
+            "sums": {
+                name: {"is": plain(there), "should_be": plain(right)} for name, (there, right) in found.sums.items()
+            },
+            "differences": {"total": sum(found.totals.values()), **found.totals},
+            "named": [each.fields() for each in found.differences],
+        }
+
+
+def audit_table(
+    spark: SparkSession,
+    address: str,
+    view: View,
+    table: str,
+    *,
+    marks_table: str | None = None,
+    until: Until = EVERYTHING,
+    fragments: str | None = None,
+    named_max: int = NAMED_MAX,
+    progress: Progress | None = None,
+) -> AuditReport:
+    """Compare a table with what its view makes of the log up to where the table says it is made.
+
+    The table may be of the job `views`, or of an application that keeps it by itself: a SQL table beside a table of
+    marks (`marks_table`, such as `polonaise_marks`), read together in one snapshot, so it may be written to meanwhile.
+    A table that says nothing of that is compared up to `until`. The table is called as the view is.
+
+    Raises `ClientAhead` for a table that is made of more than the log has, `ViewUnfit` for one that can't be compared,
+    and what reading, Spark and the database raise. What differs is in the report.
+    """
+    if until is not EVERYTHING and marks_table is not None:
+        raise BadOption("up to the marks in a table, or up to what is said: say one of them")
+    progress = progress or Silence()
+    with (
+        open_source(address, fragments) as source,
+        closing(open_target(spark, table, view, source.cluster, marks_table=marks_table)) as target,
+    ):
+        committed = source.marks(view.read)
+        nothing = dict.fromkeys(committed, NO_TRANSACTION)
+        target.prepare(view.rows(spark, source.frame(spark, view.read, {}, nothing)).schema)
+        progress.begin("comparing", 1)
+        with target.held(with_marks=until is EVERYTHING) as held:
+            marks = held.marks if held.marks is not None else source.marks(view.read, until)
+            source.check_not_ahead(view.name, marks, view.read)
+            upto = {partition: marks[partition] for partition in committed if partition in marks}
+            if not upto:
+                raise ViewUnfit(f"the table of view {view.name} is made of no partition yet: {sorted(committed)} are")
+            expected = view.rows(spark, source.frame(spark, view.read, {}, upto))
+            found = compare(held.rows, expected, view.key, named_max)
+    behind = sum(max(last - upto.get(partition, NO_TRANSACTION), 0) for partition, last in committed.items())
+    return AuditReport(view.name, table, upto, behind, found)
+
+
+if __name__ == "__main__":
+    from polonaise.pipelines.program import main
+
+    main("audit")

@@ -1,0 +1,158 @@
+"""One copy of a partition's batches, walked: does each follow the one before, and what do they add up to?
+
+A digest of many batches is the sum of their SHA-256, so it can be put together of parts that were made anywhere, and
+two copies are the same where their sums are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from polonaise.errors import BatchDamaged, DataDamaged
+from polonaise.fragments.protocol.coverage import Span
+from polonaise.log.batch import Batch
+from polonaise.terms import NO_TRANSACTION, SessionId, TransactionId
+
+BLOCK_IDS: Final = 262_144
+"""Copies are compared in blocks of so many ids: a batch counts for the block in which it begins."""
+_MODULUS: Final = 2**256
+
+
+class End(NamedTuple):
+    """A batch, as the next one and the one before have to know it."""
+
+    first: TransactionId
+    last: TransactionId
+    crc: int
+    previous_crc: int
+    commit_time_us: int
+    session: SessionId
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Consecutive batches of one copy."""
+
+    begin: End | None = None
+    """The first batch; None for no batches."""
+    end: End | None = None
+    """The last good batch."""
+    transactions: int = 0
+    digests: dict[int, int] = field(default_factory=dict)
+    """By the number of the block."""
+    trouble: str = ""
+    """Why the walk ended where it did; empty when it got to its end."""
+
+    @property
+    def digest(self) -> str:
+        """Of all batches, in hexadecimal."""
+        return f"{sum(self.digests.values()) % _MODULUS:064x}"
+
+
+def walk(batches: Iterable[Batch]) -> Walk:
+    """Walk over batches, check each of them and each with the one before it; ends at the first that is not well."""
+    begin = end = None
+    transactions = 0
+    digests: Counter[int] = Counter()
+    for batch in batches:
+        now = _end_of(batch)
+        trouble = _damage(batch) or ("" if end is None else gap(end, now))
+        if trouble:
+            return Walk(begin, end, transactions, dict(digests), trouble)
+        digests[block_of(batch.first)] += digest_of(batch)
+        begin, end, transactions = begin or now, now, transactions + batch.count
+    return Walk(begin, end, transactions, dict(digests))
+
+
+def joined(walks: Sequence[Walk]) -> Walk:
+    """One walk of several that follow each other; ends at the first trouble, of one of them or between two."""
+    whole = Walk()
+    for each in walks:
+        if whole.end is not None and each.begin is not None and (trouble := gap(whole.end, each.begin)):
+            return replace(whole, trouble=trouble)
+        digests = Counter(whole.digests)
+        digests.update(each.digests)
+        whole = Walk(
+            whole.begin or each.begin,
+            each.end or whole.end,
+            whole.transactions + each.transactions,
+            dict(digests),
+            each.trouble,
+        )
+        if whole.trouble:
+            break
+    return whole
+
+
+def gap(before: End, after: End) -> str:
+    """Why a batch can't come after another; empty if it can."""
+    if after.first != before.last + 1:
+        return f"after {before.last} comes {after.first}: ids are not dense"
+    if after.previous_crc != before.crc:
+        return f"the batch from {after.first} follows another batch than the one that ends at {before.last}: a fork"
+    if after.commit_time_us < before.commit_time_us:
+        return f"the batch from {after.first} was committed before the one that ends at {before.last}"
+    if after.session < before.session:
+        return f"the batch from {after.first} is of session {after.session}, after one of session {before.session}"
+    return ""
+
+
+def suspects(one: Walk, other: Walk) -> list[Span]:
+    """Where to look, batch by batch, for a difference of two copies, within what both hold; nothing if there is none.
+
+    That is the first of the blocks which both hold whole and in which they differ. If there is none, then the blocks
+    at whose beginning or end one of them has less than the other: about these, the digests say nothing.
+    """
+    if one.begin is None or one.end is None or other.begin is None or other.end is None:
+        return []
+    shared = Span(max(one.begin.first, other.begin.first), min(one.end.last, other.end.last))
+    whole = range(-(-shared.first // BLOCK_IDS), (shared.last + 1) // BLOCK_IDS)
+    blocks = [block for block in whole if _differ(one, other, block)][:1]
+    if not blocks:
+        parts = {block_of(shared.first), block_of(shared.last)} - set(whole)
+        same_extent = (one.begin.first, one.end.last) == (other.begin.first, other.end.last)
+        blocks = sorted(block for block in parts if not same_extent or _differ(one, other, block))
+    first_last = [(block * BLOCK_IDS, (block + 1) * BLOCK_IDS - 1) for block in blocks]
+    return [Span(max(first, shared.first), min(last, shared.last)) for first, last in first_last]
+
+
+def _differ(one: Walk, other: Walk, block: int) -> bool:
+    return one.digests.get(block, 0) % _MODULUS != other.digests.get(block, 0) % _MODULUS
+
+
+def block_of(id: TransactionId) -> int:
+    return id // BLOCK_IDS
+
+
+def digest_of(batch: Batch) -> int:
+    return int.from_bytes(hashlib.sha256(batch.view).digest(), "big")
+
+
+def _end_of(batch: Batch) -> End:
+    return End(batch.first, batch.last, batch.crc, batch.previous_crc, batch.commit_time_us, batch.session)
+
+
+def _damage(batch: Batch) -> str:
+    good = batch.first - 1
+    try:
+        Batch.parse(batch.view)
+        for tx in batch.transactions():
+            good = tx.id
+    except BatchDamaged as error:
+        return f"damaged: {error.text}"
+    except DataDamaged:
+        return f"the data of transaction {good + 1} does not fit its CRC"
+    return ""
+
+
+def begins_at_the_beginning(found: Walk) -> str:
+    """Why a copy that should be whole is not, at its beginning; empty if it is, or holds nothing."""
+    if found.begin is None:
+        return ""
+    if found.begin.first != NO_TRANSACTION + 1:
+        return f"it begins with {found.begin.first}"
+    return "" if found.begin.previous_crc == 0 else "its first batch follows another one"

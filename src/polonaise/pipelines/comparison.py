@@ -1,0 +1,197 @@
+"""Two tables that should hold the same rows: how many they have, what their columns add up to, where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+from pyspark.sql.types import DecimalType, FractionalType, IntegralType, NumericType
+from pyspark.storagelevel import StorageLevel
+
+from polonaise.errors import ViewUnfit
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+MISSING: Final = "missing"
+EXTRA: Final = "extra"
+REPEATED: Final = "repeated"
+DIFFERENT: Final = "different"
+_TOLERANCE: Final = 1e-9
+"""Of what is no exact number: its sum depends on the order in which it was added."""
+
+
+class Difference(NamedTuple):
+    """A key at which two tables differ."""
+
+    kind: str
+    """`missing` (from the table), `extra` (in the table and not in the log), `repeated` (more often in the table than
+    there should be) or `different`."""
+    key: dict[str, Any]
+    rows: int
+    """With this key in the table."""
+    rows_expected: int
+    values: dict[str, tuple[Any, Any]]
+    """Of the columns that differ, what the table holds and what it should hold."""
+
+    def __str__(self) -> str:
+        key = ", ".join(f"{name} {value}" for name, value in self.key.items())
+        if self.kind == DIFFERENT:
+            told = ", ".join(f"{name} is {there} instead of {right}" for name, (there, right) in self.values.items())
+        else:
+            told = f"{self.rows} rows instead of {self.rows_expected}"
+        return f"{self.kind}: {key}: {told}"
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "key": {name: plain(value) for name, value in self.key.items()},
+            "rows": self.rows,
+            "rows_expected": self.rows_expected,
+            "values": {
+                name: {"is": plain(there), "should_be": plain(right)} for name, (there, right) in self.values.items()
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found when a table was compared with what it should hold."""
+
+    rows: int
+    rows_expected: int
+    sums: Mapping[str, tuple[Any, Any]]
+    """Of each column of numbers that is not of the key, in the table and as it should be; None for no rows."""
+    totals: Mapping[str, int]
+    """How many keys differ, by kind; those that don't occur are left out."""
+    differences: tuple[Difference, ...]
+    """Some of them, in the order of their keys."""
+
+    @property
+    def equal(self) -> bool:
+        return not self.totals
+
+
+def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max: int) -> Comparison:
+    """Compare a table with what it should hold, key by key, and name up to `named_max` keys that differ.
+
+    Without a `key`, rows are compared as wholes. Numbers that are not exact may differ in the tenth digit. Raises
+    `ViewUnfit` for a table without the columns, or with others' types.
+    """
+    keys = list(key) or expected.columns
+    values = [name for name in expected.columns if name not in keys]
+    with _kept(_fitted(table, expected.schema)) as there, _kept(expected) as right:
+        joined = _grouped(there, keys, values, "t").join(
+            _grouped(right, keys, values, "e"),
+            reduce(
+                lambda one, other: one & other, (F.col(f"t_{name}").eqNullSafe(F.col(f"e_{name}")) for name in keys)
+            ),
+            "full_outer",
+        )
+        differing = joined.withColumn("kind", _kind(values, expected.schema)).where(F.col("kind").isNotNull())
+        with _kept(differing) as found:
+            totals = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+            first = found.orderBy(*(F.coalesce(f"e_{name}", f"t_{name}") for name in keys)).limit(named_max)
+            named = tuple(_difference(row.asDict(), keys, values, expected.schema) for row in first.collect())
+        summed = [
+            each.name for each in expected.schema if each.name in values and isinstance(each.dataType, NumericType)
+        ]
+        (rows, sums), (rows_expected, right_sums) = (_totals(frame, summed) for frame in (there, right))
+    return Comparison(
+        rows,
+        rows_expected,
+        {name: (sums[name], right_sums[name]) for name in summed},
+        dict(sorted(totals.items())),
+        named,
+    )
+
+
+@contextmanager
+def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """On disk, for it is looked at several times."""
+    kept = frame.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
+    """The table's columns in the order and of the types of the schema."""
+    found = {each.name: each.dataType for each in table.schema}
+    for each in schema:
+        if each.name not in found:
+            raise ViewUnfit(f"the table has no column {each.name}: it has {', '.join(found)}")
+        kind = found[each.name]
+        if kind != each.dataType and not (isinstance(kind, NumericType) and isinstance(each.dataType, NumericType)):
+            raise ViewUnfit(
+                f"column {each.name} of the table is {kind.simpleString()} and has to be {each.dataType.simpleString()}"
+            )
+    return table.select([F.col(each.name).cast(each.dataType) for each in schema])
+
+
+def _grouped(frame: DataFrame, keys: Sequence[str], values: Sequence[str], side: str) -> DataFrame:
+    """A row for each key: how many there are of it, and the values of one of them."""
+    named = frame.select([F.col(name).alias(f"{side}_{name}") for name in frame.columns])
+    one = [F.first(f"{side}_{name}").alias(f"{side}_{name}") for name in values]
+    return named.groupBy(*(f"{side}_{name}" for name in keys)).agg(F.count(F.lit(1)).alias(f"{side}_rows"), *one)
+
+
+def _kind(values: Sequence[str], schema: StructType) -> Column:
+    differs = [_differs(name, schema[name].dataType) for name in values]
+    kind = F.when(F.col("e_rows").isNull(), EXTRA).when(F.col("t_rows").isNull(), MISSING)
+    kind = kind.when(F.col("t_rows") > F.col("e_rows"), REPEATED).when(F.col("t_rows") < F.col("e_rows"), MISSING)
+    return kind.when(reduce(lambda one, other: one | other, differs), DIFFERENT) if differs else kind
+
+
+def _differs(name: str, kind: DataType) -> Column:
+    there, right = F.col(f"t_{name}"), F.col(f"e_{name}")
+    differs = ~there.eqNullSafe(right)
+    if isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
+        apart = F.abs(there - right) > _TOLERANCE * F.greatest(F.abs(there), F.abs(right))
+        return differs & F.coalesce(apart, F.lit(True))
+    return differs
+
+
+def _difference(row: Mapping[str, Any], keys: Sequence[str], values: Sequence[str], schema: StructType) -> Difference:
+    side = "t" if row["e_rows"] is None else "e"
+    kind = str(row["kind"])
+    differing = {name: (row[f"t_{name}"], row[f"e_{name}"]) for name in values if row[f"t_{name}"] != row[f"e_{name}"]}
+    return Difference(
+        kind,
+        {name: row[f"{side}_{name}"] for name in keys},
+        row["t_rows"] or 0,
+        row["e_rows"] or 0,
+        differing if kind == DIFFERENT else {},
+    )
+
+
+def _totals(frame: DataFrame, names: Sequence[str]) -> tuple[int, dict[str, Any]]:
+    summed = [F.sum(_wide(name, frame.schema[name].dataType)).alias(f"s_{name}") for name in names]
+    row = frame.agg(F.count(F.lit(1)).alias("rows"), *summed).collect()[0].asDict()
+    return row["rows"], {name: _number(row[f"s_{name}"]) for name in names}
+
+
+def _wide(name: str, kind: DataType) -> Column:
+    """Many large integers add up to more than fits into 64 bits."""
+    return F.col(name).cast("decimal(38,0)") if isinstance(kind, IntegralType) else F.col(name)
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, Decimal) and value == value.to_integral_value() else value
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    return bytes(value).hex() if isinstance(value, bytes | bytearray) else value

@@ -1,0 +1,109 @@
+"""Where copies of a partition's batches are: with the servers, in fragments, in the directories of storage nodes.
+
+Each copy is a value that travels to a task and can be read there: batches that begin in a span, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple, Protocol
+
+from polonaise.admin.files import find
+from polonaise.admin.segments import dump
+from polonaise.errors import FragmentDamaged
+from polonaise.fragments.format import batches_in
+from polonaise.fragments.objects import open_bytes
+from polonaise.fragments.protocol.coverage import Piece, Span
+from polonaise.log.batch import Batch
+from polonaise.spark import clusters
+from polonaise.terms import PartitionId
+
+
+class Copy(Protocol):
+    """A copy of a partition, or of a part of it."""
+
+    @property
+    def where(self) -> str:
+        """For people."""
+
+    def batches(self, span: Span) -> Iterator[Batch]:
+        """Those that begin in the span, parsed and not believed yet. Raises what the place raises."""
+
+
+class Served(NamedTuple):
+    """What the servers give to whoever reads the log."""
+
+    address: str
+    partition: PartitionId
+    timeout_s: float
+
+    @property
+    def where(self) -> str:
+        return "servers"
+
+    def batches(self, span: Span) -> Iterator[Batch]:
+        log = clusters.log_at(self.address)
+        reading = log.read_batches(self.partition, after=span.first - 1, until=span.last, timeout=self.timeout_s)
+        with reading as found:
+            for batch in found:
+                if span.first <= batch.first <= span.last:
+                    yield batch
+
+
+class Archived(NamedTuple):
+    """Pieces of fragments, in the order of ids."""
+
+    url: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def where(self) -> str:
+        return f"fragments in {self.url}"
+
+    def batches(self, span: Span) -> Iterator[Batch]:
+        store = clusters.store_at(self.url)
+        for name, piece in self.pieces:
+            first, last = max(span.first, piece.first), min(span.last, piece.last)
+            if first > last:
+                continue
+            raw = clusters.wait(lambda path=name.path: store.get(path))  # type: ignore[misc]
+            open_bytes(raw, name)
+            try:
+                for found in batches_in(raw):
+                    batch = Batch.parse(found, verify=False)
+                    if first <= batch.first <= last:
+                        yield batch
+            except FragmentDamaged as error:
+                raise FragmentDamaged(f"{name.path}: {error.text}") from error
+
+
+class Stored(NamedTuple):
+    """A storage node's files, on this machine; they may be in use."""
+
+    directory: str
+    partition: PartitionId
+
+    @property
+    def where(self) -> str:
+        return f"storage node {self.directory}"
+
+    def batches(self, span: Span) -> Iterator[Batch]:
+        with asyncio.Runner() as runner:
+            walking = self._walked()
+            try:
+                while (batch := runner.run(_next(walking))) is not None and batch.first <= span.last:
+                    if batch.first >= span.first:
+                        yield batch
+            finally:
+                runner.run(walking.aclose())  # type: ignore[attr-defined]
+
+    async def _walked(self) -> AsyncIterator[Batch]:
+        for files in find(self.directory):
+            if files.partition == self.partition:
+                async for _, _, batch in dump(files):
+                    yield batch
+
+
+async def _next(batches: AsyncIterator[Batch]) -> Batch | None:
+    return await anext(batches, None)

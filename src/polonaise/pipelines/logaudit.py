@@ -1,0 +1,274 @@
+"""The audit of a log against itself: every copy of every partition is whole and in order, and all are the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from polonaise.admin.files import find
+from polonaise.client.protocol.arguments import partitions_named
+from polonaise.errors import FragmentDamaged, PolonaiseError
+from polonaise.fragments.objects import contradictions, footer_of, fragments_of
+from polonaise.fragments.protocol.coverage import Span, cover
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.log.batch import Batch
+from polonaise.pipelines.chains import (
+    BLOCK_IDS,
+    Walk,
+    begins_at_the_beginning,
+    digest_of,
+    joined,
+    suspects,
+    walk,
+)
+from polonaise.pipelines.copies import Archived, Copy, Served, Stored
+from polonaise.pipelines.logs import full_address, open_log, tasks_address
+from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.tasks import run_tasks
+from polonaise.spark import clusters
+from polonaise.spark.options import absolute
+from polonaise.terms import PartitionId, TransactionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TASK_IDS: Final = 4 * BLOCK_IDS
+"""Of the servers' copy, for one task."""
+_TIMEOUT_S: Final = 60.0
+
+
+class CopyReport(NamedTuple):
+    """One copy of one partition, read from its beginning."""
+
+    where: str
+    transactions: int
+    last: TransactionId
+    """The last good id; -1 for none."""
+    digest: str
+    """Of all its batches: the sum of their SHA-256, in hexadecimal."""
+    troubles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PartitionAudit:
+    """One partition, and every copy of it that was read."""
+
+    partition: PartitionId
+    committed: TransactionId
+    """When the audit began: what comes after is not looked at."""
+    copies: tuple[CopyReport, ...]
+
+    @property
+    def troubles(self) -> list[str]:
+        return [f"partition {self.partition}, {each.where}: {what}" for each in self.copies for what in each.troubles]
+
+
+@dataclass(frozen=True)
+class LogAuditReport:
+    """A log, read whole from every copy."""
+
+    log: str
+    partitions: tuple[PartitionAudit, ...]
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is not well, line by line."""
+        return [what for each in self.partitions for what in each.troubles]
+
+    @property
+    def well(self) -> bool:
+        return not self.troubles
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "log": self.log,
+            "partitions": [
+                {
+                    "partition": each.partition,
+                    "committed": each.committed,
+                    "copies": [{**copy._asdict(), "troubles": list(copy.troubles)} for copy in each.copies],
+                }
+                for each in self.partitions
+            ],
+            "troubles": self.troubles,
+        }
+
+
+def audit_log(
+    spark: SparkSession,
+    address: str,
+    *,
+    partitions: str = "all",
+    fragments: str | None = None,
+    storage: Sequence[str] = (),
+    timeout_s: float = _TIMEOUT_S,
+    progress: Progress | None = None,
+) -> LogAuditReport:
+    """Read all that is committed from the servers, from a store of fragments, and from storage nodes' directories.
+
+    Of each copy: ids are dense, each batch follows the one before it by its CRC, commit times and sessions never go
+    back, the CRC of each batch and of each transaction's data fits. Of all copies: the same bytes. A replica that is
+    still catching up, or whose beginning was trimmed, is compared as far as it goes. Servers and fragments are read by
+    Spark's tasks, storage directories here. `progress` counts tasks. Only what can't be read at all is raised.
+    """
+    progress, full = progress or Silence(), full_address(address)
+    url = None if fragments is None else absolute(fragments)
+    with open_log(full) as log:
+        numbers = partitions_named(partitions, log.partition_count)
+        committed = {number: log.high_water_mark(number, timeout=timeout_s) for number in numbers}
+        copies: dict[PartitionId, list[Copy]] = {
+            number: [Served(tasks_address(full), number, timeout_s)] for number in numbers
+        }
+        wrong: dict[PartitionId, list[str]] = {number: [] for number in numbers}
+        for number in numbers:
+            if url is not None:
+                archived, wrong[number] = _archived(url, number, committed[number], log.cluster_key)
+                copies[number].append(archived)
+            copies[number] += [Stored(directory, number) for directory in storage if _holds(directory, number)]
+        walks = _walked(spark, copies, committed, progress)
+        return LogAuditReport(
+            full,
+            tuple(
+                PartitionAudit(
+                    number, committed[number], _judged(copies[number], walks[number], committed[number], wrong[number])
+                )
+                for number in numbers
+            ),
+        )
+
+
+def _holds(directory: str, partition: PartitionId) -> bool:
+    return any(files.partition == partition for files in find(directory))
+
+
+def _archived(
+    url: str, partition: PartitionId, committed: TransactionId, cluster_key: bytes
+) -> tuple[Archived, list[str]]:
+    """The partition's fragments, and what is wrong between them, going by their footers."""
+    store, wrong = clusters.store_at(url), []
+    good = []
+    for name, size in clusters.wait(lambda: fragments_of(store, partition)).items():
+        try:
+            footer = _footer(url, name, size)
+        except FragmentDamaged as error:
+            wrong.append(error.text)
+            continue
+        if footer.cluster_key != cluster_key:
+            wrong.append(f"{name.path} is of another cluster")
+        else:
+            good.append((name, footer))
+    wrong += contradictions(good)
+    covered = cover([name for name, _ in good], Span(0, committed))
+    inner = [hole for hole in covered.holes if any(name.first > hole.last for name, _ in good)]
+    wrong += [f"no good fragment holds {hole.first} to {hole.last}" for hole in inner]
+    return Archived(url, covered.pieces), wrong
+
+
+def _footer(url: str, name: FragmentName, size: int) -> Any:
+    store = clusters.store_at(url)
+    return clusters.wait(lambda: footer_of(store, name, size))
+
+
+# ------------------------------------------------------------------ walking
+
+
+class _Task(NamedTuple):
+    copy: Copy
+    span: Span
+
+
+def _walked(
+    spark: SparkSession,
+    copies: dict[PartitionId, list[Copy]],
+    committed: dict[PartitionId, TransactionId],
+    progress: Progress,
+) -> dict[PartitionId, list[Walk]]:
+    """A walk over each copy."""
+    here = {number: [each for each in some if isinstance(each, Stored)] for number, some in copies.items()}
+    tasks = [
+        _Task(copy, span)
+        for number, some in copies.items()
+        for copy in some
+        if not isinstance(copy, Stored)
+        for span in _spans(copy, committed[number])
+    ]
+    parts = dict(zip(tasks, run_tasks(spark, _walk, tasks, progress, "servers and fragments"), strict=True))
+    progress.begin("storage directories", sum(map(len, here.values())))
+    done = 0
+    found: dict[PartitionId, list[Walk]] = {}
+    for number, some in copies.items():
+        found[number] = []
+        for copy in some:
+            if isinstance(copy, Stored):
+                found[number].append(_walk(_Task(copy, Span(0, committed[number]))))
+                done += 1
+                progress.done(done)
+            else:
+                spans = _spans(copy, committed[number])
+                found[number].append(joined([parts[_Task(copy, span)] for span in spans]))
+    return found
+
+
+def _spans(copy: Copy, committed: TransactionId) -> list[Span]:
+    """What one task each walks."""
+    if isinstance(copy, Archived):
+        return [piece.span for piece in copy.pieces]
+    return [Span(first, min(first + _TASK_IDS - 1, committed)) for first in range(0, committed + 1, _TASK_IDS)]
+
+
+def _walk(task: _Task) -> Walk:
+    """A copy that is damaged is what an audit is for: it says so. What only passes is raised, and tried again."""
+    try:
+        return walk(task.copy.batches(task.span))
+    except PolonaiseError as error:
+        if error.code not in _DAMAGES:
+            raise
+        return Walk(trouble=error.text)
+
+
+_DAMAGES: Final = frozenset({"fragment_damaged", "segment_damaged", "batch_damaged", "data_damaged", "not_found"})
+
+
+# ------------------------------------------------------------------ judging
+
+
+def _judged(
+    copies: Sequence[Copy], walks: Sequence[Walk], committed: TransactionId, wrong_fragments: Sequence[str]
+) -> tuple[CopyReport, ...]:
+    """What is to be said of each copy; the servers' is the first, and the others are compared with it."""
+    reports = []
+    for copy, found in zip(copies, walks, strict=True):
+        troubles = [found.trouble] if found.trouble else []
+        if isinstance(copy, Archived):
+            troubles += wrong_fragments
+        if isinstance(copy, Served):
+            troubles += filter(None, [begins_at_the_beginning(found)])
+            if not troubles and _last(found) != committed:
+                troubles.append(f"it ends with {_last(found)}, and {committed} was committed")
+        else:
+            troubles += filter(None, [_fork(copies[0], walks[0], copy, found)])
+        reports.append(CopyReport(copy.where, found.transactions, _last(found), found.digest, tuple(troubles)))
+    return tuple(reports)
+
+
+def _last(found: Walk) -> TransactionId:
+    return -1 if found.end is None else found.end.last
+
+
+def _fork(served: Copy, one: Walk, copy: Copy, other: Walk) -> str:
+    """Where a copy differs from the servers', if it does: a block of it is read once more from both."""
+    shared = min(_last(one), _last(other))
+    for span in suspects(one, other):
+        pairs = itertools.zip_longest(*(_up_to(each.batches(span), shared) for each in (served, copy)))
+        for left, right in pairs:
+            if left is None or right is None or digest_of(left) != digest_of(right):
+                at = min(batch.first for batch in (left, right) if batch is not None)
+                return f"the batch from {at} is another one than the servers': a fork"
+    return ""
+
+
+def _up_to(batches: Iterable[Batch], last: TransactionId) -> Iterator[Batch]:
+    """Those that both copies have to their end."""
+    return (batch for batch in batches if batch.last <= last)

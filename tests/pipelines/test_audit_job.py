@@ -1,0 +1,278 @@
+"""The job audit: what was planted in a table, or in a copy of the log, is found and named."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import create_engine, text
+from viewsrig import COUNT, balances, bank_log, changes, expected_balances, more
+
+import polonaise
+from polonaise.admin import archive as archives
+from polonaise.errors import BadOption, ClientAhead, ViewUnfit
+from polonaise.fragments.format import Writer
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.fragments.store import open_store
+from polonaise.log.batch import Batch, Columns, seal
+from polonaise.pipelines.audit import audit_table
+from polonaise.pipelines.declarations import View
+from polonaise.pipelines.logaudit import audit_log
+from polonaise.pipelines.source import Until
+from polonaise.pipelines.views import update
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from polonaise.blocking.log import Log
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audited") / "log"
+
+
+@pytest.fixture(scope="module")
+def log(directory: Path) -> Iterator[Log]:
+    with bank_log(directory) as log:
+        yield log
+
+
+@pytest.fixture
+def address(directory: Path, log: Log) -> str:
+    return f"embedded:{directory}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def table(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, address: str) -> str:
+    """A database with the table of balances, up to date."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'bank.db'}"
+    else:
+        url = request.getfixturevalue("postgresql").database()
+    update(spark, address, balances, url)
+    return url
+
+
+def plant(url: str, *statements: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as db:
+        for each in statements:
+            db.execute(text(each))
+    engine.dispose()
+
+
+def test_a_table_that_is_the_fold_of_the_log_is_well(spark: SparkSession, address: str, table: str) -> None:
+    report = audit_table(spark, address, balances, table)
+    assert report.well
+    assert (report.marks, report.behind) == ({0: COUNT - 1, 1: COUNT - 1}, 0)
+    assert (report.found.rows, report.found.rows_expected) == (7, 7)
+    total = sum(row[1] for row in expected_balances(COUNT, COUNT))
+    assert report.found.sums["balance"] == (total, total)
+
+
+def test_one_cent_is_found_and_named(spark: SparkSession, address: str, table: str) -> None:
+    right = {account: balance for account, balance, *_ in expected_balances(COUNT, COUNT)}[3]
+    plant(table, "UPDATE balances SET balance = balance + 1 WHERE account = 3")
+    report = audit_table(spark, address, balances, table)
+    assert not report.well
+    assert report.found.totals == {"different": 1}
+    assert [str(each) for each in report.found.differences] == [
+        f"different: account 3: balance is {right + 1} instead of {right}"
+    ]
+    there, expected = report.found.sums["balance"]
+    assert there == expected + 1
+
+
+def test_a_dropped_row_and_an_extra_one_are_found_and_named(spark: SparkSession, address: str, table: str) -> None:
+    plant(table, "DELETE FROM balances WHERE account = 5", "INSERT INTO balances VALUES (77, 1, 1, 1)")
+    found = audit_table(spark, address, balances, table).found
+    assert found.totals == {"extra": 1, "missing": 1}
+    assert [str(each) for each in found.differences] == [
+        "missing: account 5: 0 rows instead of 1",
+        "extra: account 77: 1 rows instead of 0",
+    ]
+
+
+def test_a_doubled_row_is_found_and_named(spark: SparkSession, address: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    update(spark, address, changes, url)
+    plant(url, 'INSERT INTO changes SELECT * FROM changes WHERE "partition" = 1 AND transaction_id = 42')
+    found = audit_table(spark, address, changes, url).found
+    assert found.totals == {"repeated": 1}
+    (named,) = found.differences
+    assert (named.rows, named.rows_expected) == (2, 1)
+    assert (named.key["partition"], named.key["transaction_id"]) == (1, 42)
+    assert (found.rows, found.rows_expected) == (2 * COUNT + 1, 2 * COUNT)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_the_same_in_a_lake_table(spark: SparkSession, address: str, tmp_path: Path, kind: str) -> None:
+    table = f"{kind}:{tmp_path / 'lake'}"
+    update(spark, address, balances, table)
+    assert audit_table(spark, address, balances, table).well
+    _plant_in_lake(kind, tmp_path / "lake")
+    found = audit_table(spark, address, balances, table).found
+    assert found.totals == {"different": 1, "missing": 1, "repeated": 1}
+    assert [(each.kind, each.key["account"]) for each in found.differences] == [
+        ("different", 1), ("missing", 2), ("repeated", 4),
+    ]  # fmt: skip
+
+
+def _plant_in_lake(kind: str, directory: Path) -> None:
+    if kind == "parquet":
+        version = (directory / "current").resolve()
+        files = list(version.glob("*.parquet"))
+        rows = pa.concat_tables([pq.read_table(file) for file in files])
+        for file in [*files, *version.glob(".*.crc")]:
+            file.unlink()
+        pq.write_table(_planted(rows), version / "part-0.parquet")
+        return
+    import deltalake
+
+    rows = deltalake.DeltaTable(str(directory)).to_pyarrow_table()
+    deltalake.write_deltalake(str(directory), _planted(rows), mode="overwrite")
+
+
+def _planted(rows: pa.Table) -> pa.Table:
+    """A cent more in account 1, account 2 dropped, account 4 twice."""
+    cent = pa.array([int(account == 1) for account in rows["account"].to_pylist()], pa.int64())
+    rows = rows.set_column(rows.schema.get_field_index("balance"), "balance", pc.add(rows["balance"], cent))
+    kept = rows.filter(pc.not_equal(rows["account"], 2))
+    return pa.concat_tables([kept, rows.filter(pc.equal(rows["account"], 4))])
+
+
+def test_only_so_many_are_named_and_all_are_counted(spark: SparkSession, address: str, table: str) -> None:
+    plant(table, "UPDATE balances SET changes = 0")
+    found = audit_table(spark, address, balances, table, named_max=2).found
+    assert found.totals == {"different": 7}
+    assert [each.key["account"] for each in found.differences] == [0, 1]
+
+
+def test_a_table_that_lags_is_compared_up_to_where_it_is(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    with bank_log(tmp_path / "log", 20) as own:
+        update(spark, f"embedded:{tmp_path / 'log'}", balances, url)
+        more(own, 20, 5)
+        report = audit_table(spark, f"embedded:{tmp_path / 'log'}", balances, url)
+    assert report.well
+    assert (report.marks, report.behind) == ({0: 19, 1: 19}, 10)
+
+
+def test_an_applications_own_table_is_audited_by_its_own_marks(
+    spark: SparkSession, log: Log, address: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'own.db'}"
+    rows = ", ".join(f"({account}, {balance})" for account, balance, *_ in expected_balances(40, 30))
+    plant(
+        url,
+        "CREATE TABLE accounts (account INTEGER, balance BIGINT, note TEXT)",
+        f"INSERT INTO accounts (account, balance) VALUES {rows}",
+        "CREATE TABLE polonaise_marks (partition INTEGER PRIMARY KEY, high_water_mark BIGINT, cluster VARCHAR(32))",
+        f"INSERT INTO polonaise_marks VALUES (0, 39, '{log.cluster_key.hex()}'), (1, 29, '')",
+    )
+    accounts = View(
+        "accounts", "SELECT account, amount AS balance FROM {log}", ["account"], {"balance": "sum"}, balances.read
+    )
+    assert audit_table(spark, address, accounts, url, marks_table="polonaise_marks").well
+    assert audit_table(spark, address, accounts, url, until=Until(ids={0: 39, 1: 29})).well
+    assert not audit_table(spark, address, accounts, url, until=Until(ids={0: 40, 1: 29})).well
+    with pytest.raises(ViewUnfit, match="no table accounts_marks of high-water marks"):
+        audit_table(spark, address, accounts, url)
+    with pytest.raises(BadOption, match="say one of them"):
+        audit_table(spark, address, accounts, url, marks_table="m", until=Until(ids={0: 39, 1: 29}))
+    plant(url, "UPDATE polonaise_marks SET high_water_mark = 500 WHERE partition = 0")
+    with pytest.raises(ClientAhead):
+        audit_table(spark, address, accounts, url, marks_table="polonaise_marks")
+    plant(url, "UPDATE accounts SET balance = 'much' WHERE account = 1")
+    with pytest.raises(ViewUnfit, match="column balance holds what is no int64, such as 'much'"):
+        audit_table(spark, address, accounts, url, marks_table="polonaise_marks")
+
+
+# ------------------------------------------------------------------ the log itself
+
+
+@pytest.fixture
+def copied(log: Log, address: str, directory: Path, tmp_path: Path) -> Path:
+    """A store with the whole log in several fragments."""
+
+    async def write() -> None:
+        store = open_store(str(tmp_path / "store"))
+        async with polonaise.connect(address) as reading:
+            for partition in (0, 1):
+                async for _ in archives.archive(reading, store, partition, fragment_bytes=2_000, rest=True):
+                    pass
+
+    asyncio.run(write())
+    return tmp_path / "store"
+
+
+def test_every_copy_of_a_whole_log_is_the_same(
+    spark: SparkSession, log: Log, address: str, directory: Path, copied: Path
+) -> None:
+    report = audit_log(spark, address, fragments=str(copied), storage=[str(directory / "storage-0")])
+    assert report.troubles == []
+    for partition in report.partitions:
+        assert partition.committed == COUNT - 1
+        served, archived, stored = partition.copies
+        assert served.digest == archived.digest == stored.digest
+        assert served.transactions == archived.transactions == stored.transactions == COUNT
+
+
+def _flip(path: Path, place: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[place] ^= 1
+    path.write_bytes(bytes(raw))
+
+
+def test_a_lost_and_a_damaged_fragment_are_named(spark: SparkSession, address: str, copied: Path) -> None:
+    of_zero, of_one = (sorted((copied / str(partition)).glob("*.parquet")) for partition in (0, 1))
+    assert min(len(of_zero), len(of_one)) > 2
+    of_zero[1].unlink()
+    _flip(of_one[1], 400)
+    report = audit_log(spark, address, fragments=str(copied))
+    assert not report.well
+    lost, damaged = report.partitions
+    first = int(of_zero[1].name[:20])
+    assert any(f"no good fragment holds {first} to" in each for each in lost.troubles)
+    assert any(of_one[1].name in each for each in damaged.troubles)
+    assert [each.troubles for each in (lost.copies[0], damaged.copies[0])] == [(), ()], "the servers' copy is well"
+
+
+def test_fragments_of_another_history_are_a_fork(spark: SparkSession, log: Log, address: str, tmp_path: Path) -> None:
+    columns = Columns()
+    for number in range(30):
+        columns.add(1, 1, number, 0, b"another history")
+    raw = seal(columns, partition=0, first=0, session=1, generation=1, commit_time_us=1, previous_crc=0)
+    writer = Writer(log.cluster_key)
+    writer.add(Batch.parse(raw))
+    footer, data = writer.finish()
+    name = FragmentName(0, footer.first, footer.last, hashlib.sha256(data).hexdigest())
+    (tmp_path / "store" / "0").mkdir(parents=True)
+    (tmp_path / "store" / name.path).write_bytes(data)
+    report = audit_log(spark, address, fragments=str(tmp_path / "store"))
+    assert report.troubles == [
+        f"partition 0, fragments in {tmp_path / 'store'}: the batch from 0 is another one than the servers': a fork"
+    ]
+
+
+def test_a_damaged_replica_is_named(
+    spark: SparkSession, log: Log, address: str, directory: Path, tmp_path: Path
+) -> None:
+    replica = shutil.copytree(directory / "storage-0", tmp_path / "replica")
+    (segment,) = (replica / "1").glob("*.seq")
+    _flip(segment, segment.stat().st_size // 2)
+    report = audit_log(spark, address, storage=[str(replica)])
+    (trouble,) = report.troubles
+    assert trouble.startswith(f"partition 1, storage node {replica}: {segment}:")
+    assert report.partitions[1].copies[1].last < COUNT - 1
