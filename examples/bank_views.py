@@ -3,7 +3,7 @@
     polonaise pipeline views   embedded:./bank examples/bank_views.py:balances parquet:./balances
     polonaise pipeline audit   embedded:./bank examples/bank_views.py:accounts sqlite:///bank.db --marks polonaise_marks
 
-A payment is a JSON array, (id, source, target, amount, kind, date), under header 2; an opened account is one of
+A payment is a JSON array, (id, source, target, amount, kind, date, …), under header 2; an opened account is one of
 (account, balance) under header 1. Amounts are hundredths, and an account is 0 where it is not the bank's.
 """
 

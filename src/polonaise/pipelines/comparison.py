@@ -113,6 +113,10 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
     )
 
 
+def _is_number(kind: DataType) -> bool:
+    return isinstance(kind, NumericType)
+
+
 @contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
     """On disk, for it is looked at several times."""
@@ -130,7 +134,7 @@ def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
         if each.name not in found:
             raise ViewUnfit(f"the table has no column {each.name}: it has {', '.join(found)}")
         kind = found[each.name]
-        if kind != each.dataType and not (isinstance(kind, NumericType) and isinstance(each.dataType, NumericType)):
+        if kind != each.dataType and not (_is_number(kind) and _is_number(each.dataType)):
             raise ViewUnfit(
                 f"column {each.name} of the table is {kind.simpleString()} and has to be {each.dataType.simpleString()}"
             )
