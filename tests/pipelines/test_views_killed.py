@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,17 +33,18 @@ from polonaise.spark.sessions import JAVA_OPTIONS, QUICK_START, session
 from viewsrig import balances
 
 spark = session("local[2]", conf={{JAVA_OPTIONS: QUICK_START}})
-for commit in follow(spark, sys.argv[1], balances, sys.argv[2], transactions_max={STEP}):
+tables = [follow(spark, sys.argv[1], balances, table, transactions_max={STEP}) for table in sys.argv[2:]]
+for commits in zip(*tables):
     print("committed", flush=True)
 """
 COMMITTED_S = 240.0
 
 
-async def killed_after(commits: int, address: str, table: str) -> None:
-    """A driver of its own, killed with all its processes somewhere in the commit after so many."""
+async def killed_after(commits: int, address: str, tables: Sequence[str]) -> None:
+    """A driver that brings these up to date in turn, killed with all its processes some time after so many commits."""
     source = [str(Path(polonaise.__file__).parents[1]), str(Path(__file__).parent)]
     driver = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", FOLLOWS, address, table,
+        sys.executable, "-c", FOLLOWS, address, *tables,
         stdout=asyncio.subprocess.PIPE, start_new_session=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(source)},
     )  # fmt: skip
@@ -56,17 +58,16 @@ async def killed_after(commits: int, address: str, table: str) -> None:
         await driver.wait()
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "parquet"])
 async def test_a_killed_driver_leaves_each_transaction_once(
-    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, kind: str
+    spark: SparkSession, tmp_path: Path, postgresql: Any
 ) -> None:
-    server: Any = request.getfixturevalue("postgresql")
-    table = server.database() if kind == "postgresql" else f"parquet:{tmp_path / 'table'}"
+    tables = [postgresql.database(), f"parquet:{tmp_path / 'table'}"]
     with bank_log(tmp_path / "log"):
         address = f"embedded:{tmp_path / 'log'}"
-        await killed_after(3, address, table)
-        report = await asyncio.to_thread(update, spark, address, balances, table)
-        assert 0 < report.transactions <= 2 * COUNT - 3 * STEP, "it went on from where the other one was"
-        found = (await asyncio.to_thread(audit_table, spark, address, balances, table)).found
-        assert found.equal, found.differences
-        assert found.sums["changes"] == (2 * COUNT, 2 * COUNT)
+        await killed_after(2, address, tables)
+        for table in tables:
+            report = await asyncio.to_thread(update, spark, address, balances, table)
+            assert 0 < report.transactions <= 2 * COUNT - 2 * STEP, "it went on from where the other one was"
+            found = (await asyncio.to_thread(audit_table, spark, address, balances, table)).found
+            assert found.equal, found.differences
+            assert found.sums["changes"] == (2 * COUNT, 2 * COUNT)

@@ -88,21 +88,16 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
     with _kept(_fitted(table, expected.schema)) as there, _kept(expected) as right:
+        same_key = [F.col(f"t_{name}").eqNullSafe(F.col(f"e_{name}")) for name in keys]
         joined = _grouped(there, keys, values, "t").join(
-            _grouped(right, keys, values, "e"),
-            reduce(
-                lambda one, other: one & other, (F.col(f"t_{name}").eqNullSafe(F.col(f"e_{name}")) for name in keys)
-            ),
-            "full_outer",
+            _grouped(right, keys, values, "e"), reduce(lambda one, other: one & other, same_key), "full_outer"
         )
         differing = joined.withColumn("kind", _kind(values, expected.schema)).where(F.col("kind").isNotNull())
         with _kept(differing) as found:
             totals = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
             first = found.orderBy(*(F.coalesce(f"e_{name}", f"t_{name}") for name in keys)).limit(named_max)
             named = tuple(_difference(row.asDict(), keys, values, expected.schema) for row in first.collect())
-        summed = [
-            each.name for each in expected.schema if each.name in values and isinstance(each.dataType, NumericType)
-        ]
+        summed = [each.name for each in expected.schema if each.name not in key and _is_number(each.dataType)]
         (rows, sums), (rows_expected, right_sums) = (_totals(frame, summed) for frame in (there, right))
     return Comparison(
         rows,
