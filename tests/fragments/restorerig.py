@@ -59,7 +59,9 @@ async def fill(log: polonaise.Log, count: int, partition: int = 0) -> None:
     """So many transactions in several batches, with registers and locks."""
     for number in range(count // 10):
         changes = [polonaise.Change.set(b"step/%d" % (number % 7), b"%d" % number)]
-        await log.append(BODY, partition, changes=changes, locks=[polonaise.Lock("account", next(_accounts))])
+        locks = [polonaise.Lock("account", next(_accounts))]
+        mark = await log.high_water_mark(partition)
+        await log.append(BODY, partition, changes=changes, locks=locks, high_water_mark=mark)
         await asyncio.gather(*(log.append(b"%d" % n * 20, partition, header=n) for n in range(9)))
 
 

@@ -94,7 +94,7 @@ def rewritten(raw: bytes, change: Any, metadata: dict[bytes, bytes] | None = Non
         writer.write_table(table)
         writer.add_key_value_metadata(kept)
     written = bytearray(sink.getvalue())
-    seal_footer(written)
+    seal_footer(memoryview(written))
     return bytes(written)
 
 

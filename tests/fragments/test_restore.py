@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from restorerig import Sum, archived, contents, fill, verdicts
+from restorerig import BODY, Sum, archived, contents, fill, verdicts
 
 import polonaise
 from polonaise.admin.restore import HowToRestore, Key, Restored, restore
@@ -403,6 +403,60 @@ async def test_a_cluster_of_processes_goes_on_from_a_restore(
             assert (await copy.append(b"next")).id == 100
             cluster.storage[1].kill()
             assert (await copy.append(b"and on")).id == 101
+
+
+async def many(log: polonaise.Log, count: int) -> None:
+    """So many transactions of a hundred bytes, many outstanding, some with a lock or a register."""
+    await log.flush(0)
+    for start in range(0, count, 10_000):
+        mark = await log.high_water_mark(0)
+        receipts = []
+        for number in range(start, min(start + 10_000, count)):
+            locks = [polonaise.Lock("account", number)] if number % 10 == 0 else ()
+            changes = [polonaise.Change.set(b"r/%d" % (number % 7919), b"%d" % number)] if number % 1000 == 0 else ()
+            body = number.to_bytes(4, "little") + BODY[4:]
+            receipts.append(log.append(body, 0, header=number % 7, locks=locks, changes=changes, high_water_mark=mark))
+        for receipt in receipts:  # one after the other: a task for each would take longer than the appends
+            await receipt
+
+
+async def sessions_of_a_cluster(cluster: LocalCluster, counts: list[int]) -> None:
+    """Fill the log; between the parts the server ends and comes back, each time in a session of its own."""
+    for place, count in enumerate(counts):
+        if place:
+            assert cluster.server is not None
+            cluster.server.stop()
+            cluster.server.start()
+        async with polonaise.connect(cluster.coordinator) as log:
+            producer = await log.producer(f"till {place % 2}", partition=0, timeout=60)
+            await many(log, count)
+            for sequence in range(producer.last_sequence + 1, producer.last_sequence + 6):
+                await producer.append(sequence, b"%d" % sequence)
+
+
+@pytest.mark.slow
+async def test_a_million_transactions_come_back_as_they_were(tmp_path: Path, store: ObstoreStore, target: Path) -> None:
+    with LocalCluster(tmp_path / "cluster", storage=1, evidence=True) as cluster:
+        await sessions_of_a_cluster(cluster, [300_000, 300_000, 400_000])
+        async with polonaise.connect(cluster.coordinator) as log:
+            await archived(log, store, fragment_bytes=32 * 1024 * 1024)
+            before = await contents(log)
+            key = log.cluster_key
+    (report,) = await verdicts(tmp_path / "cluster" / "storage-0")
+    done = await restored(store, target, storage=2)
+    batches = [Batch.parse(raw) for raw in before.batches]
+    assert done.partitions[0].last == batches[-1].last >= 1_000_000
+    assert len({batch.session for batch in batches}) >= 3
+    assert sum(batch.evidence() is not None for batch in batches) == len(batches)
+    for storage in range(2):
+        (copy_report,) = await verdicts(target / f"storage-{storage}")
+        assert (copy_report.last, copy_report.damages) == (report.last, ())
+        assert sum(each.batches for each in copy_report.segments) == len(batches)
+    async with polonaise.connect(f"embedded:{target}") as copy:
+        assert copy.cluster_key == key
+        assert await contents(copy) == before
+        again = await copy.producer("till 1", partition=0)
+        assert again.last_sequence == 4
 
 
 def polonaise_starts(*arguments: object) -> subprocess.Popen[str]:

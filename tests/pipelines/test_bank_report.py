@@ -118,4 +118,5 @@ def test_a_day_far_from_the_usual_is_told_and_a_quiet_year_has_none() -> None:
     days[30] = (days[30][0], 400)
     days[40] = (days[40][0], 3)
     assert [(day, count) for day, count, _ in unusual_days(days)] == [days[30], days[40]]
-    assert unusual_days(days[:2]) == []
+    growing = [(day, 10 * number) for number, (day, _) in enumerate(days)]
+    assert unusual_days(growing) == unusual_days([]) == []

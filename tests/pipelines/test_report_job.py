@@ -42,7 +42,9 @@ def rows(directory: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_the_tables_say_what_the_log_holds(spark: SparkSession, address: str, tmp_path: Path) -> None:
-    found = report(spark, address, str(tmp_path), HowToReport(options=READ, keys=["kind", "account"], top=3))
+    found = report(
+        spark, address, str(tmp_path), HowToReport(options=READ, period="day", keys=["kind", "account"], top=3)
+    )
     (partition,) = rows(tmp_path, "partitions")
     with polonaise.blocking.connect(address) as log:
         bodies = [len(tx.data) for tx in log.read(0)]
@@ -101,7 +103,7 @@ def test_a_report_is_of_one_snapshot_and_an_application_adds_to_it(
 
 
 def test_what_can_not_be_meant_is_refused(spark: SparkSession, address: str, tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match="minute, hour, day, month"):
+    with pytest.raises(BadOption, match="second, minute, hour, day, month"):
         report(spark, address, str(tmp_path), HowToReport(period="fortnight"))
     with pytest.raises(BadOption, match="no column kind"):
         report(spark, address, str(tmp_path), HowToReport(keys=["kind"]))

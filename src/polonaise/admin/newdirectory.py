@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from polonaise.errors import AlreadyInitialized, BadOption
+from polonaise.errors import AlreadyInitialized, BadOption, DiskFailed
 from polonaise.host import Disk
 from polonaise.node.embedded import COORDINATOR, HOST_LOCK, MARKER, RESTORING, lock_path
 
@@ -40,7 +40,7 @@ async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncG
         unfinished = await _check(disk, directory)
         await _mark(disk, directory, _EMBEDDED if embedded else _CLUSTER)
         for name in unfinished:
-            await asyncio.to_thread(shutil.rmtree, posixpath.join(directory, name))
+            await asyncio.to_thread(_remove, posixpath.join(directory, name))
         await disk.sync_directory(directory)
         yield
         await disk.remove(posixpath.join(directory, RESTORING))
@@ -84,3 +84,12 @@ async def _mark(disk: Disk, directory: str, kind: bytes) -> None:
     finally:
         await file.close()
     await disk.sync_directory(directory)
+
+
+def _remove(path: str) -> None:
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise DiskFailed(
+            f"{path}, left by an unfinished restore, can't be removed: {error.strerror or error}"
+        ) from error

@@ -214,19 +214,22 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
     if how.until is not None and set(how.until) != set(partitions):
         named, there = ", ".join(map(str, sorted(how.until))), ", ".join(map(str, partitions))
         raise BadOption(f"ids are named of partitions {named}, and {store} holds partitions {there}: name each of them")
-    good: list[tuple[FragmentName, Footer]] = []
-    found: dict[PartitionId, list[FragmentName]] = {}
+    source: _Source | None = None
     for number in partitions:
+        good: list[tuple[FragmentName, Footer]] = []
         for name, size in (await fragments_of(store, number)).items():
             good.append((name, await footer_of(store, name, size)))
-            found.setdefault(number, []).append(name)
-    wrong = contradictions(good)
-    if wrong:
-        raise HistoryIncomplete(f"{store}: {'; '.join(wrong)}")
-    source = _Source(good[0][1].cluster_key)
-    for number, names in found.items():
+        cluster_key = good[0][1].cluster_key
+        source = source or _Source(cluster_key)
+        wrong = contradictions(good)
+        if cluster_key != source.cluster_key:
+            wrong.append(f"the fragments of partition {number} are of another cluster than those before it")
+        if wrong:
+            raise HistoryIncomplete(f"{store}: {'; '.join(wrong)}")
+        names = [name for name, _ in good]
         source.held[number] = max(name.last for name in names)
         source.pieces[number] = _pieces(store, number, names, source.held[number], how)
+    assert source is not None
     return source
 
 

@@ -27,7 +27,7 @@ Until = Annotated[
     list[str] | None, typer.Option(metavar="PARTITION=ID,…", help="Up to these ids, one of each partition: 0=100,1=57.")
 ]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="A directory, or s3://…, gs://…, az://….")]
-NewDirectory = Annotated[str, typer.Argument(help="New or empty: what the log is made in.")]
+NewDirectory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="New or empty: what the log is made in.")]
 StorageCount = Annotated[int, typer.Option(min=1, max=7, help="Storage directories of an embedded log.")]
 Nodes = Annotated[
     str | None,
@@ -174,6 +174,8 @@ def how_to_restore(
 
     if new_key and same_key:
         raise BadOption("--new-key and --same-key: only one of them can be meant")
+    if nodes and storage != 1:
+        raise BadOption("--storage counts the directories of an embedded log; --nodes names those of a cluster")
     return HowToRestore(
         storage=storage,
         nodes=tuple(nodes.split(",")) if nodes else (),

@@ -21,7 +21,9 @@ def report(
     fragments: Annotated[
         str | None, typer.Option(metavar="STORE", help="Where archived history may be read: much faster.")
     ] = None,
-    period: Annotated[str, typer.Option(help="minute, hour, day or month.")] = "day",
+    period: Annotated[
+        str | None, typer.Option(help="second, minute, hour, day or month; one that fits, unless said.")
+    ] = None,
     decoder: Annotated[
         str | None, typer.Option(help="json, msgpack, avro, protobuf, or module:function; see docs/spark.md.")
     ] = None,

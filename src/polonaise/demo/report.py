@@ -28,8 +28,10 @@ _UNNAMED: Final = "no bank named"
 _ACCOUNTS_DRAWN: Final = 5
 _TIMES_USUAL: Final = 20
 """So many times what is usual for its kind, and a payment is out of the ordinary."""
-_DEVIATIONS: Final = 5.0
-"""So many times what days usually differ by, and a day is."""
+_DEVIATIONS: Final = 8.0
+"""So many times what the days around it usually differ by, and a day is."""
+_DAYS_AROUND: Final = 14
+_DAYS_MARKED: Final = 12
 _NAMED_MAX: Final = 20
 
 _COLUMNS: Final = "transaction_id long, timestamp timestamp, header int, data binary"
@@ -181,23 +183,26 @@ def _tell_balances(page: Page, found: Mapping[str, Rows]) -> None:
 def _tell_days(page: Page, days: Rows) -> None:
     points = [(row["day"], row["payments"]) for row in days]
     marks = [
-        Mark(("payments", day), f"{day}: {count:,} payments, usual are {usual:,.0f}")
-        for day, count, usual in unusual_days(points)
+        Mark(("payments", day), f"{day}: {count:,} payments, around it {usual:,.0f}")
+        for day, count, usual in sorted(unusual_days(points)[:_DAYS_MARKED])
     ]
     page.chart(Lines("Payments per day", [Series("payments", points)], unit="payments", marks=marks))
 
 
 def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, float]]:
-    """Days on which far more or fewer payments were made than is usual: (day, payments, what is usual).
+    """Days on which far more or fewer payments were made than around them: (day, payments, what is usual).
 
-    By medians, of the days and of how far they are from it: a few wild days do not make themselves usual.
+    By medians, of two weeks before and after and of how far those are from it: a bank grows, and a few wild days do not
+    make themselves usual. The wildest come first.
     """
-    counts = [count for _, count in days]
-    if len(counts) < 3:
-        return []
-    usual = statistics.median(counts)
-    spread = max(statistics.median(abs(count - usual) for count in counts), 1.0)
-    return [(day, count, usual) for day, count in days if abs(count - usual) > _DEVIATIONS * spread]
+    found = []
+    for place, (day, count) in enumerate(days):
+        around = [other for _, other in days[max(0, place - _DAYS_AROUND) : place + _DAYS_AROUND + 1]]
+        usual = statistics.median(around)
+        spread = max(statistics.median(abs(other - usual) for other in around), 1.0)
+        if abs(count - usual) > _DEVIATIONS * spread:
+            found.append((abs(count - usual) / spread, day, count, usual))
+    return [(day, count, usual) for _, day, count, usual in sorted(found, reverse=True)]
 
 
 def _tell_flows(page: Page, flows: Rows) -> None:

@@ -117,9 +117,9 @@ class Writer:
         )
         self._parquet.add_key_value_metadata({**footer.encode(), CRC_KEY: NO_CRC})
         self._parquet.close()
-        raw = bytearray(self._sink.getvalue())
-        seal_footer(raw)
-        return footer, pa.py_buffer(raw)
+        raw = self._sink.getvalue()
+        seal_footer(memoryview(raw).cast("B"))
+        return footer, raw
 
     def _write_pending(self) -> None:
         if not self._pending:
@@ -133,13 +133,15 @@ class Writer:
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
 
-def seal_footer(raw: bytearray) -> None:
+def seal_footer(raw: memoryview) -> None:
     """Write the CRC of a fragment's footer to its place there, over the zeros that it was computed with."""
-    start, place = _footer_start(raw), raw.rfind(_CRC_FIELD) + len(_CRC_FIELD)
-    raw[place : place + len(NO_CRC)] = b"%08x" % crc32(memoryview(raw)[start:])
+    start = _footer_start(raw)
+    footer = bytes(raw[start:])
+    place = start + footer.rfind(_CRC_FIELD) + len(_CRC_FIELD)
+    raw[place : place + len(NO_CRC)] = b"%08x" % crc32(footer)
 
 
-def _footer_start(raw: bytes | bytearray) -> int:
+def _footer_start(raw: bytes | memoryview) -> int:
     """Where the footer begins in bytes that end with it; below 0 when they begin after it."""
     length, magic = _TRAILER.unpack_from(raw, len(raw) - _TRAILER.size)
     if magic != b"PAR1":

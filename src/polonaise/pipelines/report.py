@@ -42,8 +42,8 @@ class HowToReport:
     title: str = "What the log holds"
     options: Mapping[str, str] = field(default_factory=dict)
     """Of the source `polonaise`: `fragments`, `partitions`, ranges by id or time, a decoder and its columns."""
-    period: str = "day"
-    """One of `summaries.PERIODS`."""
+    period: str | None = None
+    """One of `summaries.PERIODS`; None for one that fits how long the history is."""
     keys: Sequence[str] = ()
     """Columns, most often decoded ones, of which the most frequent values are told."""
     top: int = 20
@@ -105,7 +105,7 @@ def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: Pr
     summaries = summed_up(snapshot, how.period)
     tables = {"partitions": summaries.partitions, "periods": summaries.periods}
     page = Page(how.title, f"{snapshot.cluster}, {_ids_of(snapshot)}")
-    _sum_up(page, snapshot, summaries, how.period)
+    _sum_up(page, snapshot, summaries)
     progress.done(1)
     if how.keys:
         tables["top_values"] = top_values(snapshot, how.keys, how.top)
@@ -133,8 +133,8 @@ def _ids_of(snapshot: Snapshot) -> str:
 # ------------------------------------------------------------------ what the page says
 
 
-def _sum_up(page: Page, snapshot: Snapshot, summaries: Summaries, period: str) -> None:
-    partitions, periods = summaries.partitions.to_pylist(), summaries.periods.to_pylist()
+def _sum_up(page: Page, snapshot: Snapshot, summaries: Summaries) -> None:
+    partitions, periods, period = summaries.partitions.to_pylist(), summaries.periods.to_pylist(), summaries.period
     transactions, size = sum(row["transactions"] for row in partitions), sum(row["bytes"] for row in partitions)
     first = min((row["first_time"] for row in partitions), default=None)
     last = max((row["last_time"] for row in partitions), default=None)
@@ -150,7 +150,7 @@ def _sum_up(page: Page, snapshot: Snapshot, summaries: Summaries, period: str) -
     )
     page.section("Over time").chart(_over_time(f"Transactions per {period}", periods, "transactions", period))
     page.chart(_over_time(f"Bytes of bodies per {period}", periods, "bytes", period))
-    page.chart(_by_header(f"Transactions per {period}, by header", periods))
+    page.chart(_by_header(periods, period))
     page.section("Partitions").table(_partitions_table(snapshot, partitions))
 
 
@@ -169,18 +169,22 @@ def _over_time(title: str, periods: Sequence[Mapping[str, Any]], column: str, pe
     return Lines(title, [Series(column, sorted(sums.items()))], unit=column)
 
 
-def _by_header(title: str, periods: Sequence[Mapping[str, Any]]) -> Lines:
+def _by_header(periods: Sequence[Mapping[str, Any]], period: str) -> Chart:
     """The headers with the most transactions; a period without any is a zero."""
     totals: dict[int, dict[datetime, int]] = {}
     for row in periods:
         points = totals.setdefault(row["header"], {})
         points[row["period"]] = points.get(row["period"], 0) + row["transactions"]
-    most = sorted(totals, key=lambda header: -sum(totals[header].values()))[:_HEADERS_DRAWN]
+    order = sorted(totals, key=lambda header: -sum(totals[header].values()))
     times = sorted({row["period"] for row in periods})
-    series = [Series(f"header {header}", [(at, totals[header].get(at, 0)) for at in times]) for header in sorted(most)]
-    left_out = len(totals) - len(most)
+    if len(times) < 2:  # no line can be drawn
+        sums = [(f"header {header}", sum(totals[header].values())) for header in order]
+        return Bars("Transactions by header", sums, unit="transactions")
+    drawn = sorted(order[:_HEADERS_DRAWN])
+    series = [Series(f"header {header}", [(at, totals[header].get(at, 0)) for at in times]) for header in drawn]
+    left_out = len(totals) - len(drawn)
     note = f"{left_out} headers with fewer transactions are not drawn." if left_out else ""
-    return Lines(title, series, unit="transactions", note=note)
+    return Lines(f"Transactions per {period}, by header", series, unit="transactions", note=note)
 
 
 _PARTITION_COLUMNS: Final = {

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-PERIODS: Final = ("minute", "hour", "day", "month")
+PERIODS: Final = ("second", "minute", "hour", "day", "month")
+_FITTING: Final = (("second", 600), ("minute", 10 * 3_600), ("hour", 14 * 86_400), ("day", 2 * 366 * 86_400))
+"""Which period fits histories of up to so many seconds."""
 _COLUMNS: Final = (
     "partition int, transaction_id long, timestamp timestamp, header int, data binary, "
     "request struct<client_id: int, generation: int, sequence: long>"
@@ -29,20 +31,33 @@ class Summaries(NamedTuple):
     partitions: pa.Table
     """A row per partition: `partition`, `transactions`, `bytes`, `first_id`, `last_id`, `first_time`, `last_time`,
     `busiest_second` (transactions), `clients`, and `refused`: see `_partitions`."""
+    period: str
+    """Which of `PERIODS`."""
     periods: pa.Table
     """A row per partition, header and period that has transactions: `partition`, `header`, `period` (its begin),
     `transactions`, `bytes`, `first_id`, `last_id`, `busiest_second`."""
 
 
-def summed_up(snapshot: Snapshot, period: str) -> Summaries:
+def summed_up(snapshot: Snapshot, period: str | None) -> Summaries:
     """Read the log once and sum it up. Periods are those of the session's time zone, which is UTC unless set.
 
-    Raises `BadOption` for a period that is none of `PERIODS`.
+    Without a `period` it is one that fits how long the history is. Raises `BadOption` for one that is none of
+    `PERIODS`.
     """
-    if period not in PERIODS:
+    if period is not None and period not in PERIODS:
         raise BadOption(f"period {period!r}: write one of {', '.join(PERIODS)}")
     with _by_second(snapshot) as seconds:
-        return Summaries(_partitions(seconds).toArrow(), _periods(seconds, period).toArrow())
+        partitions = _partitions(seconds).toArrow()
+        chosen = period or _fitting(partitions)
+        return Summaries(partitions, chosen, _periods(seconds, chosen).toArrow())
+
+
+def _fitting(partitions: pa.Table) -> str:
+    rows = partitions.to_pylist()
+    if not rows:
+        return PERIODS[-1]
+    length = max(row["last_time"] for row in rows) - min(row["first_time"] for row in rows)
+    return next((period for period, most_s in _FITTING if length.total_seconds() <= most_s), PERIODS[-1])
 
 
 @contextmanager

@@ -1,0 +1,106 @@
+"""Jobs as programs: `python -m polonaise.pipelines.…`, what they print, and one that is killed on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import polonaise
+from polonaise.admin.archive import verify
+from polonaise.fragments.store import open_store
+from polonaise.pipelines.archive import HowToArchive, archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+STARTED_S = 120.0
+SOURCE = str(Path(polonaise.__file__).parents[1])
+
+
+@contextmanager
+def program(job: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A job in a process of its own; whatever it started is gone at the end."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK"))}
+    with subprocess.Popen(
+        [sys.executable, "-m", f"polonaise.pipelines.{job}", *arguments],
+        env={**inherited, "PYTHONPATH": SOURCE},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def ended(job: str, *arguments: str) -> tuple[int, str, str]:
+    with program(job, *arguments) as process:
+        output, errors = process.communicate(timeout=STARTED_S)
+        return process.returncode, output, errors
+
+
+def filled(address: str, count: int, at_once: int = 10) -> list[bytes]:
+    """A log; the batches of partition 0."""
+    with polonaise.blocking.connect(address) as log:
+        for start in range(0, count, at_once):
+            receipts = [log.append(b"%d" % n * 10, 0) for n in range(start, start + at_once)]
+            receipts[-1].result(timeout=30)
+        return [bytes(batch.view) for batch in log.read_batches(0)]
+
+
+def test_archive_and_restore_as_programs(tmp_path: Path) -> None:
+    address, store, run = f"embedded:{tmp_path / 'log'}", str(tmp_path / "store"), tmp_path / "run.json"
+    before = filled(address, 100)
+    status, output, errors = ended("archive", address, store, "--rest", "--json", "--report", str(run))
+    assert status == 0, errors
+    told: dict[str, Any] = json.loads(output)
+    assert told == json.loads(run.read_text())
+    assert (told["job"], told["outcome"]) == ("archive", "well")
+    (partition,) = told["report"]["partitions"]
+    assert (partition["last"], partition["transactions"]) == (99, 100)
+
+    status, output, errors = ended("restore", store, str(tmp_path / "again"), "--json")
+    assert status == 0, errors
+    assert json.loads(output)["report"]["partitions"][0]["last"] == 99
+    with polonaise.blocking.connect(f"embedded:{tmp_path / 'again'}") as log:
+        assert [bytes(batch.view) for batch in log.read_batches(0)] == before
+
+    status, _, errors = ended("restore", store, str(tmp_path / "again"))
+    assert (status, len(errors.splitlines())) == (1, 1)
+    assert errors.startswith("polonaise: [already_initialized]")
+
+
+def test_an_archive_that_is_killed_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    address, store = f"embedded:{tmp_path / 'log'}", tmp_path / "store"
+    batches = filled(address, 60_000, at_once=1_000)
+    with program("archive", address, str(store), "--fragment-mib", "1", "--rest") as process:
+        deadline = time.monotonic() + STARTED_S
+        while not list(store.glob("0/*.parquet")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)  # another process's file: nothing tells of it
+        process.kill()
+        process.wait()
+    report = archive(spark, address, str(store), HowToArchive(fragment_bytes=2**20, rest=True))
+    assert report.partitions[0].last == polonaise.Batch.parse(batches[-1]).last
+    found = asyncio.run(verify(open_store(str(store)), 0))
+    assert found.troubles == []
+    assert found.transactions == 60_000
