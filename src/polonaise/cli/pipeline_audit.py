@@ -103,7 +103,7 @@ def _show_log(report: LogAuditReport) -> None:
         for each in report.partitions
         for copy in each.copies
     ]  # fmt: skip
-    print_table(["partition", "copy", "transactions", "last", "digest", "verdict"], rows, right=(0, 2, 3))
+    print_table(["partition", "copy", "transactions", "last", "behind", "digest", "verdict"], rows, right=(0, 2, 3, 4))
     say(
         "well: every copy is whole, and they are the same"
         if report.well
