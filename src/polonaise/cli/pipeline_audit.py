@@ -98,8 +98,8 @@ def _show_table(report: AuditReport) -> None:
 
 def _show_log(report: LogAuditReport) -> None:
     rows = [
-        [f"{each.partition}", copy.where, f"{copy.transactions:,}", f"{copy.last:,}", copy.digest[:16],
-         "\n".join(copy.troubles) or "well"]
+        [f"{each.partition}", copy.where, f"{copy.transactions:,}", f"{copy.last:,}", f"{copy.behind:,}",
+         copy.digest[:16], "\n".join(copy.troubles) or "well"]
         for each in report.partitions
         for copy in each.copies
     ]  # fmt: skip

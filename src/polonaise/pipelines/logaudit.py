@@ -264,5 +264,10 @@ def _fork(served: Copy, one: Walk, copy: Copy, other: Walk) -> str:
 
 
 def _up_to(batches: Iterable[Batch], last: TransactionId) -> Iterator[Batch]:
-    """Those that both copies have to their end."""
-    return (batch for batch in batches if batch.last <= last)
+    """Those that end there or before; what comes after, which may be damaged, is not read."""
+    for batch in batches:
+        if batch.last > last:
+            return
+        yield batch
+        if batch.last == last:
+            return
