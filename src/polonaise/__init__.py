@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from polonaise.client.log import Log, Serializer
     from polonaise.client.producer import Producer
     from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits
+    from polonaise.client.protocol.group import Group
     from polonaise.client.protocol.locks import Lock
     from polonaise.client.reading import BatchReader
     from polonaise.client.receipt import Receipt
@@ -42,6 +43,7 @@ __all__ = [
     "ClientSettings",
     "Draft",
     "Expectation",
+    "Group",
     "Limits",
     "Lock",
     "LockMode",
@@ -65,6 +67,7 @@ _HOMES = {
     "polonaise.client.log": ("Log", "Serializer"),
     "polonaise.client.producer": ("Producer",),
     "polonaise.client.protocol.draft": ("Change", "Draft", "Expectation", "Limits"),
+    "polonaise.client.protocol.group": ("Group",),
     "polonaise.client.protocol.locks": ("Lock",),
     "polonaise.client.reading": ("BatchReader",),
     "polonaise.client.receipt": ("Receipt",),

@@ -436,6 +436,27 @@ class HostFailed(PolonaiseError):
     code = "host_failed"
 
 
+class HistoryTrimmed(PolonaiseError):
+    """Ids that were dropped from storage nodes on an operator's word: they are in the fragments of the archive."""
+
+    code = "history_trimmed"
+
+
+class NotArchived(PolonaiseError):
+    """What was to be trimmed is not, or not provably, in the fragments that the server relies upon."""
+
+    code = "not_archived"
+
+
+class FragmentsAhead(PolonaiseError):
+    """The fragment store holds higher ids than the replicas: acknowledged transactions are gone from these.
+
+    Nothing is appended until an operator has decided which of the two is the log.
+    """
+
+    code = "fragments_ahead"
+
+
 class FragmentMissing(PolonaiseError):
     """No fragment in the store holds an id that is nowhere else."""
 
@@ -459,6 +480,36 @@ class StoreUnavailable(PolonaiseError):
 
     code = "store_unavailable"
     retry = Retry.AGAIN
+
+
+class BadColumns(PolonaiseError):
+    """A DataFrame whose columns, or their types, are not those that the sink takes; the message names the column."""
+
+    code = "bad_columns"
+
+
+class BadRow(PolonaiseError):
+    """A row that can't be appended as it is, such as one without data; the message says what to change."""
+
+    code = "bad_row"
+
+
+class BatchUnfinished(PolonaiseError):
+    """A sink was given a batch while an earlier one of the same application is published in part only."""
+
+    code = "batch_unfinished"
+
+
+class StagingLost(PolonaiseError):
+    """Rows that a sink had staged are gone before they were published."""
+
+    code = "staging_lost"
+
+
+class SinkStateDamaged(PolonaiseError):
+    """What a sink keeps (staged rows, a plan, its register) does not read as it was written."""
+
+    code = "sink_state_damaged"
 
 
 class ExtraMissing(PolonaiseError, ImportError):

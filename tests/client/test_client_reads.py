@@ -57,6 +57,13 @@ async def test_an_empty_partition_reads_as_nothing(world: World) -> None:
     assert await ids(client.read()) == []
 
 
+async def test_no_batch_lies_beyond_the_range(world: World) -> None:
+    filled(world)
+    client = await world.client()
+    batches = [batch async for batch in client.read_batches(after=14, until=37)]
+    assert [(batch.first, batch.last) for batch in batches] == [(10, 19), (20, 29), (30, 39)]
+
+
 async def test_batches_come_whole_and_verified(world: World) -> None:
     filled(world)
     client = await world.client(settings={"read_bytes": 700})
@@ -280,3 +287,12 @@ async def test_a_closed_client_reads_nothing(world: World) -> None:
         client.read()
     with pytest.raises(Closed):
         await client.high_water_mark()
+
+
+async def test_marks_of_several_partitions_are_asked_for_at_the_same_time(world: World) -> None:
+    filled(world)
+    client = await world.client()
+    assert await client.high_water_marks([0]) == {0: 99}
+    assert await client.high_water_marks([]) == {}
+    with pytest.raises(UnknownPartition):
+        await client.high_water_marks([0, 99])

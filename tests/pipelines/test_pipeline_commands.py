@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 SOURCE = str(Path(polonaise.__file__).parents[1])
-VIEWS = Path(__file__).parents[2] / "examples" / "bank_views.py"
+VIEWS = Path(__file__).parents[2] / "src" / "polonaise" / "demo" / "views.py"
 ENDED_S = 300.0
 
 Run = Callable[..., tuple[int, str, str]]

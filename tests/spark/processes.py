@@ -11,7 +11,7 @@ from pathlib import Path
 import polonaise
 
 SOURCE = str(Path(polonaise.__file__).parents[1])
-STARTED_S = 120.0
+STARTED_S = 300.0
 _PROGRAMS = ("sh", "bash", "dirname", "cat", "env", "uname", "ps")
 """What Spark's scripts call."""
 

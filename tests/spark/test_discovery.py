@@ -15,13 +15,17 @@ pytestmark = pytest.mark.slow
 PLAIN = """
 from pyspark.sql import SparkSession
 
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1").getOrCreate()
 """
 FRESH = (
     PLAIN
     + """
-spark.read.format("polonaise").schema("data binary").load()
-print("found")
+try:
+    spark.read.format("polonaise").load()
+except Exception as error:
+    assert "which log? Say .option('cluster'" in str(error), error
+    print("found")
 """
 )
 WITHOUT_OURS = (

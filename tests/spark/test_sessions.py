@@ -41,6 +41,7 @@ def where(batches):
         yield pyarrow.RecordBatch.from_pydict({"python": [sys.executable]})
 
 print(with_conf.range(1).coalesce(1).mapInArrow(where, "python string").first()[0])
+with_conf.read.format("polonaise").schema("data binary").load()
 conf = with_conf.conf.get
 print(conf("spark.mine"), with_conf.sparkContext.appName, conf("spark.sql.shuffle.partitions"))
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.blocking.contexts import PlainContext, check_plain, run_here
@@ -14,6 +14,7 @@ from polonaise.blocking.receipt import Receipt, Submission, waited, with_receipt
 from polonaise.client.log import Log as AsynchronousLog
 from polonaise.client.log import Serializer
 from polonaise.client.protocol.draft import Change, Expectation
+from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import AppendUnknown, PolonaiseError
 from polonaise.log.batch import Batch
@@ -21,6 +22,8 @@ from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
     from typing import Self
+
+T = TypeVar("T")
 
 
 class Log:
@@ -133,6 +136,28 @@ class Log:
         )
         return Receipt(self._background, receipt)
 
+    def append_group(
+        self,
+        group: Group,
+        partition: PartitionId | None = None,
+        *,
+        high_water_mark: TransactionId | None = None,
+        expectations: Iterable[Expectation] = (),
+        changes: Iterable[Change] = (),
+    ) -> Receipt:
+        """Append many transactions that commit as one; returns at once. As `polonaise.Log.append_group`."""
+        append_group = self._log.append_group
+        receipt = self._background.now(
+            lambda: append_group(
+                group,
+                partition,
+                high_water_mark=high_water_mark,
+                expectations=expectations,
+                changes=changes,
+            )
+        )
+        return Receipt(self._background, receipt)
+
     def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
         """Wait until the partition is mounted and has room for another append. As `polonaise.Log.ready`."""
         return self._background.call(lambda: self._log.ready(partition, timeout=timeout))
@@ -162,6 +187,12 @@ class Log:
         """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition."""
         return self._background.call(lambda: self._log.high_water_mark(partition, timeout=timeout))
 
+    def high_water_marks(
+        self, partitions: Iterable[PartitionId], *, timeout: float | None = None
+    ) -> dict[PartitionId, TransactionId]:
+        """The committed high-water marks of several partitions, asked for at the same time; as `high_water_mark`."""
+        return self._background.call(lambda: self._log.high_water_marks(partitions, timeout=timeout))
+
     def wait_committed(
         self, above: Mapping[PartitionId, TransactionId], *, timeout: float
     ) -> dict[PartitionId, TransactionId]:
@@ -173,6 +204,12 @@ class Log:
     ) -> bytes | None:
         """The value of a register, proved by the owner after it was asked; None if it is absent."""
         return self._background.call(lambda: self._log.register(key, partition, timeout=timeout))
+
+    def trim(
+        self, partition: PartitionId, before: TransactionId, fragments: bytes, *, timeout: float | None = None
+    ) -> tuple[TransactionId, bool]:
+        """See `polonaise.Log.trim`."""
+        return self._background.call(lambda: self._log.trim(partition, before, fragments, timeout=timeout))
 
     def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
         """How the server that owns the partition is, as it says itself."""
@@ -240,6 +277,13 @@ class Log:
         return self._log.decode(tx)
 
     # ------------------------------------------------------------------ odds
+
+    def call(self, ask: Callable[[AsynchronousLog], Awaitable[T]]) -> T:
+        """Await `ask(log)` in the background thread, where `log` is this log's asynchronous face, and wait for it.
+
+        For what asks for much at once. It must not block. Raises what it raises, `WrongThread`, `Forked`, `Closed`.
+        """
+        return self._background.call(lambda: ask(self._log))
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
         """Why a mounted partition is not ready, or its view gets no further, at the moment.

@@ -92,6 +92,36 @@ def run(
 
 
 @archive.command(epilog=EXIT_STATUS)
+def trim(
+    address: Annotated[str, typer.Argument(metavar="LOG", help="file:PATH or embedded:PATH.")],
+    store: Store,
+    partition: Annotated[str, typer.Option("--partition", "-p", help="all, 3, or 0-6,9.")] = "all",
+    before: Annotated[
+        int | None, typer.Option(min=1, help="Keep this transaction and all after it; without, what is not archived.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Drop archived history from the storage nodes, for good: whole segments, once every fragment is verified.
+
+    It is read through the servers from the fragments then, so they must know the store (server run --fragments).
+    """
+    from polonaise.admin import trimming
+    from polonaise.fragments.store import open_store
+
+    opened = open_store(store)
+
+    async def work(log: Log) -> None:
+        for number in partitions_named(partition, log.partition_count):
+            first = await trimming.trim(log, opened, number, before=before)
+            if as_json:
+                say_json({"partition": number, "first": first}, now=True)
+            else:
+                say(f"partition {number}: the storage nodes hold {first:,} and all after it", now=True)
+
+    with_log(address, work)
+
+
+@archive.command(epilog=EXIT_STATUS)
 def verify(store: Store, as_json: Json = False) -> None:
     """Is every fragment as it was written, and is anything missing between them? Exit status 1 if it is not well."""
     from polonaise.admin import archive as archives

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from polonaise.client.links import Stream
 from polonaise.client.protocol.draft import Draft
+from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.outstanding import Failure, Outstanding, Pending
 from polonaise.client.protocol.packing import Operations, Outgoing, frames
 from polonaise.client.receipt import Receipt, tell
@@ -15,10 +17,22 @@ from polonaise.client.waiting import Admission, AppliedMark, check_loop, until
 from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, TransactionId
+from polonaise.wire.appends import AppendColumns
 from polonaise.wire.appends import Failure as Row
 from polonaise.wire.messages import Flush
 
 _NO_OPERATIONS: Operations = ()
+
+
+class _OutgoingGroup(NamedTuple):
+    """A group in columns that waits to be sent."""
+
+    after: int
+    """How many of the other appends that wait come before it."""
+    receipt: Receipt
+    group: Group
+    mark: TransactionId
+    operations: Operations
 
 
 class PartitionAppends:
@@ -34,6 +48,7 @@ class PartitionAppends:
         self._settings = settings
         self._outstanding = Outstanding()
         self._unsent: list[Outgoing] = []
+        self._unsent_groups: list[_OutgoingGroup] = []
         self._sends_soon = False
         self._stream: Stream | None = None
         self._opening: list[asyncio.Future[None]] = []
@@ -110,10 +125,7 @@ class PartitionAppends:
             outstanding.count + self.admission.taken >= settings.outstanding_count_max
             or outstanding.bytes >= settings.outstanding_bytes_max
         ):
-            raise Overloaded(
-                f"{outstanding.count} appends ({outstanding.bytes} bytes) to partition {self.partition} are "
-                "outstanding: wait with `await log.ready(partition)`"
-            )
+            raise self._overloaded()
         if self.stopped:
             raise self.stopped
         receipt = Receipt(self, 1, len(body))
@@ -123,6 +135,33 @@ class PartitionAppends:
         if not self._sends_soon and self._stream is not None:
             self._sends_soon = True
             self.loop.call_soon(self._send)
+        return receipt
+
+    def _overloaded(self) -> Overloaded:
+        outstanding = self._outstanding
+        return Overloaded(
+            f"{outstanding.count} appends ({outstanding.bytes} bytes) to partition {self.partition} are "
+            "outstanding: wait with `await log.ready(partition)`"
+        )
+
+    def append_group(
+        self, group: Group, client_high_water_mark: TransactionId | None, operations: Operations
+    ) -> Receipt:
+        """As `append`, for a group in columns."""
+        check_loop(self.loop)
+        outstanding, settings = self._outstanding, self._settings
+        if (
+            outstanding.count + self.admission.taken >= settings.outstanding_count_max
+            or outstanding.bytes >= settings.outstanding_bytes_max
+        ):
+            raise self._overloaded()
+        if self.stopped:
+            raise self.stopped
+        receipt = Receipt(self, len(group), group.size)
+        outstanding.add(receipt)
+        mark = self.mark.value if client_high_water_mark is None else client_high_water_mark
+        self._unsent_groups.append(_OutgoingGroup(len(self._unsent), receipt, group, mark, operations))
+        self._soon()
         return receipt
 
     def append_draft(self, draft: Draft) -> Receipt:
@@ -141,9 +180,7 @@ class PartitionAppends:
             self._unsent.append(
                 (receipt, sequence + place, draft.high_water_mark, header, body, locks, operations, ends)
             )
-        if not self._sends_soon and self._stream is not None:
-            self._sends_soon = True
-            self.loop.call_soon(self._send)
+        self._soon()
         return receipt
 
     def withdraw(self, receipt: Receipt) -> bool:
@@ -154,11 +191,16 @@ class PartitionAppends:
         self.admission.admit()
         return True
 
+    def _soon(self) -> None:
+        if not self._sends_soon and self._stream is not None:
+            self._sends_soon = True
+            self.loop.call_soon(self._send)
+
     def _send(self) -> None:
         """Send what waits, unless the server is not reading: then as soon as it does."""
         self._sends_soon = False
         stream = self._stream
-        if stream is None or not self._unsent:
+        if stream is None or not (self._unsent or self._unsent_groups):
             return
         if not stream.connection.writable:
             self._sends_soon = True
@@ -167,16 +209,29 @@ class PartitionAppends:
         self._send_all(stream)
 
     def _send_all(self, stream: Stream) -> None:
-        unsent, self._unsent = self._unsent, []
-        if not unsent:
+        if not (self._unsent or self._unsent_groups):
             return
-        settings = self._settings
-        for columns, _ in frames(unsent, settings.frame_count_max, settings.frame_bytes_max):
+        unsent, self._unsent = self._unsent, []
+        groups, self._unsent_groups = self._unsent_groups, []
+        for columns in self._frames(unsent, groups):
             stream.connection.send(columns.message(self.generation), partition=self.partition)
-        self._outstanding.sent = unsent[-1][1]
+        self._outstanding.sent = self._outstanding.next_sequence - 1
         if self._idle is None:
             self._news_s = self.loop.time()
-            self._idle = self.loop.call_later(settings.idle_flush_s, self._ask_after)
+            self._idle = self.loop.call_later(self._settings.idle_flush_s, self._ask_after)
+
+    def _frames(self, unsent: Sequence[Outgoing], groups: Sequence[_OutgoingGroup]) -> Iterator[AppendColumns]:
+        """In the order in which they were asked for."""
+        settings, start = self._settings, 0
+        for after, receipt, group, mark, operations in groups:
+            for columns, _ in frames(unsent[start:after], settings.frame_count_max, settings.frame_bytes_max):
+                yield columns
+            if receipt.failure is None:
+                yield group.columns(receipt.sequence, mark, operations)
+            start = after
+        rest = unsent[start:] if start else unsent
+        for columns, _ in frames(rest, settings.frame_count_max, settings.frame_bytes_max):
+            yield columns
 
     # ------------------------------------------------------------------ mounts
 
@@ -207,6 +262,7 @@ class PartitionAppends:
         self.stopped = error
         self.shut()
         self._unsent.clear()
+        self._unsent_groups.clear()
         if self._idle is not None:
             self._idle.cancel()
         tell(self._outstanding.stop())

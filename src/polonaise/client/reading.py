@@ -118,7 +118,8 @@ class BatchReader:
             self._drop_asked()
         else:
             self._ask()
-        self._batches.extend(batches)
+        # An answer is as long as it is, whatever is wanted of it.
+        self._batches.extend(batch for batch in batches if self._end is None or batch.first <= self._end)
 
     def _advance(self, asked: _Asked, batches: list[Batch]) -> None:
         """Behind what an answer brought; how much the next ones will bring is known better now."""

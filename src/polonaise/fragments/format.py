@@ -126,7 +126,12 @@ class Writer:
             return
         if self._parquet is None:
             self._parquet = pq.ParquetWriter(
-                self._sink, SCHEMA, compression="zstd", write_page_checksum=True, use_dictionary=_DICTIONARIES
+                self._sink,
+                SCHEMA,
+                compression="zstd",
+                write_page_checksum=True,
+                use_dictionary=_DICTIONARIES,
+                write_statistics=_STATISTICS,
             )
         group = columns_of(self._pending, SCHEMA.names)
         self._parquet.write_table(pa.Table.from_batches([group]), row_group_size=self._pending_rows)
@@ -154,6 +159,8 @@ _DICTIONARIES: Final = [
     "batch_first", "batch_generation", "batch_crc32",
 ]  # fmt: skip
 """What hardly changes from row to row."""
+_STATISTICS: Final = ["partition", "transaction_id", "timestamp", "header"]
+"""What readers look for; finding the smallest and the largest of a million bodies costs as much as compressing them."""
 
 
 # ------------------------------------------------------------------ reading
@@ -241,6 +248,13 @@ def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]
             yield raw
     if (crc, following - 1) != (footer.last_crc, footer.last):
         raise FragmentDamaged(f"a fragment that ends with {following - 1} instead of {footer.last}")
+
+
+def batches_of_group(
+    file: Any, number: int, partition: PartitionId, first: TransactionId, previous_crc: int
+) -> list[bytes]:
+    """The batches of one row group, which begins with `first` after the batch of this CRC. Raises as `batches_in`."""
+    return list(_batches_of(_row_group(file, number), partition, first, previous_crc))
 
 
 def _row_group(file: Any, number: int) -> pa.RecordBatch:

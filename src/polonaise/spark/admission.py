@@ -12,17 +12,20 @@ def admitted(
 ) -> dict[PartitionId, TransactionId]:
     """Up to where to read each partition, so that it is `rows_max` transactions in all (None: everything).
 
-    Partitions are taken from in proportion to what they hold, so that none falls behind for good; what is left over by
-    rounding goes to the first ones. All of `rows_max` is used where there is so much.
+    Each partition that holds anything gives one transaction at least, where `rows_max` allows it, so that none is kept
+    waiting by the others; beyond that they give in proportion to what they hold. All of `rows_max` is used where there
+    is so much.
     """
-    waiting = {partition: max(end - starts[partition], 0) for partition, end in ends.items()}
+    waiting = {partition: end - starts[partition] for partition, end in ends.items() if end > starts[partition]}
     total = sum(waiting.values())
     if rows_max is None or total <= rows_max:
-        return {partition: starts[partition] + rows for partition, rows in waiting.items()}
-    shares = {partition: rows_max * rows // total for partition, rows in waiting.items()}
-    left = rows_max - sum(shares.values())
-    for partition in sorted(waiting):
-        extra = min(left, waiting[partition] - shares[partition], 1)
-        shares[partition] += extra
-        left -= extra
-    return {partition: starts[partition] + share for partition, share in shares.items()}
+        shares = waiting
+    else:
+        each = int(rows_max >= len(waiting))
+        rest, over = rows_max - each * len(waiting), total - each * len(waiting)
+        shares = {partition: each + (rows - each) * rest // over for partition, rows in waiting.items()}
+        left = rows_max - sum(shares.values())
+        # What rounding left over goes to those that wait with most: everybody's turn comes.
+        for partition in sorted(waiting, key=lambda place: (shares[place] - waiting[place], place))[:left]:
+            shares[partition] += 1
+    return {partition: starts[partition] + shares.get(partition, 0) for partition in ends}

@@ -9,8 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from polonaise.spark.history import History
 from polonaise.spark.options import ReadOptions
-from polonaise.spark.reading import input_partitions, read_split
-from polonaise.spark.schemas import Projection
+from polonaise.spark.reading import input_partitions, projection_of, read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +25,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._projection = Projection(options, schema)
+        self._projection = projection_of(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         history = History(self._options)

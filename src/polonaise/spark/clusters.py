@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -15,25 +16,32 @@ import polonaise.blocking
 from polonaise.blocking.background import Background
 from polonaise.blocking.log import Log
 from polonaise.client.settings import ClientSettings
-from polonaise.fragments.store import ObstoreStore, open_store
+from polonaise.errors import NotInitialized
+from polonaise.fragments.store import Listed, ObstoreStore, open_store
+from polonaise.node.embedded import SCHEME, is_there
 
 T = TypeVar("T")
 
 NAME: Final = "spark"
+_LISTINGS_MAX: Final = 256
 
 _guard = threading.Lock()
 _logs: dict[str, Log] = {}
 _stores: dict[str, ObstoreStore] = {}
+_listings: dict[tuple[str, str], tuple[float, list[Listed]]] = {}
+"""When each was made, and what it says."""
 _background: Background | None = None
 _pid = os.getpid()
 
 
 def log_at(address: str) -> Log:
-    """The log at this address. Raises as `polonaise.connect`."""
+    """The log at this address. Raises as `polonaise.connect`, and `NotInitialized` rather than make an embedded log."""
     with _guard:
         _forget_parents()
         log = _logs.get(address)
         if log is None or log.failure is not None:
+            if address.startswith(SCHEME) and not is_there(address):
+                raise NotInitialized(f"there is no log at {address}: correct the path; polonaise.connect makes a log")
             log = _logs[address] = polonaise.blocking.connect(address, settings=ClientSettings(name=NAME))
         return log
 
@@ -46,6 +54,18 @@ def store_at(url: str) -> ObstoreStore:
         if store is None:
             store = _stores[url] = open_store(url)
         return store
+
+
+def listed(url: str, prefix: str, age_s_max: float) -> list[Listed]:
+    """What a store holds below this prefix, by a listing of at most this age."""
+    store = store_at(url)
+    found = _listings.get((url, prefix))
+    if found is None or time.monotonic() - found[0] > age_s_max:
+        found = (time.monotonic(), wait(lambda: store.list(prefix)))
+        while len(_listings) >= _LISTINGS_MAX:
+            _listings.pop(next(iter(_listings)), None)
+        _listings[url, prefix] = found
+    return found[1]
 
 
 def wait(make: Callable[[], Awaitable[T]]) -> T:
@@ -67,6 +87,7 @@ def _forget_parents() -> None:
         _background = None
         _logs.clear()
         _stores.clear()
+        _listings.clear()
 
 
 def _new_guard(*_: Any) -> None:

@@ -14,12 +14,17 @@ from polonaise.client.protocol.arguments import INT64_MAX
 from polonaise.fragments.protocol.coverage import Span
 
 _TERM: Final = re.compile(
-    r"\s*(partition|transaction_id|timestamp|header)\s*(<=|>=|=|==|<|>)\s*(?:(-?\d{1,18})|timestamp\s*'([^']*)'|'([^']*)')\s*",
-    re.IGNORECASE,
+    r"""\s*(?:(partition|transaction_id|header)\s*(<=|>=|==|=|<|>)\s*(-?\d{1,18})
+        |(timestamp)\s*(<=|>=|==|=|<|>)\s*(?:timestamp\s*)?'([^']*)')\s*""",
+    re.IGNORECASE | re.VERBOSE,
 )
 _IN: Final = re.compile(r"\s*(partition|header)\s+in\s*\(\s*(-?\d{1,9}(?:\s*,\s*-?\d{1,9})*)\s*\)\s*", re.IGNORECASE)
-_AND: Final = re.compile(r"\band\b", re.IGNORECASE)
-_TANGLED: Final = re.compile(r"\b(or|not|between|case|like)\b|--|/\*", re.IGNORECASE)
+_TOKEN: Final = re.compile(r"'[^']*'|[()]|\band\b", re.IGNORECASE)
+"""What a condition is divided by: texts are passed over, and what is in parentheses is one thing."""
+_TANGLED: Final = re.compile(r"""\b(or|not|between|case|like)\b|--|/\*|[\\"`!;]""", re.IGNORECASE)
+_ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
+"""Times that Python and Spark read alike."""
+_INT32: Final = Span(-(2**31), 2**31 - 1)
 
 
 class _Term(NamedTuple):
@@ -42,11 +47,9 @@ class Ranges(NamedTuple):
 
 def ranges_in(where: str) -> Ranges:
     """The ranges that `where` leaves; all there is when it is too tangled to be sure."""
-    if _TANGLED.search(where):
-        return Ranges()
-    parts = _AND.split(where)
+    parts = [] if _TANGLED.search(where) else _conjuncts(where)
     terms = [
-        _Term(found[1].lower(), found[2], found[3] or found[4] or found[5])
+        _Term(found[1].lower(), found[2], found[3]) if found[1] else _Term("timestamp", found[5], found[6])
         for found in map(_TERM.fullmatch, parts)
         if found
     ]
@@ -54,12 +57,30 @@ def ranges_in(where: str) -> Ranges:
     return Ranges(_listed("partition", parts, terms), _listed("header", parts, terms), _ids(terms), since, until)
 
 
+def _conjuncts(where: str) -> list[str]:
+    """What is joined by `and` on the outside, where nothing binds less; nothing if parentheses or texts do not end."""
+    parts: list[str] = []
+    depth = begin = 0
+    for token in _TOKEN.finditer(where):
+        text = token[0].lower()
+        depth += (text == "(") - (text == ")")
+        if depth < 0:
+            return []
+        if text == "and" and depth == 0:
+            parts.append(where[begin : token.start()])
+            begin = token.end()
+    complete = depth == 0 and where.count("'") % 2 == 0
+    return [*parts, where[begin:]] if complete else []
+
+
 def _listed(column: str, parts: list[str], terms: list[_Term]) -> frozenset[int] | None:
     """The values that the column may have; None when the condition does not say."""
     lists = [found for found in map(_IN.fullmatch, parts) if found is not None and found[1].lower() == column]
     sets = [frozenset(int(each) for each in found[2].split(",")) for found in lists]
     sets += [frozenset({int(term.value)}) for term in terms if term.column == column and term.operator in ("=", "==")]
-    return frozenset.intersection(*sets) if sets else None
+    if not sets:
+        return None
+    return frozenset(each for each in frozenset.intersection(*sets) if _INT32.first <= each <= _INT32.last)
 
 
 def _ids(terms: list[_Term]) -> Span:
@@ -92,6 +113,8 @@ def _times(terms: list[_Term]) -> tuple[datetime | None, datetime | None]:
 
 
 def _moment(text: str) -> datetime | None:
+    if not _ISO.fullmatch(text):
+        return None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 from polonaise.blocking.log import Log
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption, BeyondLog, FragmentMissing, UnknownPartition
+from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, FragmentMissing, NotFound, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
+from polonaise.spark.fragmentfiles import footer_from
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, Places, ReadOptions
 from polonaise.spark.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.times import first_at
@@ -21,18 +24,24 @@ from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.spark")
 
-_LIST_FROM: Final = 100_000
-"""Transactions from which on it is worth to look for fragments: fewer are quickly had from the servers."""
+_LIST_S: Final = 30.0
+"""For how long a stream goes by one listing of the fragments: what is archived meanwhile the servers have, too."""
+_LOOK_FROM: Final = 4_096
+"""Transactions from which on a stream looks how large they are: that takes milliseconds, and a micro-batch has few."""
 _BYTES_GUESSED: Final = 256
 """Of a transaction that nobody has looked at."""
 
 
 class History:
-    """One query's view of what is there. Nothing is asked before it is needed, and nothing twice."""
+    """One query's view of what is there. Nothing is asked before it is needed, and nothing twice.
 
-    def __init__(self, options: ReadOptions) -> None:
+    That of a micro-batch is made in a hurry: what hardly changes is not asked for each.
+    """
+
+    def __init__(self, options: ReadOptions, *, in_a_hurry: bool = False) -> None:
         self._options = options
-        self._listed: dict[PartitionId, dict[FragmentName, int]] = {}
+        self._in_a_hurry = in_a_hurry
+        self._listings: dict[str, dict[FragmentName, int]] = {}
 
     @cached_property
     def log(self) -> Log | None:
@@ -42,8 +51,39 @@ class History:
 
     @cached_property
     def store(self) -> ObstoreStore | None:
+        """The fragments' store, if there is one. Raises `NotFound` for a directory that is not there."""
         url = self._options.fragments
+        if url is not None and "://" not in url and not Path(url).is_dir():
+            raise NotFound(f"no directory {url}: correct the address of the fragments")
         return None if url is None else clusters.store_at(url)
+
+    @property
+    def timeout_s(self) -> float:
+        return self._options.timeout_s
+
+    @cached_property
+    def cluster_key(self) -> bytes | None:
+        """Whose history this is; of a store alone, whose its first fragment is. None for an empty store."""
+        if self.log is not None:
+            return self.log.cluster_key
+        assert self.store is not None
+        first = min(self._listing, default=None)
+        return None if first is None else footer_from(self.store, first, self._listing[first]).cluster_key
+
+    @cached_property
+    def _listing(self) -> dict[FragmentName, int]:
+        """All fragments of a store that has no log beside it, and how many bytes each has."""
+        return self._listed("")
+
+    def _listed(self, prefix: str) -> dict[FragmentName, int]:
+        if prefix not in self._listings:
+            assert self._options.fragments is not None
+            age_s = _LIST_S if self._in_a_hurry and self.log is not None else 0.0
+            listed = clusters.listed(self._options.fragments, prefix, age_s)
+            self._listings[prefix] = {
+                name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None
+            }
+        return self._listings[prefix]
 
     @cached_property
     def partitions(self) -> list[PartitionId]:
@@ -51,29 +91,25 @@ class History:
         named = self._options.partitions
         if self.log is not None:
             return partitions_named(named, self.log.partition_count)
-        assert self.store is not None
         store = self.store
-        names = [FragmentName.parse(each.path) for each in clusters.wait(store.list)]
-        there = sorted({name.partition for name in names if name is not None})
+        there = sorted({name.partition for name in self._listing})
         if not there:
             raise BadOption(f"{store} holds no fragments: check its address")
-        chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
-        missing = [partition for partition in chosen if partition not in there]
-        if missing:
-            raise UnknownPartition(f"partition {missing[0]} has no fragments in {store}")
+        try:
+            chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
+        except UnknownPartition:
+            chosen = []
+        if not chosen or not set(chosen) <= set(there):
+            raise UnknownPartition(f"partitions={named!r}: {store} has fragments of the partitions {there}")
         return chosen
 
     def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:
         """The partition's fragments, and how many bytes each has."""
         if self.store is None:
             return {}
-        if partition not in self._listed:
-            store = self.store
-            listed = clusters.wait(lambda: store.list(partition_prefix(partition)))
-            self._listed[partition] = {
-                name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None
-            }
-        return self._listed[partition]
+        if self.log is None:
+            return {name: size for name, size in self._listing.items() if name.partition == partition}
+        return self._listed(partition_prefix(partition))
 
     def ends(self) -> dict[PartitionId, TransactionId]:
         """The next id of each partition: what is committed, or with a store alone what is archived, ends before it."""
@@ -83,14 +119,23 @@ class History:
                 partition: max((name.last for name in self.fragments(partition)), default=-1) + 1
                 for partition in self.partitions
             }
-        timeout = self._options.timeout_s
-        return {partition: log.high_water_mark(partition, timeout=timeout) + 1 for partition in self.partitions}
+        marks = log.high_water_marks(self.partitions, timeout=self.timeout_s)
+        return {partition: mark + 1 for partition, mark in marks.items()}
 
-    def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> bool:
-        """Whether there is more than this within so many seconds."""
-        if self.log is None or not ends:
-            return False
-        return bool(self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s))
+    def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
+        """The ends of partitions that are longer than this within so many seconds; of a store alone, when it is over.
+
+        Waiting asks nothing of the servers but one question, which they answer when there is something.
+        """
+        if self.log is None:
+            time.sleep(wait_s)
+            ends_then = History(self._options).ends()
+            return {partition: end for partition, end in ends_then.items() if end > ends.get(partition, 0)}
+        try:
+            grown = self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s)
+        except DeadlineExceeded:
+            grown = {partition: end - 1 for partition, end in self.ends().items()}  # which has the query's own deadline
+        return {partition: mark + 1 for partition, mark in grown.items()}
 
     # ------------------------------------------------------------------ which range
 
@@ -140,14 +185,16 @@ class History:
         then, with a warning.
         """
         extents = [each for partition, span in sorted(spans.items()) for each in self._extents(partition, span)]
-        return divide(extents, self._options.split_bytes_max, self._options.partitions_min)
+        splits = divide(extents, self._options.split_bytes_max, self._options.partitions_min)
+        return [split if split.fragment is None else split._replace(cluster_key=self.cluster_key) for split in splits]
 
     def _extents(self, partition: PartitionId, span: Span) -> list[Extent]:
         if span.last < span.first:
             return []
         extents: list[Extent] = []
-        if self.log is None or span.last - span.first >= _LIST_FROM:
+        if self.store is not None:
             extents = cold_extents(self.fragments(partition), partition, span)
+            self.check_fragment(extents)
         for rest in rest_of(extents, span):
             if self.log is None:
                 self._missing(f"no fragment in {self.store} holds {rest.first} to {rest.last} of partition {partition}")
@@ -155,10 +202,19 @@ class History:
                 extents.append(self._hot_extent(self.log, partition, rest))
         return sorted(extents, key=lambda each: each.span)
 
+    def check_fragment(self, extents: Sequence[Extent]) -> None:
+        """Raises `WrongClusterKey` when the first of them is of another log. Tasks check each one that they open."""
+        fragment = next((extent for extent in extents if extent.fragment is not None), None)
+        if fragment is not None and fragment.fragment is not None and self.store is not None:
+            footer_from(self.store, fragment.fragment, fragment.fragment_bytes, self.cluster_key)
+
     def _hot_extent(self, log: Log, partition: PartitionId, span: Span) -> Extent:
-        """A range that the servers are asked for; a look at its first batch tells how large it is, about."""
+        """A range that the servers are asked for.
+
+        A look at its first batch tells how large it is, about, and whether the servers have it at all.
+        """
         count = span.last - span.first + 1
-        if count < _LIST_FROM and self.store is None:
+        if count < _LOOK_FROM and self._in_a_hurry:
             return Extent(partition, span, None, count * _BYTES_GUESSED)
         with log.read_batches(
             partition, after=span.first - 1, until=span.first, timeout=self._options.timeout_s

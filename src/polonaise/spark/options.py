@@ -172,6 +172,8 @@ _KAFKAS: Final = {
 """Names of Spark's Kafka source, for those who come from there."""
 _SPARKS: Final = frozenset({"checkpointlocation", "path", "__partition_columns"})
 """What Spark says beside the user."""
+_TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
+"""What it says besides of a table in a catalog."""
 
 
 class _Said:
@@ -214,6 +216,11 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
         raise BadOption("topic: this version has one log per cluster and no topics: leave it out")
     if key == "path" and value:
         raise BadOption(f"a path, {value!r}: name the log with .option('cluster', 'embedded:PATH'), then .load()")
+    if key in _TABLES:
+        raise BadOption(
+            "a table: Spark does not hand on a table's options when it is read; write CREATE TEMPORARY VIEW name USING "
+            "polonaise OPTIONS (cluster '…')"
+        )
     if key in _SPARKS or key.startswith("decoder."):
         return
     close = get_close_matches(key, by_name, 1)
@@ -295,8 +302,11 @@ def microseconds(moment: datetime) -> int:
 
 
 def _headers(text: str) -> frozenset[int]:
-    found = frozenset(int(each) for each in text.strip("[] ").split(","))
-    if any(not -(2**31) <= header < 2**31 for header in found):
+    try:
+        found = frozenset(int(each) for each in text.split(","))
+    except ValueError:
+        found = frozenset({INT64_MAX})
+    if not all(-(2**31) <= each < 2**31 for each in found):
         raise ValueError("a header is an integer of 32 bits: write 1,2,3")
     return found
 
@@ -329,7 +339,10 @@ def _bytes(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    found = float(text.strip().removesuffix("s"))
+    try:
+        found = float(text.strip().removesuffix("s"))
+    except ValueError:
+        found = 0.0
     if not 0 < found <= 86_400:
         raise ValueError("write seconds above 0, at most 86400")
     return found

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+from pyspark.sql.types import DataType, StructType
 
+from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.spark.conditions import Ranges, ranges_in
+from polonaise.spark.fragmentfiles import footer_from
 from polonaise.spark.history import History
-from polonaise.spark.options import FROM_EARLIEST, UP_TO_LATEST, ReadOptions, microseconds, read_options
+from polonaise.spark.options import ReadOptions, microseconds, read_options
+from polonaise.spark.reading import projection_of
+from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId
 
 if TYPE_CHECKING:
@@ -55,18 +59,18 @@ def read(
     """
     given = {"cluster": cluster, **{name: _text(value) for name, value in options.items()}}
     ranges = Ranges() if where is None else ranges_in(where)
-    checked = _narrowed(read_options(given), ranges)
+    checked = read_options(given)
+    columns = None if schema is None else projection_of(checked, _parsed(schema)).schema.names
     history = History(checked)
     wanted = {
-        partition: Span(max(span.first, ranges.ids.first), min(span.last, ranges.ids.last))
+        partition: _narrowed(history, partition, span, ranges)
         for partition, span in history.wanted().items()
         if ranges.partitions is None or partition in ranges.partitions
     }
     files, rest = _by_place(history, checked, wanted)
-    narrowed = _only(given, rest, ranges)
-    frames = [_by_parquet(spark, files, schema)] if files else []
+    frames = [_by_parquet(spark, files, columns)] if files else []
     if rest or not files:
-        frames.append(_by_source(spark, narrowed, schema))
+        frames.append(_by_source(spark, _only(given, rest, ranges), schema))
     frame = reduce(lambda one, other: one.unionByName(other), frames)
     return frame if where is None else frame.where(where)
 
@@ -75,13 +79,22 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _narrowed(options: ReadOptions, ranges: Ranges) -> ReadOptions:
-    """With bounds by time from the condition, where the options have none."""
-    if ranges.since is not None and options.starting is FROM_EARLIEST and options.starting_time_us is None:
-        options = replace(options, starting_time_us=microseconds(ranges.since))
-    if ranges.until is not None and options.ending is UP_TO_LATEST and options.ending_time_us is None:
-        options = replace(options, ending_time_us=microseconds(ranges.until))
-    return options
+def _parsed(schema: str) -> StructType:
+    """Raises what Spark raises for a schema that does not read."""
+    parsed: Any = DataType.fromDDL(schema)
+    if not isinstance(parsed, StructType):
+        raise BadOption(f"schema={schema!r} names one type and no columns: write 'transaction_id long, data binary'")
+    return parsed
+
+
+def _narrowed(history: History, partition: PartitionId, span: Span, ranges: Ranges) -> Span:
+    """What the condition's bounds by id and time leave of a partition's range."""
+    first, last = max(span.first, ranges.ids.first), min(span.last, ranges.ids.last)
+    if first <= last and ranges.since is not None:
+        first = max(first, first_at(history, partition, microseconds(ranges.since), last + 1))
+    if first <= last and ranges.until is not None:
+        last = min(last, first_at(history, partition, microseconds(ranges.until), last + 1) - 1)
+    return Span(first, last)
 
 
 def _by_place(
@@ -107,13 +120,18 @@ def _spark_can_read(options: ReadOptions) -> bool:
 
 
 def _whole_fragments(history: History, partition: PartitionId, span: Span) -> tuple[list[str], int]:
-    """The files of the fragments that a range begins with, each taken whole, and the first id behind them."""
+    """The files of the fragments that a range begins with, each taken whole, and the first id behind them.
+
+    Their footers are checked here, for Spark's reader knows nothing of whose they are.
+    """
     assert history.store is not None
     files: list[str] = []
     following = span.first
-    for fragment, part in cover(history.fragments(partition), span).pieces:
+    sizes = history.fragments(partition)
+    for fragment, part in cover(sizes, span).pieces:
         if part.first != following or part != Span(fragment.first, fragment.last):
             break
+        footer_from(history.store, fragment, sizes[fragment], history.cluster_key)
         files.append(Path(str(history.store.source(fragment.path, 0))).as_uri())
         following = part.last + 1
     return files, following
@@ -139,13 +157,8 @@ def _by_source(spark: SparkSession, given: Mapping[str, str], schema: str | None
     return (reader if schema is None else reader.schema(schema)).load()
 
 
-def _by_parquet(spark: SparkSession, files: Sequence[str], schema: str | None) -> DataFrame:
+def _by_parquet(spark: SparkSession, files: Sequence[str], columns: Sequence[str] | None) -> DataFrame:
     read = spark.read.options(**_CHECKED).parquet(*files)
     request = F.struct("client_id", "generation", "sequence").alias("request")
     frame = read.select("partition", "transaction_id", "timestamp", "header", "data", request)
-    return frame if schema is None else frame.select(*_names(spark, schema))
-
-
-def _names(spark: SparkSession, schema: str) -> list[str]:
-    parsed: Any = spark.createDataFrame([], schema).schema
-    return list(parsed.names)
+    return frame if columns is None else frame.select(*columns)

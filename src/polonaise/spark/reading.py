@@ -11,13 +11,15 @@ from pyspark.sql.datasource import InputPartition
 
 from polonaise.fragments.arrow import columns_of
 from polonaise.spark import clusters
-from polonaise.spark.decoders import Decoder
+from polonaise.spark.decoders import Decoder, row_decoder
 from polonaise.spark.fragmentfiles import columns_from
 from polonaise.spark.options import ReadOptions
 from polonaise.spark.schemas import Projection
 from polonaise.spark.splits import Split
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from polonaise.blocking.log import Log
     from polonaise.log.batch import Batch
 
@@ -30,6 +32,15 @@ _BYTES: Final = 16 * 1024 * 1024
 def input_partitions(splits: Sequence[Split]) -> list[InputPartition]:
     """As Spark wants them: it makes something of its own of an empty list, so there is one that reads nothing."""
     return [InputPartition(split) for split in splits] or [InputPartition(None)]
+
+
+def projection_of(options: ReadOptions, schema: StructType) -> Projection:
+    """The columns that a query wants. Raises what is wrong with them or with their decoder, before a job starts."""
+    projection = Projection(options, schema)
+    if options.decoder is not None:
+        row_decoder(options)
+        Decoder(options, projection)
+    return projection
 
 
 def read_split(options: ReadOptions, projection: Projection, split: Split | None) -> Iterator[pa.RecordBatch]:
@@ -52,7 +63,9 @@ def _cold(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[
     assert options.fragments is not None
     assert split.fragment is not None
     store = clusters.store_at(options.fragments)
-    return columns_from(store, split.fragment, split.fragment_bytes, split.span, needs, _ROWS)
+    return columns_from(
+        store, split.fragment, split.fragment_bytes, split.span, needs, rows_max=_ROWS, cluster_key=split.cluster_key
+    )
 
 
 def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -74,6 +87,8 @@ def _runs(log: Log, options: ReadOptions, split: Split) -> Iterator[list[Batch]]
     )
     with reading as batches:
         for batch in batches:
+            if batch.first > split.span.last:  # an answer may hold more than was asked for
+                break
             run.append(batch)
             rows, size = rows + batch.count, size + batch.length
             if rows >= _ROWS or size >= _BYTES:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -34,11 +34,8 @@ def _as_it_is(column: pa.Array) -> pa.Array:
 
 
 def _request(client_id: pa.Array, generation: pa.Array, sequence: pa.Array) -> pa.Array:
-    names = ("client_id", "generation", "sequence")
-    fields = [
-        pa.field(name, column.type) for name, column in zip(names, (client_id, generation, sequence), strict=True)
-    ]
-    return pa.StructArray.from_arrays([client_id, generation, sequence], fields=fields)
+    columns = {"client_id": client_id, "generation": generation, "sequence": sequence}
+    return pa.RecordBatch.from_pydict(columns).to_struct_array()
 
 
 def _nothing(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
@@ -96,11 +93,12 @@ def ddl_of(options: ReadOptions) -> str:
 class Projection:
     """The columns that one query wants, in its order, of those that the log has and those that a decoder adds.
 
-    Raises `BadOption` for a column that there is not, or one asked for under another type.
+    Raises `BadOption` for a column that there is not, one asked for under another type, and one that is there twice.
     """
 
     def __init__(self, options: ReadOptions, wanted: StructType) -> None:
         known = columns_of(options)
+        _check_names(wanted.names, known)
         self.schema = to_arrow_schema(wanted, timezone="UTC")
         self._columns = known
         self._from_log = [name for name in wanted.names if name in known]
@@ -119,7 +117,8 @@ class Projection:
         """The log's columns that have to be read."""
         needed = {each: None for name in self._from_log for each in self._columns[name].needs}
         if self.decoded.fields or self.corrupt:
-            needed["data"] = None
+            # The ids name a body that does not decode.
+            needed |= dict.fromkeys(("data", "partition", "transaction_id"))
         # Something has to tell how many rows there are.
         return tuple(needed) or ("partition",)
 
@@ -133,6 +132,19 @@ class Projection:
         return pa.RecordBatch.from_arrays(
             [_typed(array, field) for array, field in zip(arrays, self.schema, strict=True)], schema=self.schema
         )
+
+
+def _check_names(names: Sequence[str], known: Mapping[str, Column]) -> None:
+    """Spark takes names for the same that differ in upper and lower case alone."""
+    if not names:
+        raise BadOption("a query of no columns: name at least one column, or leave the schema out")
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise BadOption(f"the column {name} is there twice: the log's own are {', '.join(known)}; rename the other")
+        if name not in known and name.lower() in {each.lower() for each in known}:
+            raise BadOption(f"the column {name} is written {next(k for k in known if k.lower() == name.lower())}")
+        seen.add(name.lower())
 
 
 def _typed(array: pa.Array, field: pa.Field) -> pa.Array:

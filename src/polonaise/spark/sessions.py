@@ -40,9 +40,9 @@ def session(
 ) -> SparkSession:
     """A session in which the format `polonaise` is registered: the one that there is, or a new one.
 
-    `master` is `local[*]` unless said otherwise: any of Spark's, or `sc://HOST:PORT` for a Spark Connect server. In a
-    script that `spark-submit` runs, what that was told goes first, except for what is said here. A session that there
-    is already stays as it is, but for `conf`.
+    `master` is `local[*]` unless said otherwise: any of Spark's, or `sc://HOST:PORT` for a Spark Connect server,
+    also from `SPARK_REMOTE`. In a script that `spark-submit` runs, what that was told goes first, except for what is
+    said here. A session that there is already stays as it is, but for `conf`.
 
     `conf` goes before our settings: no web interface, only errors on the console, UTC, Arrow, and in local sessions
     one shuffle partition per core and no port that other machines can reach. Java options are added to ours.
@@ -58,8 +58,8 @@ def session(
     spark = _existing()
     if spark is not None:
         _apply(spark, said)
-    elif (master or "").startswith("sc://"):
-        spark = _connected(str(master), said)
+    elif (address := master or os.environ.get("SPARK_REMOTE", "")).startswith("sc://"):
+        spark = _connected(address, said)
     else:
         spark = _launched(master, name, said)
     spark.dataSource.register(PolonaiseSource)

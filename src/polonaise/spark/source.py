@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from polonaise.spark.options import read_options
+from polonaise.errors import PolonaiseError
+from polonaise.spark.options import read_options, write_options
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -31,6 +37,19 @@ class PolonaiseSource(DataSource):
         return BatchReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from polonaise.spark.streamreader import StreamReader
+        from polonaise.spark.streamreader import RefusedStream, StreamReader
 
-        return StreamReader(read_options(self.options), schema)
+        try:
+            return StreamReader(read_options(self.options), schema)
+        except PolonaiseError as error:
+            return RefusedStream(error)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from polonaise.spark.sink import BatchSink, Sink
+
+        return BatchSink(Sink.opened(write_options(self.options, is_stream=False), schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from polonaise.spark.sink import Sink, StreamSink
+
+        return StreamSink(Sink.opened(write_options(self.options, is_stream=True), schema, overwrite=overwrite))

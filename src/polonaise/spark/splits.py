@@ -18,6 +18,8 @@ class Split(NamedTuple):
     fragment: FragmentName | None
     """Where it is; None for the servers."""
     fragment_bytes: int = 0
+    cluster_key: bytes | None = None
+    """Whose fragment it has to be."""
 
 
 class Extent(NamedTuple):

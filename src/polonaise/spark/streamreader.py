@@ -1,7 +1,8 @@
 """A stream over the log: where it begins, what is new, and what one micro-batch reads.
 
 Offsets are the next id of each partition, as JSON. Spark asks for the latest one every few milliseconds while nothing
-happens, so the answer waits at the servers for something new; it never tells this reader to stop.
+happens, so the answer waits at the servers for something new; it never tells this reader to stop. Each question costs
+a micro-batch time, so what is known is not asked again.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from polonaise.errors import BeyondLog
+from polonaise.errors import BadOption, BeyondLog, PolonaiseError
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.spark.admission import admitted
 from polonaise.spark.history import History
-from polonaise.spark.options import ReadOptions
-from polonaise.spark.reading import input_partitions, read_split
-from polonaise.spark.schemas import Projection
+from polonaise.spark.options import UP_TO_LATEST, ReadOptions
+from polonaise.spark.reading import input_partitions, projection_of, read_split
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -39,40 +39,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        _check_endless(options)
         self._options = options
-        self._projection = Projection(options, schema)
+        self._projection = projection_of(options, schema)
         self._target: Mapping[PartitionId, TransactionId] | None = None
         """With the trigger AvailableNow: where the query ends."""
+        self._initial: Offset | None = None
+        self._ends: Mapping[PartitionId, TransactionId] = {}
+        """What was there when somebody last asked: it can only have become more."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        spans = History(self._options).wanted()
-        return {str(partition): span.first for partition, span in sorted(spans.items())}
+        if self._initial is None:  # Spark asks twice, and means the same
+            spans = History(self._options).wanted()
+            self._initial = {str(partition): span.first for partition, span in sorted(spans.items())}
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         rows = self._options.transactions_per_trigger_max
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = History(self._options).ends()
+        self._ends = self._target = History(self._options).ends()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         places = _places(start)
-        ends = self._target if self._target is not None else self._ends_after(places)
-        _check_grown(places, ends)
+        if self._target is None:
+            self._ends = self._ends_after(places)
+        _check_grown(places, self._ends)
         # A partition that was not there before begins at its beginning.
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        reached = admitted({partition: places.get(partition, 0) for partition in ends}, ends, rows_max)
+        starts = {partition: places.get(partition, 0) for partition in self._ends}
+        reached = admitted(starts, self._ends, rows_max)
         return {str(partition): place for partition, place in sorted(reached.items())}
 
     def _ends_after(self, places: Mapping[PartitionId, TransactionId]) -> Mapping[PartitionId, TransactionId]:
+        """What there is, once there is something beyond these places or the wait is over."""
         history = History(self._options)
-        ends = history.ends()
-        if all(places.get(partition) == end for partition, end in ends.items()) and history.wait_beyond(ends, _WAIT_S):
-            ends = history.ends()
-        return ends
+        if self._ends and all(places.get(partition) == end for partition, end in self._ends.items()):
+            grown = history.wait_beyond(self._ends, _WAIT_S)
+            if not grown or len(self._ends) == 1:
+                return {**self._ends, **grown}
+        return history.ends()
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
-        return {str(partition): end for partition, end in sorted(History(self._options).ends().items())}
+        return {str(partition): end for partition, end in sorted(self._ends.items())}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         places = _places(start)
@@ -81,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition, stop in _places(end).items()
             if stop > places.get(partition, 0)
         }
-        return input_partitions(History(self._options).splits(spans))
+        return input_partitions(History(self._options, in_a_hurry=True).splits(spans))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(self._options, self._projection, partition.value)
@@ -99,8 +109,41 @@ def _places(offset: Mapping[str, Any]) -> dict[PartitionId, TransactionId]:
 
 def _check_grown(places: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]) -> None:
     for partition, place in places.items():
-        if place > ends.get(partition, 0):
+        if partition not in ends:
+            raise BadOption(
+                f"the checkpoint has read partition {partition}, and this query reads {sorted(ends)}: let it read the "
+                "same partitions and more, or begin with a new checkpoint"
+            )
+        if place > ends[partition]:
             raise BeyondLog(
                 f"the checkpoint says that partition {partition} was read up to {place - 1}, and the log there ends at "
-                f"{ends.get(partition, 0) - 1}: it is another log, or an older copy of it; begin with a new checkpoint"
+                f"{ends[partition] - 1}: it is another log, or an older copy of it; begin with a new checkpoint"
             )
+
+
+def _check_endless(options: ReadOptions) -> None:
+    """A stream takes what is there and what comes; the trigger AvailableNow ends one."""
+    if options.ending is not UP_TO_LATEST or options.ending_time_us is not None:
+        raise BadOption(
+            "endingTransactions and endingTimestamp are for batch queries: a stream has no end; "
+            "trigger(availableNow=True) ends one behind what there is"
+        )
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that can't be begun, and says why when it is asked where: Spark hides what making a reader raises."""
+
+    def __init__(self, error: PolonaiseError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        raise self._error
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        raise self._error
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error

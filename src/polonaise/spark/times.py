@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def first_at(history: History, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
     """The first transaction committed at this time or later, microseconds UTC; `end` if there is none."""
     if history.log is not None:
-        with history.log.read_time(partition, since=time_us) as found:
+        with history.log.read_time(partition, since=time_us, timeout=history.timeout_s) as found:
             first = next(iter(found), None)
         return end if first is None else min(first.id, end)
     pieces = cover(history.fragments(partition), Span(0, end - 1)).pieces
@@ -38,5 +38,5 @@ def _times(history: History, piece: Piece, span: Span) -> Any:
     """Commit times, microseconds UTC, of transactions of a piece."""
     assert history.store is not None
     size = history.fragments(piece.fragment.partition)[piece.fragment]
-    batches = columns_from(history.store, piece.fragment, size, span, ["timestamp"])
+    batches = columns_from(history.store, piece.fragment, size, span, ["timestamp"], cluster_key=history.cluster_key)
     return np.concatenate([batch.column(0).cast("int64").to_numpy() for batch in batches])

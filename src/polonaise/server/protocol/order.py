@@ -281,7 +281,10 @@ class Order:
             places = list(range(start, end))
             refused = self._judge_group(appends, places, operations[taken:upto], marks)
             if refused is None:
-                self._take(client_id, appends, marks, places)
+                if len(places) == appends.count:
+                    self._take_all(client_id, appends, marks)
+                else:
+                    self._take(client_id, appends, marks, places)
             else:
                 rests_on, value, reason = refused
                 refusals += [Refusal(rests_on, client_id, appends.sequences[p], value, reason) for p in places]

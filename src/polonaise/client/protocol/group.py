@@ -1,0 +1,156 @@
+"""A group in columns: many transactions that commit as one, without an object for each on the way."""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+from zlib import crc32
+
+from polonaise.client.protocol.arguments import wrong
+from polonaise.client.protocol.draft import Limits, checked_body, checked_header, joined
+from polonaise.client.protocol.locks import LOCK_BYTES, Lock
+from polonaise.errors import BadOption, BodyTooLarge, TooManyLocks
+from polonaise.terms import TransactionId
+from polonaise.wire.appends import AppendColumns, Operation
+from polonaise.wire.frame import Buffer
+
+_MODES: Final = slice(LOCK_BYTES - 1, None, LOCK_BYTES)
+_UNBOUNDED: Final = Limits(*[2**62] * len(Limits._fields))
+"""A group is held to the client's limits when it is appended, not when it is made."""
+
+
+class Group:
+    """Transactions of one partition that commit one after the other, all or none, as columns.
+
+    `Group.of(bodies)` makes it of what an application has. Who has columns gives them, little-endian: the header of
+    each (int32), the CRC-32 of its body and the place behind its body in `data` (uint32), and where there are locks the
+    place behind its locks (uint32), their hashes (uint64) and modes (a byte each). Each lock is raised to the id of the
+    transaction that carries it. Raises `BadOption` for columns that do not fit together.
+    """
+
+    __slots__ = ("data", "data_crcs", "data_ends", "headers", "lock_ends", "lock_hashes", "lock_modes")
+
+    def __init__(
+        self,
+        headers: Buffer,
+        data_crcs: Buffer,
+        data_ends: Buffer,
+        data: Buffer,
+        lock_ends: Buffer = b"",
+        lock_hashes: Buffer = b"",
+        lock_modes: Buffer = b"",
+    ) -> None:
+        self.headers = _column("i", headers)
+        self.data_crcs = _column("I", data_crcs)
+        self.data_ends = _column("I", data_ends)
+        self.data = data
+        self.lock_ends = _column("I", lock_ends)
+        self.lock_hashes = _column("Q", lock_hashes)
+        self.lock_modes = bytearray(lock_modes)
+        self._check()
+
+    @classmethod
+    def of(cls, bodies: Iterable[bytes], headers: Sequence[int] = (), locks: Sequence[Iterable[Lock]] = ()) -> Group:
+        """Of bodies, and for each its header (all 0 without) and its locks (none without).
+
+        Raises `BadOption` for what is no body, header or lock, and when there are not as many of them as bodies.
+        """
+        held = [checked_body(body, _UNBOUNDED) for body in _listed(bodies)]
+        for name, given in (("headers", headers), ("locks", locks)):
+            if given and len(given) != len(held):
+                raise wrong(name, given, f"one for each of the {len(held)} bodies, or none at all")
+        lock_columns: list[Buffer] = []
+        if locks:
+            each = [joined(of_one, _UNBOUNDED) for of_one in locks]
+            hashes = bytearray().join(each)
+            modes = hashes[_MODES]
+            del hashes[_MODES]
+            ends = array("I", [end // LOCK_BYTES for end in accumulate(map(len, each))])
+            lock_columns = [ends.tobytes(), hashes, modes]
+        return cls(
+            array("i", [checked_header(header) for header in headers] or [0] * len(held)).tobytes(),
+            array("I", map(crc32, held)).tobytes(),
+            array("I", accumulate(map(len, held))).tobytes(),
+            b"".join(held),
+            *lock_columns,
+        )
+
+    def __len__(self) -> int:
+        """How many transactions it is."""
+        return len(self.headers)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its bodies."""
+        return len(self.data)
+
+    def _check(self) -> None:
+        count = len(self.headers)
+        fits = len(self.data_crcs) == len(self.data_ends) == count and _rises_to(self.data_ends, len(self.data))
+        if self.lock_ends:
+            locks = len(self.lock_hashes)
+            fits = fits and len(self.lock_ends) == count and _rises_to(self.lock_ends, locks)
+            fits = fits and len(self.lock_modes) == locks
+        if not fits:
+            raise BadOption(f"the columns of a group of {count} do not fit together: one entry each, ends that rise")
+
+    def check(self, limits: Limits) -> None:
+        """Raises `BodyTooLarge` or `TooManyLocks` past the limits, `BadOption` for a group of nothing."""
+        count = len(self)
+        if not count:
+            raise BadOption("a group of nothing: append at least one transaction; its body may be empty")
+        if count > limits.group_count_max or (self.size > limits.group_bytes_max and count > 1):
+            raise BodyTooLarge(
+                f"a group of {count} appends with {self.size} bytes; the limits are "
+                f"{limits.group_count_max} and {limits.group_bytes_max}: split it"
+            )
+        largest = _largest_step(self.data_ends)
+        if largest > limits.body_bytes_max:
+            raise BodyTooLarge(
+                f"a body of {largest} bytes; the limit is {limits.body_bytes_max}: store it elsewhere and append where"
+            )
+        locks = _largest_step(self.lock_ends) if self.lock_ends else 0
+        if locks > limits.locks_max:
+            raise TooManyLocks(f"{locks} locks on one transaction; the limit is {limits.locks_max}: lock coarser")
+
+    def columns(
+        self, sequence: int, client_high_water_mark: TransactionId, operations: Sequence[tuple[int, bytes, bytes]]
+    ) -> AppendColumns:
+        """What travels, in a frame of its own; the operations are the group's."""
+        count = len(self)
+        columns = AppendColumns()
+        columns.sequences = array("q", range(sequence, sequence + count))
+        columns.client_high_water_marks = array("q", [client_high_water_mark]) * count
+        columns.headers, columns.data_crcs, columns.data_ends = self.headers, self.data_crcs, self.data_ends
+        columns.data, columns.data_bytes = [self.data], len(self.data)
+        columns.lock_ends, columns.lock_hashes, columns.lock_modes = self.lock_ends, self.lock_hashes, self.lock_modes
+        columns.group_ends = bytearray(count - 1) + b"\1"
+        columns.operations = [Operation(count - 1, kind, key, value) for kind, key, value in operations]
+        return columns
+
+
+def _listed(bodies: Iterable[bytes]) -> list[bytes]:
+    if isinstance(bodies, bytes | bytearray | memoryview | str) or not isinstance(bodies, Iterable):
+        raise wrong("bodies", bodies, "a list of bytes, one for each transaction")
+    return list(bodies)
+
+
+def _column(kind: str, given: Buffer) -> array[int]:
+    column = array(kind)
+    raw = memoryview(given).cast("B")
+    if len(raw) % column.itemsize:
+        raise BadOption(f"a column of a group has {len(raw)} bytes, of {column.itemsize} each: it is cut short")
+    column.frombytes(raw)
+    return column
+
+
+def _rises_to(ends: Sequence[int], total: int) -> bool:
+    return (ends[-1] if ends else 0) == total and not any(map(operator.gt, ends, ends[1:]))
+
+
+def _largest_step(ends: Sequence[int]) -> int:
+    steps: Iterator[int] = map(operator.sub, ends, [0, *ends])
+    return max(steps)

@@ -1,0 +1,109 @@
+"""A block: rows of one log partition as the columns in which they are appended, so that publishing looks at no row.
+
+A header of 20 bytes: magic `PLNR` · version u16 · flags u16 (1 locks) · count u32 · bytes of data u32 · locks u32.
+Then, little-endian: header i32 × count · CRC of the data u32 × count · end of the data u32 × count (cumulative) · with
+flag 1 end of locks u32 × count (cumulative), lock hash u64 each, lock mode u8 each · the data. Whoever refers to a
+block says its CRC-32.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+
+from polonaise.client.protocol.group import Group
+from polonaise.client.protocol.locks import LOCK_BYTES
+from polonaise.errors import SinkStateDamaged
+from polonaise.wire.frame import Buffer
+
+VERSION: Final = 1
+LOCKS: Final = 1
+_HEADER: Final = struct.Struct("<4sHHIII")
+_MAGIC: Final = b"PLNR"
+
+
+def encode(
+    headers: np.ndarray[Any, Any],
+    crcs: np.ndarray[Any, Any],
+    lengths: np.ndarray[Any, Any],
+    data: Sequence[Buffer],
+    locks: Sequence[bytes] | None,
+) -> bytes:
+    """A block of rows: their headers, the CRCs and lengths of their bodies, the bodies in any pieces.
+
+    `locks` holds each row's, one after the other as `Lock` has them; None without any.
+    """
+    parts: list[Buffer] = [
+        headers.astype("<i4", copy=False).tobytes(),
+        crcs.astype("<u4", copy=False).tobytes(),
+        np.cumsum(lengths, dtype="<u4").tobytes(),
+    ]
+    lock_count = 0
+    if locks is not None:
+        held = np.frombuffer(b"".join(locks), "u1").reshape(-1, LOCK_BYTES)
+        lock_count = len(held)
+        ends = [end // LOCK_BYTES for end in accumulate(map(len, locks))]
+        parts += [np.array(ends, "<u4").tobytes(), held[:, :-1].tobytes(), held[:, -1].tobytes()]
+    size = int(lengths.sum())
+    head = _HEADER.pack(_MAGIC, VERSION, LOCKS if locks is not None else 0, len(headers), size, lock_count)
+    return b"".join([head, *parts, *data])
+
+
+class Block:
+    """A block, read: its columns as they lie in `raw`."""
+
+    __slots__ = ("crcs", "data", "ends", "headers", "lock_ends", "lock_hashes", "lock_modes")
+
+    def __init__(self, raw: Buffer) -> None:
+        """Raises `SinkStateDamaged` unless it is a block of this version, whole."""
+        try:
+            magic, version, flags, count, size, locks = _HEADER.unpack_from(raw)
+        except struct.error:
+            magic, version, flags, count, size, locks = b"", 0, 0, 0, 0, 0
+        lock_bytes = (4 * count + LOCK_BYTES * locks) if flags & LOCKS else 0
+        if magic != _MAGIC or version != VERSION or len(raw) != _HEADER.size + 12 * count + lock_bytes + size:
+            raise SinkStateDamaged("staged rows do not read as a block of this version")
+        at = _HEADER.size
+        self.headers = np.frombuffer(raw, "<i4", count, at)
+        self.crcs = np.frombuffer(raw, "<u4", count, at + 4 * count)
+        self.ends = np.frombuffer(raw, "<u4", count, at + 8 * count)
+        at += 12 * count
+        if flags & LOCKS:
+            self.lock_ends = np.frombuffer(raw, "<u4", count, at)
+            self.lock_hashes = np.frombuffer(raw, "<u8", locks, at + 4 * count)
+            self.lock_modes = np.frombuffer(raw, "u1", locks, at + 4 * count + 8 * locks)
+            at += lock_bytes
+        else:
+            self.lock_ends = np.zeros(count, "<u4")
+            self.lock_hashes, self.lock_modes = np.zeros(0, "<u8"), np.zeros(0, "u1")
+        self.data = memoryview(raw)[at:]
+
+
+def joined(blocks: Sequence[Block]) -> Group:
+    """The rows of these blocks, in their order, as one group."""
+    data: Buffer = blocks[0].data if len(blocks) == 1 else b"".join([block.data for block in blocks])
+    with_locks = any(len(block.lock_hashes) for block in blocks)
+    columns: list[Buffer] = []
+    if with_locks:
+        columns = [
+            _ends([block.lock_ends for block in blocks], [len(block.lock_hashes) for block in blocks]),
+            np.concatenate([block.lock_hashes for block in blocks]).tobytes(),
+            np.concatenate([block.lock_modes for block in blocks]).tobytes(),
+        ]
+    return Group(
+        np.concatenate([block.headers for block in blocks]).tobytes(),
+        np.concatenate([block.crcs for block in blocks]).tobytes(),
+        _ends([block.ends for block in blocks], [len(block.data) for block in blocks]),
+        data,
+        *columns,
+    )
+
+
+def _ends(ends: Sequence[np.ndarray[Any, Any]], totals: Sequence[int]) -> bytes:
+    """Cumulative columns, each on top of those before it."""
+    bases = [0, *accumulate(totals)]
+    return np.concatenate([each + np.uint32(base) for each, base in zip(ends, bases, strict=False)]).tobytes()

@@ -1,0 +1,146 @@
+"""What tasks have staged, and the plan of a partition's batch: which blocks make which group, in which order.
+
+A plan is cut once. As an object it is one line of JSON and, behind it, the blocks that travelled with messages; the
+line begins with the format and the CRC-32 of all that follows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from polonaise.client.protocol.draft import Limits
+from polonaise.errors import SinkStateDamaged
+from polonaise.terms import PartitionId
+
+PLANS: Final = "plans/"
+STAGED: Final = "staged/"
+INLINE: Final = -1
+"""In the place of an object: within the message, or the plan, itself."""
+_MAGIC: Final = b"polonaise-plan 1 "
+_CRC_DIGITS: Final = 8
+
+
+class BlockRef(NamedTuple):
+    """Where a block is, and what it weighs."""
+
+    partition: PartitionId
+    object: int
+    """Its place among the objects of the message or plan, or `INLINE`."""
+    offset: int
+    length: int
+    rows: int
+    weight: int
+    """Bytes of bodies and locks."""
+    crc: int
+
+
+class Staged(NamedTuple):
+    """All that one task has staged."""
+
+    task: int
+    """The Spark partition: rows go into the log in the order of these."""
+    objects: Sequence[str]
+    blocks: Sequence[BlockRef]
+    inline: bytes
+    """The blocks that are in no object."""
+
+
+class Plan(NamedTuple):
+    """The chain of groups of one batch in one partition."""
+
+    app: str
+    batch: int
+    partition: PartitionId
+    objects: Sequence[str]
+    groups: Sequence[Sequence[BlockRef]]
+    inline: bytes
+    cluster: str = ""
+    """The key of the log's cluster, hexadecimal: logs may share a staging store."""
+
+    def pack(self) -> bytes:
+        said = {
+            "cluster": self.cluster,
+            "app": self.app,
+            "batch": self.batch,
+            "partition": self.partition,
+            "objects": list(self.objects),
+            "groups": self.groups,
+        }
+        body = json.dumps(said, separators=(",", ":")).encode() + b"\n" + self.inline
+        return _MAGIC + b"%08x\n" % crc32(body) + body
+
+    @classmethod
+    def parse(cls, raw: bytes, name: str) -> Plan:
+        """Raises `SinkStateDamaged` for bytes that are not a plan of this version."""
+        start = len(_MAGIC) + _CRC_DIGITS + 1
+        body = raw[start:]
+        if not raw.startswith(_MAGIC) or raw[len(_MAGIC) : start] != b"%08x\n" % crc32(body):
+            raise SinkStateDamaged(f"{name} in the staging store does not read as a plan of this version")
+        line, _, inline = body.partition(b"\n")
+        said: dict[str, Any] = json.loads(line)
+        groups = [[BlockRef(*ref) for ref in group] for group in said["groups"]]
+        return cls(said["app"], said["batch"], said["partition"], said["objects"], groups, inline, said["cluster"])
+
+
+def plans_of(app: str, batch: int, staged: Iterable[Staged], limits: Limits, cluster: str = "") -> list[Plan]:
+    """For each partition that has rows: these in the order of tasks, in as few groups as they fit in; whole blocks."""
+    drafts: dict[PartitionId, _Draft] = {}
+    for task in sorted(staged, key=lambda each: each.task):
+        for ref in task.blocks:
+            drafts.setdefault(ref.partition, _Draft()).take(task, ref)
+    return [
+        Plan(app, batch, partition, list(draft.places), _grouped(draft.refs, limits), b"".join(draft.inline), cluster)
+        for partition, draft in sorted(drafts.items())
+    ]
+
+
+class _Draft:
+    """A plan before it is cut."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        """Of objects, in the order in which they come."""
+        self.refs: list[BlockRef] = []
+        self.inline: list[bytes] = []
+        self._inline_bytes = 0
+
+    def take(self, task: Staged, ref: BlockRef) -> None:
+        if ref.object == INLINE:
+            self.inline.append(task.inline[ref.offset : ref.offset + ref.length])
+            self.refs.append(ref._replace(offset=self._inline_bytes))
+            self._inline_bytes += ref.length
+        else:
+            place = self.places.setdefault(task.objects[ref.object], len(self.places))
+            self.refs.append(ref._replace(object=place))
+
+
+def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
+    groups: list[list[BlockRef]] = []
+    rows = weight = 0
+    for ref in refs:
+        rows, weight = rows + ref.rows, weight + ref.weight
+        if not groups or rows > limits.group_count_max or weight > limits.group_bytes_max:
+            groups.append([])
+            rows, weight = ref.rows, ref.weight
+        groups[-1].append(ref)
+    return groups
+
+
+def plans_folder(app: str) -> str:
+    """Where an application's plans are."""
+    return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/"
+
+
+def plans_prefix(app: str, batch: int) -> str:
+    """What the names of a batch's plans begin with. Not a folder of its own: deleting leaves empty ones behind."""
+    return f"{plans_folder(app)}{batch:020d}-"
+
+
+def check_block(ref: BlockRef, raw: bytes, where: str) -> None:
+    """Raises `SinkStateDamaged` unless these are the bytes that were staged."""
+    if len(raw) != ref.length or crc32(raw) != ref.crc:
+        raise SinkStateDamaged(f"staged rows in {where} at {ref.offset} are not those that were written there")

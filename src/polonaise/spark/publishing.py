@@ -1,0 +1,316 @@
+"""Publishing a batch: what tasks have staged becomes groups of the log, each row once, whoever tries and however often.
+
+Each partition for itself, by the register `spark/<appId>` there (`protocol.progress`). A chain of more than one group
+goes by a plan that is stored before its first group is sent and named by the register from then on: whoever goes on
+after a crash, with other staged objects in another order, goes on with that plan, so no chain is ever cut twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from polonaise.client.log import Log
+from polonaise.client.protocol.draft import Change, Expectation, Limits
+from polonaise.client.protocol.group import Group
+from polonaise.errors import (
+    AppendUnknown,
+    DeadlineExceeded,
+    ExpectationFailed,
+    NotFound,
+    PolonaiseError,
+    RegistersFull,
+    Retry,
+    SinkStateDamaged,
+    StagingLost,
+)
+from polonaise.fragments.store import ObjectStore
+from polonaise.spark import staging
+from polonaise.spark.protocol import blocks
+from polonaise.spark.protocol.plans import INLINE, BlockRef, Plan, Staged, check_block, plans_of
+from polonaise.spark.protocol.progress import Progress, Step, check_batch, next_step, register_key
+from polonaise.spark.staging import Collected, collect, discard, store_plan
+from polonaise.terms import PartitionId
+
+T = TypeVar("T")
+
+PARTITIONS_AT_ONCE: Final = 8
+"""Chains under way; each holds a few groups in memory."""
+READ_AHEAD: Final = 4
+"""Groups of a chain that are read from the staging store while earlier ones commit: it may be far away."""
+LEFTOVERS_S: Final = 7 * 86_400.0
+PAUSE_S: Final = 0.05
+"""Before a chain is tried again after a fault."""
+_FULL: Final = (
+    "the partition's registers are full. One is kept of each application that ever wrote to it: delete those of "
+    "applications that are over, with Change.delete(b'spark/<txnAppId>')"
+)
+
+
+class Door(Protocol):
+    """What publishing asks of the log and the staging store, and of time. `RealDoor` does it."""
+
+    async def register(self, key: bytes, partition: PartitionId) -> bytes | None:
+        """A register's value, proved by the owner after it was asked."""
+
+    async def append(
+        self, partition: PartitionId, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
+    ) -> None:
+        """One group, committed. Raises what it failed with; after `AppendUnknown` it may commit all the same."""
+
+    async def store_plan(self, plan: Plan) -> str:
+        """Put a plan under a new name, durably; the name."""
+
+    async def load_plan(self, name: str) -> Plan:
+        """Raises `NotFound`."""
+
+    def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
+        """The groups of a plan from the `start`-th on. Raises `NotFound` when their objects are gone."""
+
+    async def pause(self) -> None:
+        """Before something is tried again."""
+
+    def now_s(self) -> float: ...
+
+
+class Publication:
+    """One batch of one application, in one partition."""
+
+    def __init__(self, door: Door, plan: Plan, patience_s: float) -> None:
+        """`plan` is our own, not stored yet; `patience_s` is how long nothing may get further before it fails."""
+        self._door = door
+        self._own = plan
+        self._own_name = ""
+        self._patience_s = patience_s
+        self._until_s = 0.0
+        self._held: bytes | None = None
+        """What the register holds, as far as we know."""
+        self._missed_at: list[bytes | None] = []
+        """What it held when rows were found to be gone."""
+        self.used: list[str] = []
+        """Names in the staging store that nobody needs once the batch is published everywhere."""
+
+    async def run(self) -> None:
+        """Until the batch is in the partition, whole.
+
+        Raises `BatchUnfinished`, `StagingLost`, `SinkStateDamaged`, `RegistersFull`; `DeadlineExceeded` when nothing
+        got further for `patience_s`: the batch may be there in part, and running it again finishes it.
+        """
+        self._until_s = self._door.now_s() + self._patience_s
+        while True:
+            try:
+                await self._go_on()
+                return
+            except NotFound as error:
+                self._check_lost(error)
+                trouble: PolonaiseError = error
+            except RegistersFull as error:
+                raise RegistersFull(_FULL) from error
+            except (ExpectationFailed, AppendUnknown) as error:
+                trouble = error
+            except PolonaiseError as error:
+                if error.retry is Retry.NEVER:
+                    raise
+                trouble = error
+            if self._door.now_s() >= self._until_s:
+                raise DeadlineExceeded(
+                    f"batch {self._own.batch} of {self._own.app!r} got no further in partition {self._own.partition} "
+                    f"for {self._patience_s:g} s: {trouble}. What is missing is published when the batch is run again"
+                ) from trouble
+            await self._door.pause()
+
+    async def _go_on(self) -> None:
+        """From where the register says that the batch is, to its end."""
+        own = self._own
+        self._held = await self._door.register(register_key(own.app), own.partition)
+        progress = None if self._held is None else Progress.parse(self._held)
+        step = next_step(progress, own.batch, own.app, own.partition)
+        if step is Step.BEGIN:
+            if len(own.groups) > 1 and not self._own_name:
+                self._own_name = await self._door.store_plan(own)
+                self.used.append(self._own_name)
+            await self._chain(own, self._own_name, 0)
+        elif step is Step.RESUME:
+            assert progress is not None
+            name = progress.plan
+            plan = own if name == self._own_name else await self._door.load_plan(name)
+            if (plan.batch, plan.partition, len(plan.groups)) != (own.batch, own.partition, progress.total):
+                raise SinkStateDamaged(f"{name} in the staging store is not the plan that the log's register means")
+            self.used += [name, *plan.objects]
+            await self._chain(plan, name, progress.done)
+
+    async def _chain(self, plan: Plan, name: str, done: int) -> None:
+        key, total = register_key(plan.app), len(plan.groups)
+        async with aclosing(self._door.groups(plan, done)) as groups:
+            async for group in groups:
+                done += 1
+                value = Progress(plan.batch, done, total, name).pack()
+                expected = Expectation.absent(key) if self._held is None else Expectation.equals(key, self._held)
+                await self._door.append(plan.partition, group, [expected], [Change.set(key, value)])
+                self._held = value
+                self._until_s = self._door.now_s() + self._patience_s
+
+    def _check_lost(self, error: NotFound) -> None:
+        """Whoever finishes a batch clears up behind it: then the register says so when it is read again.
+
+        Raises `StagingLost` when it says what it said before.
+        """
+        if self._held in self._missed_at:
+            raise StagingLost(
+                f"what batch {self._own.batch} of {self._own.app!r} had staged for partition {self._own.partition} is "
+                f"gone before it was published ({error.text}): restore it to the staging store, or write the rest "
+                "under another txnAppId"
+            ) from error
+        self._missed_at.append(self._held)
+
+
+async def publish_unnamed(door: Door, plan: Plan, patience_s: float) -> None:
+    """The rows of a write that nobody can repeat by name: in order and each group whole, without a register.
+
+    A group that has certainly failed is appended again; where that is not certain, raises `AppendUnknown`.
+    """
+    until_s = door.now_s() + patience_s
+    done = 0
+    while done < len(plan.groups):
+        try:
+            async with aclosing(door.groups(plan, done)) as groups:
+                async for group in groups:
+                    await door.append(plan.partition, group, [], [])
+                    done += 1
+                    until_s = door.now_s() + patience_s
+        except PolonaiseError as error:
+            if error.retry is not Retry.AGAIN or isinstance(error, DeadlineExceeded):
+                raise
+            if door.now_s() >= until_s:
+                raise DeadlineExceeded(
+                    f"rows got no further in partition {plan.partition} for {patience_s:g} s: {error}. {done} of "
+                    f"{len(plan.groups)} groups are there; say txnAppId and txnVersion for writes that can be repeated"
+                ) from error
+            await door.pause()
+
+
+# ------------------------------------------------------------------ a whole batch
+
+
+async def publish(
+    log: Log, store: ObjectStore, app: str | None, batch: int, staged: Sequence[Staged], patience_s: float
+) -> None:
+    """Publish what these tasks have staged, in every partition that has rows, and clear up behind it.
+
+    Partitions are independent: where one fails the others go on, and the first error is raised. Without `app` each row
+    is there at least once.
+    """
+    check_batch(batch)
+    door = RealDoor(log, store, patience_s)
+    plans = plans_of(app or "", batch, staged, Limits(), log.cluster_key.hex())
+    turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+    used = [name for task in staged for name in task.objects]
+
+    async def one(plan: Plan) -> None:
+        async with turns:
+            if app is None:
+                await publish_unnamed(door, plan, patience_s)
+            else:
+                publication = Publication(door, plan, patience_s)
+                await publication.run()
+                used.extend(publication.used)
+
+    found = await asyncio.gather(*map(one, plans), return_exceptions=True)
+    failed = [error for error in found if error is not None]
+    if failed:
+        for other in failed[1:]:
+            failed[0].add_note(f"and: {other}")
+        raise failed[0]
+    await discard(store, used, patience_s)
+
+
+async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = LEFTOVERS_S) -> Collected:
+    """Delete from the staging store what was made more than so many seconds ago and nobody can publish any more.
+
+    What a plan refers to that is published in part stays, however old. Choose an age above that of the longest batch.
+    """
+    return await collect(store, partial(_is_needed, log), older_than_s)
+
+
+async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
+    """Whether the register goes by this plan and is not done with it; plans of other logs are not ours to judge."""
+    if plan.cluster != log.cluster_key.hex():
+        return True
+    held = await log.register(register_key(plan.app), plan.partition)
+    if held is None:
+        return False
+    progress = Progress.parse(held)
+    return progress.plan == name and not progress.finished
+
+
+class RealDoor:
+    """The door to a log and a store. Every wait in it has a deadline."""
+
+    def __init__(self, log: Log, store: ObjectStore, patience_s: float) -> None:
+        self._log = log
+        self._store = store
+        self._patience_s = patience_s
+
+    async def register(self, key: bytes, partition: PartitionId) -> bytes | None:
+        return await self._log.register(key, partition, timeout=self._patience_s)
+
+    async def append(
+        self, partition: PartitionId, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
+    ) -> None:
+        await self._log.ready(partition, timeout=self._patience_s)
+        receipt = self._log.append_group(group, partition, expectations=expectations, changes=changes)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await receipt
+        except TimeoutError:
+            raise AppendUnknown(
+                f"a group of {len(group)} rows for partition {partition} is not decided after {self._patience_s:g} s",
+                receipt,
+            ) from None
+
+    async def store_plan(self, plan: Plan) -> str:
+        return await self._within(store_plan(self._store, plan))
+
+    async def load_plan(self, name: str) -> Plan:
+        return Plan.parse(await self._within(self._store.get(name)), name)
+
+    async def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
+        """Reads ahead; what it reads is at most `READ_AHEAD` groups."""
+        ahead: deque[asyncio.Task[Group]] = deque()
+        try:
+            for refs in plan.groups[start:]:
+                ahead.append(asyncio.create_task(self._group(plan, refs)))
+                if len(ahead) == READ_AHEAD:
+                    yield await ahead.popleft()
+            while ahead:
+                yield await ahead.popleft()
+        finally:
+            for task in ahead:
+                task.cancel()
+            await asyncio.gather(*ahead, return_exceptions=True)
+
+    async def _group(self, plan: Plan, refs: Iterable[BlockRef]) -> Group:
+        raws = [await self._raw(plan, ref) for ref in refs]
+        return blocks.joined([blocks.Block(raw) for raw in raws])
+
+    async def _raw(self, plan: Plan, ref: BlockRef) -> bytes:
+        if ref.object == INLINE:
+            raw, where = plan.inline[ref.offset : ref.offset + ref.length], "the plan"
+        else:
+            where = plan.objects[ref.object]
+            raw = await self._within(self._store.get_range(where, ref.offset, ref.length))
+        check_block(ref, raw, where)
+        return raw
+
+    async def _within(self, asked: Awaitable[T]) -> T:
+        return await staging.within(self._patience_s, asked)
+
+    async def pause(self) -> None:
+        await asyncio.sleep(PAUSE_S)
+
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()

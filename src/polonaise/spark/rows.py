@@ -1,0 +1,235 @@
+"""Arrow batches of a DataFrame, checked and divided between the log's partitions.
+
+Which partition a row belongs to is a function of the row alone, never of its place or of the task that has it: a batch
+that is written again after a crash may be split in another way, and each partition must get the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from polonaise.client.protocol.draft import HEADER_MAX, HEADER_MIN, Limits
+from polonaise.client.protocol.locks import Lock
+from polonaise.errors import BadColumns, BadRow, BodyTooLarge, TooManyLocks, UnknownPartition
+from polonaise.terms import LockMode, PartitionId
+
+Array = np.ndarray[Any, Any]
+
+_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
+_BYTES: Final = (BinaryType, StringType)
+_COLUMNS: Final = ("data", "header", "partition", "locks")
+
+
+class SinkColumns(NamedTuple):
+    """Which columns a DataFrame brings; `data` always."""
+
+    header: bool = False
+    partition: bool = False
+    locks: bool = False
+    partition_by: str | None = None
+    """The column whose hash decides the partition; without it, and without `partition`, that of `data` does."""
+
+
+class Piece(NamedTuple):
+    """Some rows of one partition, in columns."""
+
+    headers: Array
+    crcs: Array
+    lengths: Array
+    data: memoryview
+    locks: Sequence[bytes] | None
+    """Of each row, one after the other; None where the DataFrame has no such column."""
+
+    @property
+    def weights(self) -> Array:
+        """Bytes of each row that count towards the size of a group."""
+        if self.locks is None:
+            return self.lengths
+        return self.lengths + np.fromiter(map(len, self.locks), np.int64, len(self.locks))
+
+
+def sink_columns(schema: StructType, partition_by: str | None) -> SinkColumns:
+    """Which columns these are. Raises `BadColumns`, before any job has started."""
+    types = {field.name: field.dataType for field in schema.fields}
+    if len(types) != len(schema.fields):
+        raise BadColumns(f"a column is there twice: {', '.join(field.name for field in schema.fields)}")
+    if "data" not in types:
+        raise BadColumns(
+            f"no column data (there are {', '.join(types) or 'none'}): name the body so, as binary or string"
+        )
+    for name, kind in types.items():
+        if name == partition_by and name not in _COLUMNS:
+            _check(name, kind, (*_BYTES, *_INTEGERS), "binary, string or an integer: cast it")
+        elif name not in _COLUMNS:
+            close = get_close_matches(name.lower(), _COLUMNS, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COLUMNS)}; select what is meant"
+            raise BadColumns(f"a log has no column {name!r}: {hint}")
+    _check("data", types["data"], _BYTES, "binary or string: encode the row, for example with to_json")
+    for name in ("header", "partition"):
+        if name in types:
+            _check(name, types[name], _INTEGERS, "an integer: cast it")
+    if "locks" in types and not _are_locks(types["locks"]):
+        raise BadColumns(f"locks is {types['locks'].simpleString()}: it has to be array<struct<name:string,id:bigint>>")
+    _check_partition_by(types, partition_by)
+    return SinkColumns("header" in types, "partition" in types, "locks" in types, partition_by)
+
+
+def _check(name: str, kind: DataType, wanted: tuple[type[DataType], ...], words: str) -> None:
+    if not isinstance(kind, wanted):
+        raise BadColumns(f"{name} is {kind.simpleString()}: it has to be {words}")
+
+
+def _check_partition_by(types: dict[str, DataType], partition_by: str | None) -> None:
+    if partition_by is None:
+        return
+    if partition_by not in types:
+        raise BadColumns(f"partitionBy={partition_by!r}: there is no such column; there are {', '.join(types)}")
+    if partition_by == "locks":
+        raise BadColumns("partitionBy='locks': name a column with one value per row")
+    if "partition" in types:
+        raise BadColumns("partitionBy and a column partition: say one of them")
+
+
+def _are_locks(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = {field.name: field.dataType for field in kind.elementType.fields}
+    return (
+        fields.keys() == {"name", "id"}
+        and isinstance(fields["name"], StringType)
+        and isinstance(fields["id"], _INTEGERS)
+    )
+
+
+def divided(
+    batch: pa.RecordBatch, columns: SinkColumns, partition_count: int, limits: Limits
+) -> Iterator[tuple[PartitionId, Piece]]:
+    """The rows of each partition, in their order.
+
+    Raises `BadRow`, `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` for the first row that can't be appended.
+    """
+    count = batch.num_rows
+    if not count:
+        return
+    data = _bytes_of(batch, "data")
+    if data.null_count:
+        raise BadRow("a row has no data (null): filter such rows, or write an empty body with coalesce(data, '')")
+    offsets, raw = _buffers(data)
+    lengths = np.diff(offsets)
+    if lengths.max() > limits.body_bytes_max:
+        raise BodyTooLarge(
+            f"a row with {lengths.max()} bytes of data; the limit is {limits.body_bytes_max}: store it elsewhere and "
+            "append where"
+        )
+    crcs = _crcs(raw, offsets)
+    headers = _header(batch) if columns.header else np.zeros(count, np.int32)
+    locks = _locks(batch.column("locks"), limits) if columns.locks else None
+    partitions = _partitions(batch, columns, partition_count, crcs)
+    order = np.argsort(partitions, kind="stable")
+    stops = np.flatnonzero(np.diff(partitions[order])) + 1
+    for start, stop in pairwise([0, *stops.tolist(), count]):
+        places = order[start:stop]
+        mine = data if len(places) == count else data.take(pa.array(places))
+        body_offsets, body_raw = _buffers(mine)
+        yield (
+            int(partitions[places[0]]),
+            Piece(
+                headers[places],
+                crcs[places],
+                lengths[places],
+                body_raw[body_offsets[0] : body_offsets[-1]],
+                None if locks is None else [locks[place] for place in places.tolist()],
+            ),
+        )
+
+
+def _bytes_of(batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = batch.column(name)
+    return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
+
+
+def _buffers(column: pa.Array) -> tuple[Array, memoryview]:
+    """Where each value of a binary column begins, and the last one ends; the bytes."""
+    _, offsets, data = column.buffers()
+    return (
+        np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset),
+        memoryview(data if data is not None else b""),
+    )
+
+
+def _crcs(raw: memoryview, offsets: Array) -> Array:
+    places = offsets.tolist()
+    return np.fromiter((crc32(raw[start:stop]) for start, stop in pairwise(places)), np.uint32, len(places) - 1)
+
+
+def _integers(batch: pa.RecordBatch, name: str, without: str) -> Array:
+    column = batch.column(name)
+    if column.null_count:
+        raise BadRow(f"a row has no {name} (null): {without}")
+    found: Array = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _header(batch: pa.RecordBatch) -> Array:
+    headers = _integers(batch, "header", "write coalesce(header, 0)")
+    wrong = headers[(headers < HEADER_MIN) | (headers > HEADER_MAX)]
+    if len(wrong):
+        raise BadRow(f"header {wrong[0]}: a header is an integer of 32 bits, signed")
+    return headers.astype(np.int32)
+
+
+def _partitions(batch: pa.RecordBatch, columns: SinkColumns, partition_count: int, crcs: Array) -> Array:
+    if columns.partition:
+        said = _integers(batch, "partition", "say which for every row, or leave the column out")
+        wrong = said[(said < 0) | (said >= partition_count)]
+        if len(wrong):
+            raise UnknownPartition(f"partition {wrong[0]}; this log has partitions 0 to {partition_count - 1}")
+        return said
+    hashes = crcs if columns.partition_by in (None, "data") else _hashes(batch.column(columns.partition_by))
+    return hashes.astype(np.int64) % partition_count
+
+
+def _hashes(column: pa.Array) -> Array:
+    """CRC-32 of the bytes of each value, of an integer's as int64; all nulls have the same."""
+    if pa.types.is_integer(column.type):
+        values = column.cast(pa.int64())
+        raw = memoryview(pc.fill_null(values, 0).to_numpy(zero_copy_only=False).astype("<i8").tobytes())
+        hashes = _crcs(raw, np.arange(0, 8 * len(column) + 1, 8))
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = 0
+        return hashes
+    values = pc.fill_null(column if pa.types.is_binary(column.type) else column.cast(pa.binary()), b"")
+    offsets, raw = _buffers(values)
+    return _crcs(raw, offsets)
+
+
+def _locks(column: pa.Array, limits: Limits) -> list[bytes]:
+    """The locks of each row, mode APPEND: a sink has looked at nothing that could be stale."""
+    return [b"".join(_row_locks(row, limits)) for row in column.to_pylist()]
+
+
+def _row_locks(row: list[dict[str, Any] | None] | None, limits: Limits) -> Iterator[bytes]:
+    if row is not None and len(row) > limits.locks_max:
+        raise TooManyLocks(f"a row with {len(row)} locks; the limit is {limits.locks_max}: lock coarser")
+    for lock in row or ():
+        if lock is None or lock["name"] is None or lock["id"] is None:
+            raise BadRow("a lock of a row is null, or has no name or id: filter such locks")
+        yield Lock(lock["name"], lock["id"], LockMode.APPEND)

@@ -1,0 +1,145 @@
+"""The sink as Spark sees it: `write` in each task stages rows, `commit` in the driver publishes them exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from polonaise.client.protocol.draft import Limits
+from polonaise.errors import BadOption
+from polonaise.spark import clusters, publishing, staging
+from polonaise.spark.options import WriteOptions, absolute
+from polonaise.spark.protocol.plans import Staged
+from polonaise.spark.protocol.progress import register_key
+from polonaise.spark.rows import SinkColumns, divided, sink_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    staged: Staged
+    app: str | None
+    """Whose batch it is, if the options do not say: the id of the stream's query."""
+
+
+@dataclass(frozen=True)
+class Sink:
+    """What tasks and driver have to know. Pickled, so plain values only."""
+
+    options: WriteOptions
+    columns: SinkColumns
+    partition_count: int
+    staging: str
+    """The URL of the staging store."""
+
+    @classmethod
+    def opened(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> Sink:
+        """Checked in the driver, before any job has started.
+
+        Raises `BadOption`, `BadColumns`, and as `polonaise.connect` when the log is not there.
+        """
+        if overwrite:
+            raise BadOption(
+                "a log is never overwritten: write with mode('append'), and streams in output mode append or update"
+            )
+        if options.app_id is not None:
+            register_key(options.app_id)
+        columns = sink_columns(schema, options.partition_by)
+        partition_count = clusters.log_at(options.cluster).partition_count
+        where = absolute(options.staging) if options.staging is not None else staging.staging_of(options.cluster)
+        clusters.store_at(where)
+        return cls(options, columns, partition_count, where)
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        """In a task: everything that it has, staged. Raises what `rows.divided` and the store do."""
+        context = TaskContext.get()
+        store, limits = clusters.store_at(self.staging), Limits()
+
+        def put(path: str, data: bytes) -> None:
+            clusters.wait(lambda: staging.within(self.options.timeout_s, store.put_if_absent(path, data)))
+
+        stage = staging.Stage(
+            context.partitionId() if context is not None else 0, put, self.options.inline_bytes_max, limits
+        )
+        for batch in batches:
+            for partition, piece in divided(batch, self.columns, self.partition_count, limits):
+                stage.add(partition, piece)
+        return Written(stage.finish(), context.getLocalProperty(_QUERY_ID) if context is not None else None)
+
+    def publish(self, messages: Sequence[Any], app: str | None, batch: int) -> None:
+        """In the driver: raises as `publishing.publish`."""
+        store, patience_s = clusters.store_at(self.staging), self.options.timeout_s
+        clusters.log_at(self.options.cluster).call(
+            lambda log: publishing.publish(log, store, app, batch, _staged(messages), patience_s)
+        )
+
+    def discard(self, messages: Sequence[Any], app: str | None, batch: int) -> None:
+        """In the driver, after a failure: delete what no plan refers to. After a commit whose answer was lost that is
+        nothing, or what nobody needs."""
+        store, patience_s = clusters.store_at(self.staging), self.options.timeout_s
+
+        async def clear_up() -> None:
+            asked = staging.unpublished(store, app, batch, _staged(messages))
+            await staging.discard(store, await staging.within(patience_s, asked), patience_s)
+
+        clusters.wait(clear_up)
+
+
+def _staged(messages: Sequence[Any]) -> list[Staged]:
+    """Of the tasks that have finished; Spark has None for the others."""
+    return [message.staged for message in messages if isinstance(message, Written)]
+
+
+class BatchSink(DataSourceArrowWriter):
+    """`df.write.format("polonaise")`: exactly once under (`txnAppId`, `txnVersion`), at least once without."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        options = self._sink.options
+        self._sink.publish(messages, options.app_id, options.app_version or 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        options = self._sink.options
+        self._sink.discard(messages, options.app_id, options.app_version or 0)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("polonaise")`: exactly once under (`txnAppId` or the query's id, the batch's id)."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        if any(message is not None for message in messages):  # a batch without tasks has no rows
+            self._sink.publish(messages, self._app(messages), batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        if any(message is not None for message in messages):
+            self._sink.discard(messages, self._app(messages), batchId)
+
+    def _app(self, messages: Sequence[WriterCommitMessage | None]) -> str:
+        if self._sink.options.app_id is not None:
+            return self._sink.options.app_id
+        for message in messages:
+            if isinstance(message, Written) and message.app is not None:
+                return message.app
+        raise BadOption("Spark does not tell the query's id here: say .option('txnAppId', …) to name the stream")

@@ -1,0 +1,267 @@
+"""The staging store: where tasks put rows, and where plans lie, until what they hold is published.
+
+::
+
+    staged/<time>-<token>-<number>                              blocks of one attempt of one task
+    plans/<hash of appId>/<batch>-<time>-<partition>-<token>    see `protocol.plans`
+
+Every name is new and says when it was made, so nothing is ever overwritten, and leftovers can be told by their age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+from zlib import crc32
+
+import numpy as np
+
+from polonaise.client.protocol.draft import Limits
+from polonaise.errors import DeadlineExceeded, NotFound, PolonaiseError
+from polonaise.fragments.store import ObjectStore
+from polonaise.node.embedded import parse_embedded
+from polonaise.spark.protocol import blocks
+from polonaise.spark.protocol.plans import INLINE, PLANS, STAGED, BlockRef, Plan, Staged, plans_folder, plans_prefix
+from polonaise.spark.rows import Piece
+from polonaise.terms import PartitionId
+
+T = TypeVar("T")
+
+_log = logging.getLogger("polonaise.spark")
+
+_EMBEDDED: Final = "embedded:"
+_STAGING: Final = "staging"
+OPEN_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Rows of one task, of all partitions together, that wait for their blocks to be full."""
+OBJECT_BYTES: Final = 8 * 1024 * 1024
+"""Of an object, about: what a task holds before it uploads."""
+_TIME: Final = "%Y%m%dT%H%M%SZ"
+
+
+def staging_of(cluster: str) -> str:
+    """Where rows are staged unless an option says so: in an embedded log's directory, beside a coordinator's."""
+    if cluster.startswith(_EMBEDDED):
+        return os.path.join(parse_embedded(cluster).directory, _STAGING)
+    return f"{cluster.partition(':')[2].rstrip('/')}-{_STAGING}"
+
+
+# ------------------------------------------------------------------ a task's rows
+
+
+class _Open:
+    """Rows of one partition on their way into a block."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.count = 0
+        self.weight = 0
+
+    def take(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        self.count += len(piece.headers)
+        self.weight += int(piece.weights.sum())
+
+    def block(self) -> bytes:
+        locks: list[bytes] = []
+        for piece in self.pieces:
+            locks += piece.locks or ()
+        return blocks.encode(
+            np.concatenate([piece.headers for piece in self.pieces]),
+            np.concatenate([piece.crcs for piece in self.pieces]),
+            np.concatenate([piece.lengths for piece in self.pieces]),
+            [piece.data for piece in self.pieces],
+            locks if self.pieces[0].locks is not None else None,
+        )
+
+
+class Stage:
+    """One attempt of one task: takes rows and puts them, as blocks, where they can be published from.
+
+    What it holds at any time is bounded, whatever is added. Blocks are as large as groups may be; those that remain at
+    the end travel inline, if nothing had to be uploaded before and they have at most `inline_bytes_max`.
+    """
+
+    def __init__(
+        self, task: int, put: Callable[[str, bytes], object], inline_bytes_max: int, limits: Limits | None = None
+    ) -> None:
+        self._task = task
+        self._put = put
+        self._inline_bytes_max = inline_bytes_max
+        self._limits = limits or Limits()
+        self._prefix = f"{STAGED}{_new_name()}-"
+        self._open: dict[PartitionId, _Open] = {}
+        self._open_weight = 0
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._objects: list[str] = []
+        self._refs: list[BlockRef] = []
+
+    def add(self, partition: PartitionId, piece: Piece) -> None:
+        """Take rows. May upload, and raises what the store does."""
+        ends = np.cumsum(piece.weights)
+        starts = np.concatenate([[0], np.cumsum(piece.lengths)])
+        start, count = 0, len(piece.headers)
+        while start < count:
+            opened = self._open.setdefault(partition, _Open())
+            before = int(ends[start - 1]) if start else 0
+            room = self._limits.group_bytes_max - opened.weight
+            stop = min(
+                start + self._limits.group_count_max - opened.count,
+                int(np.searchsorted(ends, before + room, side="right")),
+                count,
+            )
+            if stop <= start and opened.count:
+                self._close(partition)
+                continue
+            stop = max(stop, start + 1)
+            part = Piece(
+                piece.headers[start:stop],
+                piece.crcs[start:stop],
+                piece.lengths[start:stop],
+                piece.data[starts[start] : starts[stop]],
+                None if piece.locks is None else piece.locks[start:stop],
+            )
+            opened.take(part)
+            self._open_weight += int(ends[stop - 1]) - before
+            start = stop
+        if self._open_weight > OPEN_BYTES_MAX:
+            self._close_all()
+
+    def finish(self) -> Staged:
+        """Everything is staged."""
+        self._close_all()
+        if self._objects or self._waiting_bytes > self._inline_bytes_max:
+            self._upload()
+        return Staged(self._task, tuple(self._objects), tuple(self._refs), b"".join(self._waiting))
+
+    def _close_all(self) -> None:
+        for partition in list(self._open):
+            self._close(partition)
+
+    def _close(self, partition: PartitionId) -> None:
+        opened = self._open.pop(partition)
+        self._open_weight -= opened.weight
+        raw = opened.block()
+        self._refs.append(
+            BlockRef(partition, INLINE, self._waiting_bytes, len(raw), opened.count, opened.weight, crc32(raw))
+        )
+        self._waiting.append(raw)
+        self._waiting_bytes += len(raw)
+        if self._waiting_bytes >= OBJECT_BYTES:
+            self._upload()
+
+    def _upload(self) -> None:
+        if not self._waiting:
+            return
+        path = f"{self._prefix}{len(self._objects):05d}"
+        self._put(path, b"".join(self._waiting))
+        place = len(self._objects)
+        self._objects.append(path)
+        self._refs = [ref._replace(object=place) if ref.object == INLINE else ref for ref in self._refs]
+        self._waiting, self._waiting_bytes = [], 0
+
+
+def _new_name() -> str:
+    return f"{datetime.now(UTC).strftime(_TIME)}-{secrets.token_hex(8)}"
+
+
+# ------------------------------------------------------------------ plans
+
+
+async def store_plan(store: ObjectStore, plan: Plan) -> str:
+    """Put a plan under a name of its own, durably; the name."""
+    made, token = _new_name().split("-")
+    name = f"{plans_prefix(plan.app, plan.batch)}{made}-{plan.partition}-{token}"
+    await store.put_if_absent(name, plan.pack())
+    return name
+
+
+async def within(seconds: float, asked: Awaitable[T]) -> T:
+    """What the staging store answers. Raises `DeadlineExceeded` after so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await asked
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"the staging store did not answer within {seconds:g} s: see that it can be reached, or raise the timeout"
+        ) from None
+
+
+async def discard(store: ObjectStore, names: Iterable[str], patience_s: float) -> None:
+    """Delete what nobody needs any more. What can't be deleted now is left to `collect`."""
+    for name in sorted(set(names)):
+        try:
+            await within(patience_s, store.delete(name))
+        except PolonaiseError as error:
+            _log.warning("%s in the staging store is left to be collected later: %s", name, error)
+            return
+
+
+async def unpublished(store: ObjectStore, app: str | None, batch: int, staged: Sequence[Staged]) -> list[str]:
+    """The objects of these tasks that no plan of the batch refers to: they may go, whatever became of a commit.
+
+    A plan is stored before its first group is sent, so a group that may still arrive never misses its plan's objects.
+    """
+    mine = {name for task in staged for name in task.objects}
+    if app is not None:
+        for listed in await store.list(plans_folder(app)):
+            if not listed.path.startswith(plans_prefix(app, batch)):
+                continue
+            try:
+                mine.difference_update(Plan.parse(await store.get(listed.path), listed.path).objects)
+            except NotFound:
+                continue  # finished meanwhile
+    return sorted(mine)
+
+
+# ------------------------------------------------------------------ leftovers
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a collection has deleted."""
+
+    objects: int
+    bytes: int
+
+
+async def collect(
+    store: ObjectStore, is_needed: Callable[[Plan, str], Awaitable[bool]], older_than_s: float
+) -> Collected:
+    """Delete what is older than `older_than_s` seconds and that no plan needs which may still be published.
+
+    `is_needed(plan, name)` is awaited for old plans; `publishing.collect_leftovers` asks the log. A plan that is not
+    needed goes, with the objects that only such plans name.
+    """
+    oldest = datetime.now(UTC).timestamp() - older_than_s
+    listed = [*await store.list(PLANS), *await store.list(STAGED)]
+    old = {each.path: each.bytes for each in listed if _made_s(each.path) < oldest}
+    for each in listed:
+        if not each.path.startswith(PLANS):
+            continue
+        try:
+            plan = Plan.parse(await store.get(each.path), each.path)
+        except NotFound:
+            continue
+        if each.path not in old or await is_needed(plan, each.path):
+            for name in (each.path, *plan.objects):
+                old.pop(name, None)
+    for name in sorted(old):
+        await store.delete(name)
+    return Collected(len(old), sum(old.values()))
+
+
+def _made_s(path: str) -> float:
+    """When an object was made, by its name; for one that is not ours, the future."""
+    parts = path.rpartition("/")[2].split("-")
+    try:
+        made = parts[0 if path.startswith(STAGED) else 1]
+        return datetime.strptime(made, _TIME).replace(tzinfo=UTC).timestamp()
+    except (ValueError, IndexError):
+        return float("inf")

@@ -1,0 +1,282 @@
+"""Bodies become columns by whatever they were written with; a body that does not read is named, or put aside."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import msgpack
+import pyarrow as pa
+import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+from google.protobuf.struct_pb2 import Struct
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+from sparkrig import columns, texts
+
+from polonaise.errors import BadOption, BodyUndecodable, ExtraMissing
+from polonaise.spark.decoders import Decoder
+from polonaise.spark.options import read_options
+from polonaise.spark.reading import projection_of
+from polonaise.spark.schemas import ddl_of
+
+PAYMENT = columns(id=pa.int64(), name=pa.string())
+WHOLE = columns(
+    id=pa.int64(), name=pa.string(), amount=pa.decimal128(12, 2), at=pa.timestamp("us", "UTC"), day=pa.date32(),
+    open=pa.bool_(), rate=pa.float64(), tags=pa.list_(pa.string()),
+    owner=pa.struct([("first", pa.string()), ("ages", pa.list_(pa.int32()))]),
+)  # fmt: skip
+CORRUPT = columns(id=pa.int64(), name=pa.string(), _corrupt=pa.binary())
+
+
+def decoded(bodies: Sequence[bytes], schema: StructType = PAYMENT, **options: Any) -> list[dict[str, Any]]:
+    said = read_options(texts("embedded:x", {"decoder": "json", "decoderSchema": "id long", **options}))
+    projection = projection_of(said, schema)
+    count = len(bodies)
+    batch = pa.RecordBatch.from_pydict(
+        {"data": pa.array(bodies, pa.binary()), "partition": [4] * count, "transaction_id": range(100, 100 + count)}
+    )
+    made = Decoder(said, projection).decoded(batch)
+    assert {len(column) for column in made.values()} <= {count}
+    return pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema.names).to_pylist()
+
+
+# ------------------------------------------------------------------ JSON
+
+
+def test_json_of_all_types() -> None:
+    body = {
+        "id": 7, "name": "Zoë", "amount": 12.5, "at": "2026-01-31T12:00:00+01:00", "day": "2026-01-31", "open": True,
+        "rate": 0.25, "tags": ["a", None], "owner": {"first": "x", "ages": [1, 2], "more": {}}, "more": [{}, 1],
+    }  # fmt: skip
+    assert decoded([json.dumps(body, indent=1).encode(), b" {} \n"], WHOLE) == [
+        {
+            "id": 7, "name": "Zoë", "amount": Decimal("12.50"), "at": datetime(2026, 1, 31, 11, tzinfo=UTC),
+            "day": date(2026, 1, 31), "open": True, "rate": 0.25, "tags": ["a", None],
+            "owner": {"first": "x", "ages": [1, 2]},
+        },
+        dict.fromkeys(WHOLE.names),
+    ]  # fmt: skip
+
+
+def test_json_objects_as_maps() -> None:
+    schema = columns(counts=pa.map_(pa.string(), pa.int64()))
+    assert decoded([b'{"counts": {"a": 1, "b": 2}}', b"{}"], schema) == [
+        {"counts": [("a", 1), ("b", 2)]},
+        {"counts": None},
+    ]
+
+
+JSON_CORRUPT = [
+    b"", b" ", b"null", b"7", b"[1]", b'"x"', b'{"id": 1', b'{"id": 1}}', b'{"id": "x"}', b'{"id": 1.5}',
+    b'{"id": 99999999999999999999}', b'{"id": 1}{"id": 2}', b'{"id": 1}\n{"id": 2}', b'{"id": 1},"more":{"id": 2}',
+    b'{"id": 1} , "more": 3', b'{"id": 1}}{"":{"id": 2}',
+    b'{"name": "\xff"}', b'{"id": 1, "id": 2}', b"\x00", b'{"id":',
+    b'"}', b'3}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", JSON_CORRUPT)
+@pytest.mark.parametrize(
+    "schema", [CORRUPT, columns(id=pa.int64(), m=pa.map_(pa.string(), pa.string()), _corrupt=pa.binary())]
+)
+def test_a_body_that_is_no_json_object_of_these_columns_is_put_aside_alone(bad: bytes, schema: StructType) -> None:
+    if "m" in schema.names and bad == b'{"id": 1, "id": 2}':
+        return  # maps are read by Python's reader of JSON, which takes the last of two fields
+    found = decoded([b'{"id": 1}', bad, b'{"id": 3}'], schema, failOnDecodeError=False)
+    assert [row["id"] for row in found] == [1, None, 3]
+    assert [row["_corrupt"] for row in found] == [None, bad, None]
+
+
+bodies = st.one_of(
+    st.sampled_from(
+        [*JSON_CORRUPT, b'{"id": 5}', b'{"id":', b"3}", b'{"id": 1}{"id": 2}', b'{"name": "a", "x": {}, "y": 1}']
+    ),
+    st.binary(max_size=6),
+    st.dictionaries(st.sampled_from(["id", "name", "z"]), st.integers(0, 9) | st.text(max_size=3)).map(
+        lambda body: json.dumps(body).encode()
+    ),
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(bodies, max_size=8))
+def test_what_stands_around_a_body_never_changes_how_it_reads(listed: list[bytes]) -> None:
+    """One corrupt body may not shift the others, nor two of them make a good one."""
+    alone = [decoded([body], CORRUPT, failOnDecodeError=False)[0] for body in listed]
+    assert decoded(listed, CORRUPT, failOnDecodeError=False) == alone
+
+
+def test_an_undecodable_body_is_named_by_its_transaction() -> None:
+    with pytest.raises(
+        BodyUndecodable, match=r"transaction 101 of partition 4 does not decode by 'json'.*failOnDecode"
+    ):
+        decoded([b"{}", b"x", b"{}", b"y"])
+
+
+# ------------------------------------------------------------------ NOT NULL
+
+
+def test_a_column_that_is_not_null_has_to_be_there() -> None:
+    schema = from_arrow_schema(pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())]))
+    assert decoded([b'{"id": 1}'], schema) == [{"id": 1, "name": None}]
+    for bad in (b"{}", b'{"id": null}'):
+        with pytest.raises(BodyUndecodable, match=r"transaction 101 .*id is NOT NULL"):
+            decoded([b'{"id": 1}', bad], schema)
+        with pytest.raises(BodyUndecodable, match="NOT NULL"):
+            decoded([msgpack.packb(json.loads(bad))], schema, decoder="msgpack")
+
+
+def test_not_null_that_can_not_hold_or_is_not_checked_is_refused() -> None:
+    required = pa.field("id", pa.int64(), nullable=False)
+    with pytest.raises(BadOption, match="failOnDecodeError"):
+        decoded([], from_arrow_schema(pa.schema([required])), failOnDecodeError=False)
+    with pytest.raises(BadOption, match="NOT NULL inside owner"):
+        decoded([], from_arrow_schema(pa.schema([("owner", pa.struct([required]))])))
+
+
+# ------------------------------------------------------------------ the others
+
+
+def test_messagepack() -> None:
+    body = {"id": 7, "name": "x", "at": datetime(2026, 1, 31, tzinfo=UTC), "tags": ["a"], "owner": {"ages": [1]}}
+    schema = columns(**{name: _arrow(name) for name in body})
+    (found,) = decoded([msgpack.packb(body, datetime=True)], schema, decoder="msgpack")
+    assert found == {**body, "owner": {"first": None, "ages": [1]}}
+    for bad in (b"", b"\xc1", msgpack.packb(7), msgpack.packb([["id", 1]]), msgpack.packb({"id": "x"}), b"\x80\x80"):
+        rows = decoded([msgpack.packb({"id": 1}), bad], CORRUPT, decoder="msgpack", failOnDecodeError=False)
+        assert [row["_corrupt"] for row in rows] == [None, bad]
+
+
+def _arrow(name: str) -> pa.DataType:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(WHOLE, timezone="UTC").field(name).type
+
+
+AVRO = {
+    "type": "record", "name": "Payment", "fields": [
+        {"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]},
+        {"name": "owner", "type": {"type": "record", "name": "Owner", "fields": [{"name": "first", "type": "string"}]}},
+    ],
+}  # fmt: skip
+
+
+def avro(body: dict[str, Any]) -> bytes:
+    sink = BytesIO()
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(AVRO), body)
+    return sink.getvalue()
+
+
+def test_avro(tmp_path: Path) -> None:
+    schema = columns(id=pa.int64(), name=pa.string(), owner=pa.struct([("first", pa.string())]))
+    body = {"id": 7, "name": None, "owner": {"first": "x"}}
+    (tmp_path / "payment.avsc").write_text(json.dumps(AVRO))
+    for where in ({"decoder__schema": json.dumps(AVRO)}, {"decoder__schemaFile": tmp_path / "payment.avsc"}):
+        said = {key.lower(): value for key, value in where.items()}
+        assert decoded([avro(body)], schema, decoder="avro", **said) == [body]
+    told = {"decoder": "avro", "decoder__schema": json.dumps(AVRO), "failOnDecodeError": False}
+    for bad in (b"", avro(body)[:-1], avro(body) + b"x"):
+        assert [row["_corrupt"] for row in decoded([avro(body), bad], CORRUPT, **told)] == [None, bad]
+
+
+def test_protocol_buffers() -> None:
+    """Of messages that the library has itself: fields within fields, repeated ones, and those that are not set."""
+    message = DescriptorProto(name="Payment")
+    message.field.add(name="id", number=0, type=FieldDescriptorProto.TYPE_INT64)
+    message.field.add(name="unset")
+    schema = columns(
+        name=pa.string(), field=pa.list_(
+            pa.struct([("name", pa.string()), ("number", pa.int32()), ("type", pa.int32())])
+        ),
+        options=pa.struct([("deprecated", pa.bool_())]),
+    )  # fmt: skip
+    told = {"decoder": "protobuf", "decoder__message": "google.protobuf.descriptor_pb2:DescriptorProto"}
+    assert decoded([message.SerializeToString(), b""], schema, **told) == [
+        {
+            "name": "Payment",
+            "field": [{"name": "id", "number": 0, "type": 3}, {"name": "unset", "number": None, "type": None}],
+            "options": None,
+        },
+        {"name": None, "field": [], "options": None},
+    ]
+    schema = columns(name=pa.string(), _corrupt=pa.binary())
+    for bad in (b"\xff", message.SerializeToString()[:-1]):
+        rows = decoded([message.SerializeToString(), bad], schema, failOnDecodeError=False, **told)
+        assert [row["_corrupt"] for row in rows] == [None, bad]
+
+
+def test_maps_of_protocol_buffers() -> None:
+    body = Struct()
+    body.update({"a": 1.5})
+    value = pa.struct([("number_value", pa.float64()), ("string_value", pa.string())])
+    schema = columns(fields=pa.map_(pa.string(), value))
+    (found,) = decoded(
+        [body.SerializeToString()], schema, decoder="protobuf", decoder__message="google.protobuf.struct_pb2:Struct"
+    )
+    assert found == {"fields": [("a", {"number_value": 1.5, "string_value": None})]}
+
+
+def split_at_comma(body: bytes) -> dict[str, Any]:
+    id, name = body.decode().split(",")
+    return {"id": int(id), "name": name}
+
+
+def test_a_function_of_ones_own() -> None:
+    assert decoded([b"1,x"], decoder=f"{__name__}:split_at_comma") == [{"id": 1, "name": "x"}]
+    assert decoded([b"1,x"], decoder=f"{__name__}.split_at_comma") == [{"id": 1, "name": "x"}]
+    rows = decoded([b"1", b"1,x"], CORRUPT, decoder=f"{__name__}:split_at_comma", failOnDecodeError=False)
+    assert [row["_corrupt"] for row in rows] == [b"1", None]
+
+
+# ------------------------------------------------------------------ what is refused before a job starts
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"decoder": "xml"}, "can't be imported"),
+        ({"decoder": "no.such:thing"}, "can't be imported"),
+        ({"decoder": f"{__name__}:PAYMENT"}, "is no function"),
+        ({"decoder": "avro"}, r"decoder\.schema"),
+        ({"decoder": "avro", "decoder__schema": "{"}, "does not read"),
+        ({"decoder": "avro", "decoder__schemafile": "/no/such/file"}, "does not read"),
+        ({"decoder": "protobuf"}, r"decoder\.message"),
+        ({"decoder": "protobuf", "decoder__message": "json:loads"}, "no Protocol Buffers message"),
+        ({"decoder": "protobuf", "decoder__message": "no.such:Message"}, "can't be imported"),
+    ],
+)
+def test_a_decoder_that_can_not_be_meant_is_refused(options: Any, said: str) -> None:
+    with pytest.raises(BadOption, match=said):
+        decoded([], **options)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "library"), [("msgpack", "msgpack"), ("avro", "fastavro"), ("protobuf", "google.protobuf")]
+)
+def test_a_decoder_whose_library_is_missing_names_the_extra(
+    decoder: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ExtraMissing, match=rf"needs {library}: pip install 'polonaise\[decoders\]'"):
+        decoded([], decoder=decoder)
+
+
+def test_a_decoder_of_no_columns_is_refused() -> None:
+    with pytest.raises(BadOption, match="decoderSchema"):
+        ddl_of(read_options(texts("embedded:x", {"decoder": "json"})))
+
+
+def test_a_decoded_column_may_not_have_the_name_of_one_of_the_logs() -> None:
+    schema = from_arrow_schema(pa.schema([("data", pa.binary()), ("Data", pa.string())]))
+    with pytest.raises(BadOption, match="Data"):
+        decoded([], schema)

@@ -1,0 +1,94 @@
+"""An option that can't be meant is refused by name, before anything runs."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from polonaise.errors import BadOption
+from polonaise.spark.options import EARLIEST, LATEST, MIB, ReadOptions, microseconds, read_options
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
+
+
+def said(**options: str) -> ReadOptions:
+    return read_options({"cluster": "embedded:/x", **options})
+
+
+def test_what_is_said_is_what_is_meant() -> None:
+    read = said(
+        fragments="s3://b/p", partitions="0-3", startingTransactions='{"0": 5, "1": -2}', endingOffsets='{"0": -1}',
+        headers="1, -2", kafkacolumns="TRUE", failondataloss="false", maxOffsetsPerTrigger="10", minPartitions="4",
+        maxBytesPerSplit="2m", timeout="1.5s",
+    )  # fmt: skip
+    assert (read.cluster, read.fragments, read.partitions) == ("embedded:/x", "s3://b/p", "0-3")
+    assert [read.starting.of(partition) for partition in range(3)] == [5, EARLIEST, EARLIEST]
+    assert [read.ending.of(partition) for partition in range(2)] == [LATEST, LATEST]
+    assert read.headers == {1, -2}
+    assert (read.kafka_columns, read.fail_on_data_loss) == (True, False)
+    assert (read.transactions_per_trigger_max, read.partitions_min) == (10, 4)
+    assert (read.split_bytes_max, read.timeout_s) == (2 * MIB, 1.5)
+
+
+def test_times_are_read_with_their_zone_or_as_milliseconds() -> None:
+    noon = microseconds(datetime(2026, 1, 31, 12, tzinfo=UTC))
+    assert said(startingTimestamp="2026-01-31T13:00:00+01:00").starting_time_us == noon
+    assert said(endingTimestamp=str(noon // 1000)).ending_time_us == noon
+
+
+def test_places_are_made_absolute_because_workers_run_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_options({"cluster": "embedded:log?partitions=2"}).cluster == f"embedded:{tmp_path}/log?partitions=2"
+    assert read_options({"cluster": "fragments:store"}).fragments == os.path.join(tmp_path, "store")
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"startingTransactins": "latest"}, "did you mean startingTransactions"),
+        ({"subscribe": "x"}, "there are cluster"),
+        ({"topic": "x"}, "no topics"),
+        ({"path": "/x"}, "name the log with"),
+        ({"startingTransactions": "first"}, "write earliest, latest, or"),
+        ({"startingTransactions": "{}"}, "write earliest"),
+        ({"startingTransactions": '{"0": 1.5}'}, "1.5 is no transaction"),
+        ({"startingTransactions": '{"0": -3}'}, "-3 is no transaction"),
+        ({"startingTransactions": '{"a": 1}'}, "'a' is no partition"),
+        ({"startingTransactions": '{"0": true}'}, "True is no transaction"),
+        ({"startingTransactions": "latest", "startingOffsets": "latest"}, "said twice"),
+        ({"startingTransactions": "latest", "startingTimestamp": "5"}, "say one of them"),
+        ({"endingTransactions": "latest", "endingTimestamp": "5"}, "say one of them"),
+        ({"startingTimestamp": "yesterday"}, "write a time as"),
+        ({"startingTimestamp": "2026-01-31T12:00:00"}, "without its zone"),
+        ({"headers": "red"}, "32 bits"),
+        ({"headers": "99999999999"}, "32 bits"),
+        ({"kafkaColumns": "yes"}, "write true or false"),
+        ({"failOnDataLoss": ""}, "is empty"),
+        ({"maxTransactionsPerTrigger": "0"}, "above 0"),
+        ({"maxTransactionsPerTrigger": "many"}, "whole number"),
+        ({"minPartitions": "-1"}, "whole number"),
+        ({"maxBytesPerSplit": "lots"}, "whole number"),
+        ({"timeout": "0"}, "seconds above 0"),
+        ({"timeout": "nan"}, "seconds above 0"),
+        ({"timeout": "soon"}, "timeout='soon'"),
+        ({"decoderSchema": "id long"}, "without a decoder"),
+        ({"cluster": "bank"}, "write embedded:PATH"),
+        ({"cluster": "kafka:bank"}, "write embedded:PATH"),
+        ({"cluster": "embedded:"}, "write embedded:PATH"),
+        ({"cluster": "fragments:/x", "fragments": "/y"}, "said twice"),
+    ],
+)
+def test_an_option_that_can_not_be_meant_is_refused_with_what_to_write(options: dict[str, str], hint: str) -> None:
+    with pytest.raises(BadOption) as refused:
+        said(**options)
+    assert hint in str(refused.value)
+
+
+def test_a_query_of_no_log_asks_for_one() -> None:
+    with pytest.raises(BadOption, match="which log"):
+        read_options({})

@@ -1,0 +1,319 @@
+"""Publishing to a real log, embedded: kills, other splits, two committers, zombies, lost rows, full registers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stepping import APP, Rows, piece, staged_by
+
+import polonaise
+from polonaise.client.log import Log
+from polonaise.client.protocol.draft import Change, Limits
+from polonaise.client.protocol.group import Group
+from polonaise.errors import (
+    AppendFailed,
+    AppendUnknown,
+    BatchUnfinished,
+    Closed,
+    CoordinatorUnavailable,
+    DeadlineExceeded,
+    PolonaiseError,
+    RegistersFull,
+    SinkStateDamaged,
+    StagingLost,
+)
+from polonaise.fragments.store import ObstoreStore, open_store
+from polonaise.spark import publishing
+from polonaise.spark.protocol.plans import Plan, Staged, plans_of
+from polonaise.spark.protocol.progress import Progress, register_key
+from polonaise.spark.publishing import Publication, RealDoor, collect_leftovers, publish, publish_unnamed
+from polonaise.spark.staging import Stage, store_plan
+
+PATIENCE_S = 20.0
+SMALL = Limits(group_count_max=2)
+BODIES = [b"%d" % n for n in range(7)]
+ONE_SPLIT: Sequence[Rows] = [{0: BODIES[:3]}, {0: BODIES[3:], 1: [b"x"]}]
+ANOTHER_SPLIT: Sequence[Rows] = [{0: BODIES[::2], 1: [b"x"]}, {0: BODIES[1::2]}]
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[Log]:
+    async with polonaise.connect(f"embedded:{tmp_path / 'log'}?partitions=2") as log:
+        yield log
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObstoreStore:
+    return open_store(str(tmp_path / "staging"))
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "Limits", lambda: SMALL)
+
+
+async def staged(store: ObstoreStore, tasks: Sequence[Rows]) -> list[Staged]:
+    objects: dict[str, bytes] = {}
+    found = staged_by(tasks, objects)
+    for name, data in objects.items():
+        await store.put_if_absent(name, data)
+    return found
+
+
+async def write(log: Log, store: ObstoreStore, batch: int, tasks: Sequence[Rows], app: str | None = APP) -> None:
+    await publish(log, store, app, batch, await staged(store, tasks), PATIENCE_S)
+
+
+async def bodies(log: Log, partition: int) -> list[bytes]:
+    return [tx.data async for tx in log.read(partition)]
+
+
+async def progress(log: Log, partition: int = 0) -> Progress:
+    held = await log.register(register_key(APP), partition)
+    assert held is not None
+    return Progress.parse(held)
+
+
+async def names(store: ObstoreStore) -> list[str]:
+    return [each.path for each in await store.list()]
+
+
+def dies_after(monkeypatch: pytest.MonkeyPatch, groups: int) -> None:
+    """The driver's process, when so many groups are in partition 0."""
+    append, done = RealDoor.append, []
+
+    async def mortal(self: RealDoor, partition: int, *rest: Any) -> None:
+        if partition == 0 and len(done) == groups:
+            raise Closed("killed")
+        await append(self, partition, *rest)
+        done.append(partition) if partition == 0 else None
+
+    monkeypatch.setattr(RealDoor, "append", mortal)
+
+
+# ------------------------------------------------------------------ exactly once
+
+
+async def test_a_batch_is_published_once_in_the_order_of_its_tasks(log: Log, store: ObstoreStore) -> None:
+    await write(log, store, 0, ONE_SPLIT)
+    await write(log, store, 0, ANOTHER_SPLIT)
+    assert await bodies(log, 0) == BODIES
+    assert await bodies(log, 1) == [b"x"]
+    assert (await progress(log)).finished
+    assert await progress(log, 1) == Progress(0, 1, 1)
+    assert await names(store) == []
+
+
+async def test_batches_follow_one_another_and_a_zombies_batch_is_over(log: Log, store: ObstoreStore) -> None:
+    await write(log, store, 3, [{0: [b"a"]}])
+    await write(log, store, 5, [{0: [b"b"]}])
+    await write(log, store, 4, [{0: [b"zombie"]}])
+    assert await bodies(log, 0) == [b"a", b"b"]
+
+
+async def test_a_batch_without_rows_for_a_partition_leaves_it_alone(log: Log, store: ObstoreStore) -> None:
+    await write(log, store, 0, [{1: [b"a"]}])
+    assert await log.register(register_key(APP), 0) is None
+    await write(log, store, 1, [{}])
+    assert (await progress(log, 1)).batch == 0
+
+
+@pytest.mark.parametrize(("groups", "rows"), [(0, 0), (1, 2), (2, 3), (3, 5)])
+async def test_killed_between_two_groups_and_written_again_in_another_split(
+    log: Log, store: ObstoreStore, groups: int, rows: int
+) -> None:
+    with pytest.MonkeyPatch.context() as life:
+        dies_after(life, groups)
+        with pytest.raises(Closed):
+            await write(log, store, 0, ONE_SPLIT)
+    assert await bodies(log, 0) == BODIES[:rows]
+    await write(log, store, 0, ANOTHER_SPLIT)
+    assert await bodies(log, 0) == (BODIES if groups else BODIES[::2] + BODIES[1::2])
+    assert await bodies(log, 1) == [b"x"]
+
+
+async def test_two_committers_at_once_publish_one_of_their_batches(log: Log, store: ObstoreStore) -> None:
+    await asyncio.gather(*(write(log, store, 0, split) for split in (ONE_SPLIT, ANOTHER_SPLIT) * 2))
+    assert await bodies(log, 0) in (BODIES, BODIES[::2] + BODIES[1::2])
+    assert await bodies(log, 1) == [b"x"]
+    assert await names(store) == []
+
+
+async def test_an_answer_that_is_lost_is_looked_up(
+    log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = RealDoor.append
+
+    async def forgetful(self: RealDoor, *given: Any) -> None:
+        await append(self, *given)
+        raise AppendUnknown("lost")
+
+    monkeypatch.setattr(RealDoor, "append", forgetful)
+    await write(log, store, 0, ONE_SPLIT)
+    assert await bodies(log, 0) == BODIES
+
+
+async def test_groups_are_as_large_as_the_log_takes_them(
+    log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "Limits", Limits)
+    rows = [b"%d" % n for n in range(10_000)]
+    stage = Stage(0, lambda *_: None, 10_000_000)
+    stage.add(0, piece(rows))
+    await publish(log, store, APP, 0, [stage.finish()], PATIENCE_S)
+    assert await bodies(log, 0) == rows
+    assert (await progress(log)).total == 3
+
+
+# ------------------------------------------------------------------ what stops it
+
+
+async def test_a_batch_after_one_that_is_there_in_part_is_refused(log: Log, store: ObstoreStore) -> None:
+    with pytest.MonkeyPatch.context() as life:
+        dies_after(life, 1)
+        with pytest.raises(Closed):
+            await write(log, store, 0, ONE_SPLIT)
+    with pytest.raises(BatchUnfinished, match=r"1 of its 4 groups"):
+        await write(log, store, 1, [{0: [b"later"]}])
+    await write(log, store, 0, ONE_SPLIT)
+    await write(log, store, 1, [{0: [b"later"]}])
+    assert await bodies(log, 0) == [*BODIES, b"later"]
+
+
+async def test_a_plan_whose_rows_are_gone_is_said_by_name(log: Log, store: ObstoreStore) -> None:
+    with pytest.MonkeyPatch.context() as life:
+        dies_after(life, 1)
+        with pytest.raises(Closed):
+            await write(log, store, 0, ONE_SPLIT)
+    for name in await names(store):
+        await store.delete(name)
+    with pytest.raises(StagingLost, match="partition 0"):
+        await write(log, store, 0, ANOTHER_SPLIT)
+    assert await bodies(log, 0) == BODIES[:2], "and nothing else is put in their place"
+
+
+async def test_own_rows_that_are_gone_are_said_by_name(log: Log, store: ObstoreStore) -> None:
+    mine = await staged(store, [{0: [b"a"]}])
+    await store.delete(mine[0].objects[0])
+    with pytest.raises(StagingLost):
+        await publish(log, store, APP, 0, mine, PATIENCE_S)
+
+
+async def test_a_register_of_somebody_else_is_refused(log: Log, store: ObstoreStore) -> None:
+    await log.append(b"", 0, changes=[Change.set(register_key(APP), b"mine")])
+    with pytest.raises(SinkStateDamaged, match="another txnAppId"):
+        await write(log, store, 0, [{0: [b"a"]}])
+
+
+async def test_full_registers_say_what_to_delete(log: Log, store: ObstoreStore) -> None:
+    for number in range(16):
+        change = Change.set(b"%d" % number, bytes(65_500))
+        await log.append(b"", 0, changes=[change])
+    with pytest.raises(RegistersFull, match="txnAppId"):
+        await write(log, store, 0, [{0: [b"a"]}], app="a" * 600)
+
+
+class Unreachable(RealDoor):
+    """A log that nobody can reach; each try takes a second."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, 0.0)  # type: ignore[arg-type]
+        self.now = 0.0
+
+    async def register(self, key: bytes, partition: int) -> bytes | None:
+        raise CoordinatorUnavailable("away")
+
+    async def append(self, *_: Any) -> None:
+        raise AppendFailed("away")
+
+    async def pause(self) -> None:
+        self.now += 1.0
+
+    def now_s(self) -> float:
+        return self.now
+
+
+def inline_plan() -> Plan:
+    return plans_of(APP, 1, staged_by([{0: [b"a", b"b", b"c"]}], {}, inline=True), SMALL)[0]
+
+
+async def test_a_batch_that_gets_no_further_fails_in_time_and_says_how_to_go_on() -> None:
+    door = Unreachable()
+    with pytest.raises(DeadlineExceeded, match=r"run again"):
+        await Publication(door, inline_plan(), 5.0).run()
+    assert door.now == 5.0
+    with pytest.raises(DeadlineExceeded, match="txnAppId"):
+        await publish_unnamed(door, inline_plan(), 5.0)
+
+
+async def test_nothing_is_left_in_the_staging_store_but_the_folders_themselves(
+    log: Log, store: ObstoreStore, tmp_path: Path
+) -> None:
+    for batch in range(3):
+        await write(log, store, batch, ONE_SPLIT)
+    left = sorted(str(path.relative_to(tmp_path / "staging")) for path in (tmp_path / "staging").rglob("*"))
+    assert [name.rpartition("/")[0] for name in left] == ["", "plans", ""]
+
+
+# ------------------------------------------------------------------ without a name
+
+
+async def test_without_a_name_rows_are_there_each_time_they_are_written(log: Log, store: ObstoreStore) -> None:
+    for _ in range(2):
+        await write(log, store, 0, ONE_SPLIT, app=None)
+    assert await bodies(log, 0) == BODIES * 2
+    assert await names(store) == []
+
+
+async def test_without_a_name_a_group_that_certainly_failed_is_appended_again(
+    log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, failing = RealDoor.append, [True, False] * 10
+
+    async def moody(self: RealDoor, *given: Any) -> None:
+        if failing.pop():
+            raise AppendFailed("passed over")
+        await append(self, *given)
+
+    monkeypatch.setattr(RealDoor, "append", moody)
+    await write(log, store, 0, [{0: BODIES}], app=None)
+    assert await bodies(log, 0) == BODIES
+
+
+async def test_without_a_name_a_group_that_may_be_there_is_not_appended_again(
+    log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(self: RealDoor, partition: int, group: Group, *_: Any) -> None:
+        raise AppendUnknown("lost")
+
+    monkeypatch.setattr(RealDoor, "append", lost)
+    with pytest.raises(AppendUnknown):
+        await write(log, store, 0, [{0: BODIES}], app=None)
+
+
+# ------------------------------------------------------------------ leftovers
+
+
+async def test_leftovers_are_collected_but_what_the_register_goes_by_and_what_is_of_other_logs_stays(
+    log: Log, store: ObstoreStore
+) -> None:
+    with pytest.MonkeyPatch.context() as life:
+        dies_after(life, 1)
+        with pytest.raises(PolonaiseError):
+            await write(log, store, 0, ONE_SPLIT)
+    with pytest.MonkeyPatch.context() as life:
+        dies_after(life, 0)
+        with pytest.raises(PolonaiseError):
+            await write(log, store, 0, ANOTHER_SPLIT)
+    (foreign,) = plans_of(APP, 0, await staged(store, [{0: [b"another log's"]}]), SMALL, "of another log")
+    kept = {await store_plan(store, foreign), *foreign.objects}
+    await collect_leftovers(log, store, -10.0)
+    assert {(await progress(log)).plan, *kept} < set(await names(store))
+    await write(log, store, 0, ANOTHER_SPLIT)
+    assert await bodies(log, 0) == BODIES
+    await collect_leftovers(log, store, -10.0)
+    assert set(await names(store)) == kept

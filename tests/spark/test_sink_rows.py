@@ -1,0 +1,184 @@
+"""Rows of a DataFrame: what the sink takes, in which partition it puts it, and what it refuses by name."""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from polonaise.client.protocol.draft import Limits
+from polonaise.client.protocol.locks import Lock
+from polonaise.errors import BadColumns, BadRow, BodyTooLarge, TooManyLocks, UnknownPartition
+from polonaise.spark.rows import Piece, SinkColumns, divided, sink_columns
+from polonaise.terms import LockMode
+
+LIMITS = Limits(body_bytes_max=8, locks_max=2)
+LOCKS = pa.list_(pa.struct([("name", pa.string()), ("id", pa.int64())]))
+
+
+def schema(ddl: str) -> StructType:
+    """Without a session, which `StructType.fromDDL` needs."""
+    kinds = {"locks": {"type": "array", "containsNull": True, "elementType": {"type": "struct", "fields": [
+        {"name": "name", "type": "string", "nullable": True, "metadata": {}},
+        {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+    ]}}}  # fmt: skip
+    fields = [each.split() for each in ddl.split(",")]
+    return StructType.fromJson(
+        {"fields": [{"name": n, "type": kinds.get(t, t), "nullable": True, "metadata": {}} for n, t in fields]}
+    )
+
+
+def columns(ddl: str, partition_by: str | None = None) -> SinkColumns:
+    return sink_columns(schema(ddl), partition_by)
+
+
+def divide(columns: SinkColumns, partitions: int = 4, **values: Any) -> dict[int, Piece]:
+    return dict(divided(pa.RecordBatch.from_pydict(values), columns, partitions, LIMITS))
+
+
+def bodies(piece: Piece) -> list[bytes]:
+    ends = piece.lengths.cumsum().tolist()
+    return [bytes(piece.data[start:stop]) for start, stop in zip([0, *ends], ends, strict=False)]
+
+
+# ------------------------------------------------------------------ columns
+
+
+def test_the_columns_of_a_sink_are_data_and_at_will_header_partition_and_locks() -> None:
+    assert columns("data binary") == SinkColumns()
+    assert columns("locks locks,partition short,data string,header long") == SinkColumns(True, True, True)
+    assert columns("data binary,account string", "account") == SinkColumns(partition_by="account")
+    assert columns("data binary,header integer", "header") == SinkColumns(header=True, partition_by="header")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "partition_by", "words"),
+    [
+        ("header integer", None, "no column data"),
+        ("data integer", None, "data is int"),
+        ("data binary,header string", None, "header is string"),
+        ("data binary,header double", None, "header is double"),
+        ("data binary,partition string", None, "partition is string"),
+        ("data binary,locks string", None, "locks is string"),
+        ("data binary,Header integer", None, "did you mean header"),
+        ("data binary,account string", None, "no column 'account'"),
+        ("data binary,account double", "account", "account is double"),
+        ("data binary", "account", "no such column"),
+        ("data binary,partition integer,account string", "account", "say one of them"),
+        ("data binary,locks locks", "locks", "one value per row"),
+        ("data binary,data binary", None, "twice"),
+    ],
+)
+def test_other_columns_are_refused_by_name(ddl: str, partition_by: str | None, words: str) -> None:
+    with pytest.raises(BadColumns, match=words):
+        columns(ddl, partition_by)
+
+
+# ------------------------------------------------------------------ partitions
+
+
+def test_rows_go_to_the_partitions_that_they_name_in_their_order() -> None:
+    found = divide(
+        columns("data binary,header integer,partition integer"),
+        data=[b"a", b"bb", b"", b"d"],
+        header=[1, -2, 3, 4],
+        partition=[2, 0, 2, 0],
+    )
+    assert {partition: bodies(piece) for partition, piece in found.items()} == {0: [b"bb", b"d"], 2: [b"a", b""]}
+    assert found[0].headers.tolist() == [-2, 4]
+    assert found[2].crcs.tolist() == [crc32(b"a"), crc32(b"")]
+
+
+def test_without_a_partition_the_data_decides_whatever_is_around_it() -> None:
+    rows = [b"%d" % n for n in range(100)]
+    alone = {row: partition for row in rows for partition in divide(columns("data binary"), data=[row])}
+    together = divide(columns("data binary"), data=rows)
+    assert {row: partition for partition, piece in together.items() for row in bodies(piece)} == alone
+    assert set(alone.values()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [(pa.string(), ["x", None, "x", "y"]), (pa.binary(), [b"x", None, b"x", b"y"]), (pa.int32(), [7, None, 7, 8])],
+    ids=["string", "binary", "integer"],
+)
+def test_rows_of_one_key_go_to_one_partition(kind: pa.DataType, keys: list[Any]) -> None:
+    sink = SinkColumns(partition_by="key")
+    found = divide(sink, 1_000, data=[b"a", b"b", b"c", b"d"], key=pa.array(keys, kind))
+    where = {body: partition for partition, piece in found.items() for body in bodies(piece)}
+    assert where[b"a"] == where[b"c"] != where[b"d"]
+    assert where[b"b"] == 0, "all nulls are one key"
+
+
+def test_an_integer_key_counts_by_its_value_and_not_by_its_width() -> None:
+    sink = SinkColumns(partition_by="key")
+    wide, narrow = (divide(sink, 1_000, data=[b"a"], key=pa.array([7], kind)) for kind in (pa.int64(), pa.int8()))
+    assert wide.keys() == narrow.keys()
+
+
+def test_strings_are_their_utf_8_and_slices_of_batches_are_read_from_their_place() -> None:
+    batch = pa.RecordBatch.from_pydict({"data": ["left out", "ä", "b"]}).slice(1)
+    ((_, piece),) = divided(batch, SinkColumns(), 1, LIMITS)
+    assert bodies(piece) == ["ä".encode(), b"b"]
+
+
+# ------------------------------------------------------------------ locks
+
+
+def test_locks_are_for_appending() -> None:
+    ((_, piece),) = divide(
+        columns("data binary,locks locks"),
+        1,
+        data=[b"a", b"b", b"c"],
+        locks=pa.array([[{"name": "account", "id": 7}, {"name": "account", "id": 8}], None, []], LOCKS),
+    ).items()
+    locks = [Lock("account", number, LockMode.APPEND) for number in (7, 8)]
+    assert piece.locks == [b"".join(locks), b"", b""]
+
+
+# ------------------------------------------------------------------ rows that are refused
+
+
+def test_a_row_without_data_is_refused() -> None:
+    with pytest.raises(BadRow, match="no data"):
+        divide(SinkColumns(), data=pa.array([b"a", None], pa.binary()))
+
+
+def test_a_row_without_a_header_is_refused() -> None:
+    with pytest.raises(BadRow, match="no header"):
+        divide(SinkColumns(header=True), data=[b"a"], header=pa.array([None], pa.int32()))
+
+
+def test_a_header_of_more_than_32_bits_is_refused() -> None:
+    with pytest.raises(BadRow, match="2147483648"):
+        divide(SinkColumns(header=True), data=[b"a"], header=[2**31])
+
+
+def test_a_row_without_a_partition_is_refused() -> None:
+    with pytest.raises(BadRow, match="no partition"):
+        divide(SinkColumns(partition=True), data=[b"a"], partition=pa.array([None], pa.int32()))
+
+
+@pytest.mark.parametrize("partition", [-1, 4])
+def test_a_partition_that_the_log_does_not_have_is_refused(partition: int) -> None:
+    with pytest.raises(UnknownPartition, match="0 to 3"):
+        divide(SinkColumns(partition=True), data=[b"a"], partition=[partition])
+
+
+def test_a_body_past_the_limit_is_refused() -> None:
+    with pytest.raises(BodyTooLarge, match="9 bytes"):
+        divide(SinkColumns(), data=[b"123456789"])
+
+
+def test_too_many_locks_of_a_row_are_refused() -> None:
+    with pytest.raises(TooManyLocks, match="3 locks"):
+        divide(SinkColumns(locks=True), data=[b"a"], locks=pa.array([[{"name": "a", "id": 1}] * 3], LOCKS))
+
+
+@pytest.mark.parametrize("lock", [None, {"name": None, "id": 1}, {"name": "a", "id": None}])
+def test_a_lock_that_is_null_is_refused(lock: Any) -> None:
+    with pytest.raises(BadRow, match="lock"):
+        divide(SinkColumns(locks=True), data=[b"a"], locks=pa.array([[lock]], LOCKS))
