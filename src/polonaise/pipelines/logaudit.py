@@ -241,6 +241,8 @@ def _judged(
         else:
             troubles += filter(None, [_fork(copies[0], walks[0], copy, found)])
         last = _last(found)
+        if isinstance(copy, Stored) and not found.trouble and last < (synced := min(copy.synced(), committed)):
+            troubles.append(f"it ends with {last}, and {synced} had been synced")
         reports.append(
             CopyReport(copy.where, found.transactions, last, committed - last, found.digest, tuple(troubles))
         )
