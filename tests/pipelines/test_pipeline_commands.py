@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -105,6 +106,22 @@ def test_the_tellers_database_is_audited_and_one_cent_is_found(directory: Path, 
     assert "NOT WELL: 1 keys differ: 1 different" in output
     found = json.loads(report.read_text())
     assert (found["outcome"], found["report"]["differences"]) == ("not well", {"total": 1, "different": 1})
+
+
+def test_the_audit_of_a_log_is_told_copy_by_copy(directory: Path, book: Book, pipeline: Run, tmp_path: Path) -> None:
+    storage = directory / "log" / "storage-0"
+    status, output, errors = pipeline("audit", f"embedded:{directory / 'log'}", "--storage", str(storage))
+    assert status == 0, output + errors
+    assert "well: every copy is whole, and they are the same" in output
+    copied = shutil.copytree(storage, tmp_path / "copied")
+    (segment,) = (copied / "0").glob("*.seq")
+    raw = bytearray(segment.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    segment.write_bytes(bytes(raw))
+    status, output, _ = pipeline("audit", f"embedded:{directory / 'log'}", "--storage", str(copied))
+    assert status == 1
+    assert "NOT WELL: 1 troubles" in output
+    assert "storage node" in output
 
 
 def test_the_banks_log_is_whole_as_a_program_of_its_own_says(directory: Path, book: Book) -> None:
