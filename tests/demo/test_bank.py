@@ -16,9 +16,8 @@ from rich.console import Console
 
 from polonaise.demo import run as demo
 from polonaise.demo.bank import Accounts
-from polonaise.demo.checks import Folded, Held, Seen, Verdict, verdicts
+from polonaise.demo.checks import Folded, Held, Seen, Told, Verdict, verdicts
 from polonaise.demo.payments import Book, Payment, make_payments
-from polonaise.errors import JavaMissing, PolonaiseError
 
 CHECKS = 10
 """Of made-up payments; a bank's own have one more, and overdrafts."""
@@ -234,8 +233,8 @@ def test_a_balance_that_is_not_the_banks_is_found() -> None:
 # ---------------------------------------------------------------------- the whole of it
 
 
-async def without_spark(*_: object) -> PolonaiseError:
-    return JavaMissing("no Java here")
+async def without_spark(*_: object) -> Told:
+    return Told(lacking="no Java here")
 
 
 @pytest.mark.slow
@@ -311,9 +310,10 @@ def test_bad_rows_are_named_by_the_demo(tmp_path: Path) -> None:
         "2,7,1993-01-06,debit,cash,150,-50,",
     ]
     path.write_text("trans_id,account_id,date,direction,operation,amount,balance,purpose\n" + "\n".join(rows) + "\n")
+    where = ["--payments", str(path), "--output", str(tmp_path / "day")]
     ended = subprocess.run(
-        [sys.executable, "-m", "polonaise.cli", "demo", "bank", "--payments", str(path)],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "COLUMNS": "160"},
+        [sys.executable, "-m", "polonaise.cli", "demo", "bank", *where],
+        capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "COLUMNS": "160"},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "not used: line 3: direction 'cre[/foo]dit' is neither" in ended.stdout, "what a file says is no markup"

@@ -19,6 +19,9 @@ WITHIN_S = 30.0
 INTERRUPTED = 130
 
 
+OUTPUT = "bank-demo"
+
+
 def session_of(process: subprocess.Popen[str]) -> list[str]:
     """The command lines of the living processes that this one and its children are."""
     found = []
@@ -43,15 +46,16 @@ def until(holds: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def demo_until(when: str, directory: Path, *before: str) -> Iterator[subprocess.Popen[str]]:
+def demo_until(when: str, directory: Path, *before: str, payments: int = 100_000) -> Iterator[subprocess.Popen[str]]:
     """A demo in which a process with this in its command line has begun; killed at the end if it is still there."""
     with subprocess.Popen(
-        [*before, sys.executable, "-m", "polonaise.cli", "demo", "bank", "--generate", "100000"],
+        [*before, sys.executable, "-m", "polonaise.cli", "demo", "bank", "--generate", str(payments)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        cwd=directory,
         env={**os.environ, "TMPDIR": str(directory)},
     ) as process:
         try:
@@ -78,7 +82,15 @@ def test_a_demo_that_is_told_to_stop_takes_all_of_it_along(number: signal.Signal
     assert "Unknown child" not in output
     assert session_of(process) == []
     assert process.returncode == INTERRUPTED
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [OUTPUT]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_demo_that_is_stopped_while_spark_works_takes_spark_along(number: signal.Signals, tmp_path: Path) -> None:
+    with demo_until("org.apache.spark", tmp_path, payments=50) as process:
+        process.send_signal(number)
+        process.communicate(timeout=WITHIN_S)
+        until(lambda: session_of(process) == [])
 
 
 def test_a_second_hangup_does_not_break_the_end_off(tmp_path: Path) -> None:
@@ -90,7 +102,7 @@ def test_a_second_hangup_does_not_break_the_end_off(tmp_path: Path) -> None:
         output, _ = process.communicate(timeout=WITHIN_S)
     assert "Traceback" not in output
     assert process.returncode == INTERRUPTED
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [OUTPUT]
 
 
 def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:

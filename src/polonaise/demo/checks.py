@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -80,6 +81,25 @@ class Verdict:
     what: str
     holds: bool
     detail: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """What Spark has told of the log after the day."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    page: str = ""
+    """Where the report is."""
+    lacking: str = ""
+    """Why there is nothing: no Spark, or no Java, on this machine."""
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Told:
+        fields = json.loads(text)
+        return cls(**{**fields, "verdicts": [Verdict(**each) for each in fields["verdicts"]]})
 
 
 async def fold(log: Log) -> Folded:

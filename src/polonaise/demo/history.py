@@ -1,18 +1,28 @@
-"""After the day: the log becomes an archive, tables and a report on Spark, and the tellers' view is audited by it."""
+"""After the day: the log becomes an archive, tables and a report on Spark, and the tellers' view is audited by it.
+
+    python -m polonaise.demo.history LOG DATABASE DIRECTORY
+
+is told the fold of the log in a line of standard input, and says what it found on standard output: both are JSON. It
+ends when its input does.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
 from polonaise.demo.bank import PARTITION
-from polonaise.demo.checks import Seen, Verdict
+from polonaise.demo.checks import Told, Verdict
 from polonaise.demo.report import bank
 from polonaise.demo.views import accounts, balances, by_kind
+from polonaise.errors import JavaMissing
 from polonaise.pipelines.archive import HowToArchive, archive
 from polonaise.pipelines.audit import AuditReport, audit_table
 from polonaise.pipelines.page import Page
@@ -29,19 +39,11 @@ if TYPE_CHECKING:
     from polonaise.pipelines.snapshots import Snapshot
 
 
-@dataclass(frozen=True)
-class History:
-    """What Spark has made of the log, and where it is."""
-
-    directory: Path
-    page: Path
-    verdicts: list[Verdict]
-
-
-def tell_history(log: str, database: str, seen: Seen, directory: Path) -> History:
+def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], directory: Path) -> Told:
     """Archive the log, make the bank's tables of the archive, audit the tellers' database, and write the report.
 
-    All of it lies in `directory` afterwards. Raises what the jobs raise; `JavaMissing` before anything is done.
+    All of it lies in `directory` afterwards. `last` and `folded` are the log's last id and the balances that it folds
+    to, from somebody who used no Spark. Raises what the jobs raise; `JavaMissing` before anything is done.
     """
     store = str(directory / "fragments")
     with job_session(None, "bank", {}) as spark:
@@ -53,14 +55,14 @@ def tell_history(log: str, database: str, seen: Seen, directory: Path) -> Histor
         verdicts = [
             Verdict(
                 "the archive holds the whole log",
-                held.last == seen.folded.last,
-                f"up to {held.last:,} of {seen.folded.last:,} in {len(archived.fragments)} fragments",
+                held.last == last,
+                f"up to {held.last:,} of {last:,} in {len(archived.fragments)} fragments",
             ),
-            _same_balances(directory, seen.folded.balances),
+            _same_balances(directory, folded),
             _audited(audit),
         ]
         page = _report(spark, FRAGMENTS + store, directory, verdicts)
-    return History(directory, page, verdicts)
+    return Told(verdicts, str(page.absolute()))
 
 
 def _same_balances(directory: Path, folded: Mapping[int, int]) -> Verdict:
@@ -93,3 +95,25 @@ def _report(spark: SparkSession, cluster: str, directory: Path, verdicts: list[V
 
     how = HowToReport(title="The bank on the log", sections=sections)
     return report(spark, cluster, str(directory), how).page
+
+
+def _end_with_input() -> None:
+    """Whoever started this process has gone: nobody wants to know any more."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+def main() -> None:
+    log, database, directory = sys.argv[1:]
+    told = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    balances = {int(account): balance for account, balance in told["balances"].items()}
+    try:
+        found = tell_history(log, database, told["last"], balances, Path(directory))
+    except JavaMissing as error:
+        found = Told(lacking=str(error))
+    print(found.encode())  # noqa: T201 - to the process that has started this one
+
+
+if __name__ == "__main__":
+    main()

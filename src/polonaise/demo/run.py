@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -21,15 +26,12 @@ from rich.text import Text
 
 import polonaise
 from polonaise.demo.bank import OPENING, PARTITION, Accounts, encode_opening
-from polonaise.demo.checks import Seen, Verdict, fold, held, verdicts
+from polonaise.demo.checks import Seen, Told, Verdict, fold, held, verdicts
 from polonaise.demo.payments import Book
 from polonaise.demo.teller import Job, Progress
 from polonaise.demo.tellers import TellerProcess, shares
-from polonaise.errors import BadOption, ExtraMissing, JavaMissing, PolonaiseError
-from polonaise.node.local import ChildNode, LocalCluster
-
-if TYPE_CHECKING:
-    from polonaise.demo.history import History
+from polonaise.errors import BadOption
+from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 
 T = TypeVar("T")
 
@@ -231,13 +233,12 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
             results = verdicts(book, seen)
             console.print("archiving the log, building tables and a report on Spark, auditing the tellers' database")
             history = await _told(cluster.coordinator, bank.database, seen, output)
-    if isinstance(history, PolonaiseError):
-        console.print(Text(f"no pipeline: {history}", style="yellow"))
-    else:
-        results += history.verdicts
-    _print(console, book, bank.day, seen, results)
-    if not isinstance(history, PolonaiseError):
-        console.print(Text(f"the report: {history.page.absolute()}"))
+    if history.lacking:
+        console.print(Text(f"no pipeline: {history.lacking}", style="yellow"))
+    _print(console, book, bank.day, seen, results + history.verdicts)
+    if history.page:
+        console.print(Text(f"the report: {history.page}"), soft_wrap=True)
+    results += history.verdicts
     return all(result.holds for result in results)
 
 
@@ -253,14 +254,30 @@ def _make_room(output: Path) -> None:
         raise BadOption(f"{output} can't be written to: {error.strerror or error}: choose another --output") from error
 
 
-async def _told(log: str, database: str, seen: Seen, output: Path) -> History | PolonaiseError:
-    """What Spark makes of the day; or that there is no Spark, or no Java, on this machine."""
-    try:
-        from polonaise.demo.history import tell_history
-
-        return await _to_its_end(lambda: tell_history(log, database, seen, output))
-    except (ExtraMissing, JavaMissing) as error:
-        return error
+async def _told(log: str, database: str, seen: Seen, output: Path) -> Told:
+    """What Spark makes of the day, in a process of its own: it ends with all that Spark has started."""
+    if find_spec("pyspark") is None:
+        return Told(lacking="PySpark is not installed: pip install 'polonaise[spark]'")
+    request = json.dumps({"last": seen.folded.last, "balances": seen.folded.balances})
+    with (output / "spark.log").open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "polonaise.demo.history", log, database, str(output),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, process_group=0,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(request.encode() + b"\n")  # and left open: it ends when we do
+            said = await process.stdout.read()
+            await process.wait()
+        except asyncio.CancelledError:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise
+    if process.returncode:
+        raise StartFailed(f"Spark failed on the bank's log: {output / 'spark.log'} says why")
+    *_, last = said.decode().splitlines()
+    return Told.decode(last)
 
 
 def _print(console: Console, book: Book, day: Day, seen: Seen, results: Sequence[Verdict]) -> None:
