@@ -16,7 +16,7 @@ from typing import Any
 from .copies import BY_BYTES, FINER, SPLIT, Copy
 from .faults import Fault, session_of
 from .ground import FEW, MANY, Ground
-from .processes import Driver, DriverDied, Drivers, Hangs
+from .processes import Driver, DriverDied, Drivers, Hangs, wait_for
 from .scenarios import Rig, three
 
 SPLITS = (SPLIT, FINER, BY_BYTES, {"minPartitions": "3"})
@@ -24,7 +24,7 @@ DOOR_STEPS = 12
 """About as many as a commit of several groups has."""
 FAULTS_MAX = 3
 LATEST_S = 4.0
-"""When faults of a round come at the latest, from its beginning."""
+"""When faults of a round come at the latest, from its first micro-batch."""
 
 
 @dataclass
@@ -82,6 +82,7 @@ class Campaign:
     def _played(self, copies: list[Copy]) -> list[str]:
         step = self._step(copies[0]) if self._chance.random() < 0.6 else None
         driver = self._rig.begin({each: step if each is copies[0] else None for each in copies}, self._split())
+        wait_for(lambda: any(copy.begun for copy in copies), "a first micro-batch")
         for _ in range(self._chance.randint(1, FAULTS_MAX)):
             time.sleep(self._chance.uniform(0.2, LATEST_S / FAULTS_MAX))
             self._one_fault(driver)
@@ -91,7 +92,8 @@ class Campaign:
             self._chance.choice([self._kill_driver, self._stop_driver])(driver)
         if step is not None:
             step.open_gate()
-            self._report.hit[f"{step.do} at {step.step}"] += step.hit
+            if step.hit:
+                self._report.hit[f"{step.do} at {step.step}"] += 1
         if driver.alive and driver not in self._zombies:
             driver.answer()
         shuffle = 3 if self._chance.random() < 0.2 else None

@@ -37,6 +37,11 @@ class Copy(ABC):
     def checkpoint(self) -> Path:
         return self.directory / "checkpoint"
 
+    @property
+    def begun(self) -> bool:
+        """Whether a first micro-batch is planned."""
+        return (self.checkpoint / "offsets" / "0").exists()
+
     def fault(self, step: str, do: str, **narrower: Any) -> Fault:
         """One that is done to this copy."""
         self._faults += 1
