@@ -34,7 +34,7 @@ test: check ## all that a newcomer should see pass: under 20 minutes on 2 cores
 	$(BIN)/python -m pytest -m slow
 
 demo: $(STAMP) ## a bank on the log; PAYMENTS=file for real payments
-	$(BIN)/polonaise demo bank $(if $(PAYMENTS),--payments '$(PAYMENTS)')
+	$(BIN)/polonaise demo bank --output build/demo $(if $(PAYMENTS),--payments '$(PAYMENTS)')
 
 simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first PLANT=a planted bug to find
 	$(BIN)/python -m polonaise.simulator --seeds $(SEEDS) --start $(START) $(if $(PLANT),--plant $(PLANT))

@@ -436,6 +436,27 @@ class HostFailed(PolonaiseError):
     code = "host_failed"
 
 
+class HistoryTrimmed(PolonaiseError):
+    """Ids that were dropped from storage nodes on an operator's word: they are in the fragments of the archive."""
+
+    code = "history_trimmed"
+
+
+class NotArchived(PolonaiseError):
+    """What was to be trimmed is not, or not provably, in the fragments that the server relies upon."""
+
+    code = "not_archived"
+
+
+class FragmentsAhead(PolonaiseError):
+    """The fragment store holds higher ids than the replicas: acknowledged transactions are gone from these.
+
+    Nothing is appended until an operator has decided which of the two is the log.
+    """
+
+    code = "fragments_ahead"
+
+
 class FragmentMissing(PolonaiseError):
     """No fragment in the store holds an id that is nowhere else."""
 

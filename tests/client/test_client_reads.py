@@ -287,3 +287,12 @@ async def test_a_closed_client_reads_nothing(world: World) -> None:
         client.read()
     with pytest.raises(Closed):
         await client.high_water_mark()
+
+
+async def test_marks_of_several_partitions_are_asked_for_at_the_same_time(world: World) -> None:
+    filled(world)
+    client = await world.client()
+    assert await client.high_water_marks([0]) == {0: 99}
+    assert await client.high_water_marks([]) == {}
+    with pytest.raises(UnknownPartition):
+        await client.high_water_marks([0, 99])

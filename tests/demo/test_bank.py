@@ -18,9 +18,11 @@ from polonaise.demo import run as demo
 from polonaise.demo.bank import Accounts
 from polonaise.demo.checks import Folded, Held, Seen, Verdict, verdicts
 from polonaise.demo.payments import Book, Payment, make_payments
+from polonaise.errors import JavaMissing, PolonaiseError
 
 CHECKS = 10
 """Of made-up payments; a bank's own have one more, and overdrafts."""
+CHECKS_ON_SPARK = 3
 
 
 class Kept:
@@ -232,15 +234,21 @@ def test_a_balance_that_is_not_the_banks_is_found() -> None:
 # ---------------------------------------------------------------------- the whole of it
 
 
+async def without_spark(*_: object) -> PolonaiseError:
+    return JavaMissing("no Java here")
+
+
 @pytest.mark.slow
-def test_the_demo_runs_kills_a_node_and_every_check_holds() -> None:
+def test_the_demo_runs_kills_a_node_and_every_check_holds(tmp_path: Path) -> None:
+    day = tmp_path / "day"
     ended = subprocess.run(
-        [sys.executable, "-m", "polonaise.cli", "demo", "bank", "--generate", "3000"],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "COLUMNS": "160"},
+        [sys.executable, "-m", "polonaise.cli", "demo", "bank", "--generate", "3000", "--output", str(day)],
+        capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "COLUMNS": "160"},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("holds") == CHECKS
+    assert ended.stdout.count("holds") == CHECKS + CHECKS_ON_SPARK
     assert "FAILS" not in ended.stdout
+    assert "The bank on the log" in (day / "report.html").read_text()
     assert "3,000 on " in ended.stdout
     assert "storage 0 (process" in ended.stdout
     assert ended.stdout.count("with -9 after") == 2, "a teller, and a storage node"
@@ -248,15 +256,19 @@ def test_the_demo_runs_kills_a_node_and_every_check_holds() -> None:
 
 
 @pytest.mark.slow
-def test_a_demo_that_is_done_at_once_says_that_no_teller_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demo_that_is_done_at_once_says_that_no_teller_was_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(demo, "DOWN_S", 0.0)
     said = StringIO()
-    assert asyncio.run(demo.run_bank(make_payments(1), 1, Console(file=said, width=160)))
+    monkeypatch.setattr(demo, "_told", without_spark)
+    console = Console(file=said, width=160)
+    assert asyncio.run(demo.run_bank(make_payments(1), 1, console, tmp_path / "day"))
     assert "no teller: all was done before" in said.getvalue()
 
 
 @pytest.mark.slow
-def test_a_planted_difference_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_difference_fails_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A view that forgets a hundredth of each account: the log is right, and the verdict is not."""
 
     class Forgetful(Accounts):
@@ -265,7 +277,9 @@ def test_a_planted_difference_fails_the_demo(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(demo, "Accounts", Forgetful)
     said = StringIO()
-    assert not asyncio.run(demo.run_bank(make_payments(300), 2, Console(file=said, width=160)))
+    monkeypatch.setattr(demo, "_told", without_spark)
+    console = Console(file=said, width=160)
+    assert not asyncio.run(demo.run_bank(make_payments(300), 2, console, tmp_path / "day"))
     failing = [line for line in said.getvalue().splitlines() if "FAILS" in line]
     assert [what for what in (FOLD, INPUT) if any(what in line for line in failing)] == [FOLD, INPUT]
     assert len(failing) == 2
@@ -277,7 +291,7 @@ def test_a_demo_whose_checks_fail_ends_with_another_status_than_0(
 ) -> None:
     from polonaise.cli import main
 
-    async def fails(book: Book, tellers: int, console: Console) -> bool:
+    async def fails(book: Book, tellers: int, console: Console, output: Path) -> bool:
         return False
 
     monkeypatch.setattr(demo, "run_bank", fails)

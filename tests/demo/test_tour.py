@@ -31,9 +31,9 @@ def steps(text: str) -> list[Step]:
     return found
 
 
-def run(commands: str, directory: Path) -> str:
+def run(commands: str, directory: Path, within_s: float = 120) -> str:
     ended = subprocess.run(
-        ["bash", "-e", "-c", commands], cwd=directory, capture_output=True, text=True, timeout=120, check=False,
+        ["bash", "-e", "-c", commands], cwd=directory, capture_output=True, text=True, timeout=within_s, check=False,
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
     )  # fmt: skip
     assert "Traceback" not in ended.stderr, ended.stderr

@@ -16,7 +16,7 @@ from polonaise.log.batch import Batch
 from polonaise.log.control import decode_header, encode_header
 from polonaise.log.index import Checkpoint, Index
 from polonaise.log.partition import LogSettings
-from polonaise.log.promises import SECTOR_BYTES, Copy, Evidence, Promises, Slot
+from polonaise.log.promises import SECTOR_BYTES, Copy, Evidence, Promises, Slot, Trimmed
 from polonaise.log.segment import SegmentHeader, frame_header, open_frame
 from polonaise.simulator.world import Machine
 
@@ -27,7 +27,8 @@ counts = st.integers(0, 2**63 - 1)
 keys = st.binary(min_size=16, max_size=16)
 evidences = st.builds(Evidence, int64, int64, int64)
 promises = st.builds(Promises, int64, int64, int64, int64, int64, st.booleans())
-copies = st.builds(Copy, st.just(PARTITION), uint64, uint64, promises, evidences)
+trims = st.builds(Trimmed, counts, uint32)
+copies = st.builds(Copy, st.just(PARTITION), uint64, uint64, promises, evidences, trims)
 slots = st.builds(Slot, st.just(PARTITION), uint64, uint64, evidences)
 headers = st.builds(
     SegmentHeader, int64, keys, uint32, uint32, counts, int64, uint64, uint64, st.integers(0, 16 * 1024 * 1024), uint32
@@ -190,7 +191,7 @@ def test_whatever_was_done_to_the_files_the_log_is_refused_or_true(done: list[tu
             opened = await Open.on(host)
             found = await contents(opened.log, 500)
             assert crcs(found) == crcs(made[: len(found)])
-            await opened.log.digest(opened.log.last)
+            await opened.log.digest(0, opened.log.last)
             if opened.log.last < 11:
                 assert opened.slot.promises.lost_above <= opened.log.last
                 await opened.log.cut(opened.log.last)

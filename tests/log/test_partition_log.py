@@ -225,17 +225,17 @@ def test_digests_are_equal_exactly_for_equal_logs() -> None:
             made = Maker().batches(20, count=2, size=50)
             for batch in made:
                 await opened.log.append([batch])
-            whole = await opened.log.digest(39)
-            before = await opened.log.digest(37)
+            whole = await opened.log.digest(0, 39)
+            before = await opened.log.digest(0, 37)
             assert whole[0] == made[-1].crc
             assert before != whole
             with pytest.raises(OutOfOrder):
-                await opened.log.digest(38)
+                await opened.log.digest(0, 38)
             with pytest.raises(OutOfOrder):
-                await opened.log.digest(41)
+                await opened.log.digest(0, 41)
             await opened.log.cut(37)
-            assert await opened.log.digest(37) == before
-            assert (await opened.log.digest(-1))[0] == 0
+            assert await opened.log.digest(0, 37) == before
+            assert (await opened.log.digest(0, -1))[0] == 0
 
         await life(machine, digest)
 

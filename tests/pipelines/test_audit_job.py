@@ -18,7 +18,7 @@ from viewsrig import COUNT, balances, bank_log, changes, expected_balances, more
 
 import polonaise
 from polonaise.admin import archive as archives
-from polonaise.errors import BadOption, ClientAhead, ViewUnfit
+from polonaise.errors import BadOption, ClientAhead, NotFound, ViewUnfit
 from polonaise.fragments.format import Writer
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import open_store
@@ -275,4 +275,8 @@ def test_a_damaged_replica_is_named(
     report = audit_log(spark, address, storage=[str(replica)])
     (trouble,) = report.troubles
     assert trouble.startswith(f"partition 1, storage node {replica}: {segment}:")
-    assert report.partitions[1].copies[1].last < COUNT - 1
+    copy = report.partitions[1].copies[1]
+    assert 0 < copy.last < COUNT - 1, "what is before the damage is well"
+    assert copy.behind == COUNT - 1 - copy.last
+    with pytest.raises(NotFound):
+        audit_log(spark, address, storage=[str(tmp_path / "nowhere")])

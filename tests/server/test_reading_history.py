@@ -13,6 +13,7 @@ from polonaise.errors import (
     BeyondLog,
     ConnectionLost,
     DataDamaged,
+    HistoryTrimmed,
     PartitionNotReady,
     PartitionUnavailable,
     PolonaiseError,
@@ -20,7 +21,7 @@ from polonaise.errors import (
     SegmentDamaged,
 )
 from polonaise.host import Host
-from polonaise.log.batch import Columns, seal
+from polonaise.log.batch import Batch, Columns, seal
 from polonaise.server.feeding import Feeding
 from polonaise.server.questions import fetch
 from polonaise.server.settings import ServerSettings
@@ -53,7 +54,8 @@ class Owner:
     committed = 10
     waits_for = "a quorum"
 
-    def __init__(self, answers: dict[str, Any] | None) -> None:
+    def __init__(self, answers: dict[str, Any] | None, history: Any = None) -> None:
+        self.history = history
         self.links = {name: Link(answer) for name, answer in (answers or {}).items()}
         self.writing = None if answers is None else Writing(self.links)
 
@@ -131,3 +133,58 @@ def test_a_batch_that_came_damaged_from_a_replica_is_asked_for_again() -> None:
     damaged[-3] ^= 1
     with pytest.raises(PartitionNotReady, match="damaged"):
         asyncio.run(fetch_from(bytes(damaged)))
+
+
+# ------------------------------------------------------------------ what was trimmed
+
+
+class Fragments:
+    """A history that tells what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, int]] = []
+
+    async def read(self, partition: int, first: int, last: int, bytes_max: int, after_time_us: int = 0) -> list[Batch]:
+        self.asked.append((first, last, after_time_us))
+        columns = Columns()
+        columns.add(7, 1, 0, 5, b"archived")
+        raw = seal(columns, partition=0, first=first, session=1, generation=1, commit_time_us=first, previous_crc=0)
+        return [] if after_time_us else [Batch.parse(raw)]
+
+    async def up_to(self, partition: int) -> int:
+        return 6
+
+
+def test_a_replica_that_has_trimmed_is_passed_over_for_one_that_has_not() -> None:
+    history = Fragments()
+    owner = Owner({"a": HistoryTrimmed("below 5"), "b": Batches(10, payload=[b"found"])}, history)
+    assert read(owner) == b"found"
+    assert history.asked == []
+    assert owner.writing is not None
+    assert owner.writing.ended == []
+
+
+def test_what_no_replica_holds_comes_from_the_fragments() -> None:
+    history = Fragments()
+    owner = Owner({"a": HistoryTrimmed("below 5"), "b": ConnectionLost("gone")}, history)
+    assert Batch.parse(read(owner, first=2)).body(2) == b"archived"
+    assert history.asked == [(2, 10, 0)]
+
+
+def test_without_fragments_it_is_said_what_to_do_and_never_that_it_passes() -> None:
+    with pytest.raises(HistoryTrimmed, match=r"below 5.*--fragments") as told:
+        read(Owner({"a": HistoryTrimmed("ids below 5 were trimmed here")}))
+    assert told.value.retry is Retry.NEVER
+
+
+def test_a_time_that_the_fragments_do_not_reach_is_sought_in_the_replicas_behind_them() -> None:
+    class Replica(Link):
+        async def ask_bulk(self, request: Any, partition: int) -> Any:
+            if request.first <= 4:
+                raise HistoryTrimmed("ids below 5 were trimmed here")
+            return Batches(10, payload=[b"from %d" % request.first])
+
+    owner = Owner({"a": None}, Fragments())
+    owner.links["a"] = Replica(None)
+    found = asyncio.run(feeding(owner).read(0, 10, 100, after_time_us=99))
+    assert bytes(found) == b"from 7"

@@ -33,6 +33,11 @@ FOUND_BY = {
     "settle-a-committed-append-as-failed": 1,
     "group-split-over-two-batches": 1,
     "register-change-lost-at-roll": 1,
+    "trim-without-looking-whether-it-is-archived": 25,
+    "trim-above-confirmed": 11,
+    "trim-before-it-is-noted": 11,
+    "fragments-ahead-not-checked": 11,
+    "wiped-replica-not-filled-from-fragments": 13,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 

@@ -193,12 +193,29 @@ def test_what_the_scenario_raises_comes_out() -> None:
         World(1).run(scenario())
 
 
-def test_threads_are_refused() -> None:
-    async def scenario() -> None:
-        await asyncio.to_thread(int)
+def test_computing_in_a_thread_is_done_in_the_schedule() -> None:
+    async def scenario() -> tuple[int, bool, type[BaseException] | None]:
+        began_s = asyncio.get_running_loop().time()
+        found = await asyncio.to_thread(int, "7")
+        took = asyncio.get_running_loop().time() > began_s
+        try:
+            await asyncio.to_thread(int, "seven")
+        except ValueError as error:
+            return found, took, type(error)
+        return found, took, None
 
-    with pytest.raises(RuntimeError, match="threads are not simulated"):
-        World(1).run(scenario())
+    assert World(1).run(scenario()) == (7, True, ValueError)
+
+
+def test_who_gives_up_on_a_thread_is_not_told_of_its_end() -> None:
+    async def scenario() -> None:
+        task = asyncio.get_running_loop().create_task(asyncio.to_thread(int, "7"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(1.0)
+        assert task.cancelled()
+
+    World(1).run(scenario())
 
 
 def test_an_abandoned_generator_ends_in_the_schedule() -> None:

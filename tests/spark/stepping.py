@@ -7,7 +7,7 @@ the old one still lives. `check_all` makes all of them with at most so many devi
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -166,9 +166,9 @@ async def attempt(world: World, door: SteppedDoor, batch: int, staged: Sequence[
             await publication.run()
             used += publication.used
     except PolonaiseError:
-        await discard(store, await unpublished(store, APP, batch, staged))
+        await discard(store, await unpublished(store, APP, batch, staged), 1_000.0)
         raise
-    await discard(store, used)
+    await discard(store, used, 1_000.0)
 
 
 @dataclass
@@ -229,7 +229,10 @@ class Scenario:
     def play(self, choose: Choose, door_of: DoorOf = SteppedDoor) -> World:
         """One schedule, to its end. Whatever has gone wrong, each batch is tried until an attempt succeeds."""
         names = count()
-        with patch.object(staging, "_new_name", lambda: f"20260101T000000Z-{next(names):04d}"):
+        with (
+            patch.object(staging, "_new_name", lambda: f"20260101T000000Z-{next(names):04d}"),
+            patch.object(staging, "within", _without_clock),
+        ):
             play = Play(self, choose, door_of)
             try:
                 for batch in range(len(self.batches)):
@@ -243,6 +246,10 @@ class Scenario:
         """Each row once, batch after batch."""
         for partition in {partition for splits in self.batches for rows in splits[0] for partition in rows}:
             assert world.rows.get(partition, []) in self.orders(partition), (partition, world.rows)
+
+
+async def _without_clock(_: float, asked: Awaitable[Any]) -> Any:
+    return await asked
 
 
 class Play:

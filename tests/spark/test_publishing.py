@@ -71,11 +71,9 @@ def test_each_row_is_there_once_whatever_goes_wrong(data: st.DataObject) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scenario", "deviations"), [(CHAINS, 2), (INLINE, 2), (SMALL, 3)], ids=["staged", "inline", "small"]
-)
-def test_each_row_is_there_once_in_every_schedule(scenario: Scenario, deviations: int) -> None:
-    assert check_all(scenario, deviations) > 1_000
+@pytest.mark.parametrize("scenario", [CHAINS, INLINE], ids=["staged", "inline"])
+def test_each_row_is_there_once_whatever_two_things_go_wrong(scenario: Scenario) -> None:
+    assert check_all(scenario, 2) > 1_000
 
 
 # ------------------------------------------------------------------ planted bugs

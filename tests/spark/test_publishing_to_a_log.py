@@ -250,6 +250,15 @@ async def test_a_batch_that_gets_no_further_fails_in_time_and_says_how_to_go_on(
         await publish_unnamed(door, inline_plan(), 5.0)
 
 
+async def test_nothing_is_left_in_the_staging_store_but_the_folders_themselves(
+    log: Log, store: ObstoreStore, tmp_path: Path
+) -> None:
+    for batch in range(3):
+        await write(log, store, batch, ONE_SPLIT)
+    left = sorted(str(path.relative_to(tmp_path / "staging")) for path in (tmp_path / "staging").rglob("*"))
+    assert [name.rpartition("/")[0] for name in left] == ["", "plans", ""]
+
+
 # ------------------------------------------------------------------ without a name
 
 

@@ -118,12 +118,17 @@ def test_a_condition_and_options_hold_both(spark: SparkSession, log: Filled) -> 
     )
 
 
-def test_sql_sees_the_log(spark: SparkSession, log: Filled) -> None:
-    spark.sql(f"create table entries using polonaise options (cluster '{log.address}')")
+def test_sql_sees_the_log_through_a_view(spark: SparkSession, log: Filled) -> None:
+    spark.sql(f"create temporary view entries using polonaise options (cluster '{log.address}')")
     try:
         assert spark.sql("select count(*), sum(header) from entries where partition = 1").first() == (60, 60)
     finally:
-        spark.sql("drop table entries")
+        spark.sql("drop view entries")
+
+
+def test_a_table_which_spark_would_read_without_its_options_is_refused(spark: SparkSession, log: Filled) -> None:
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"create table entries using polonaise options (cluster '{log.address}')")
 
 
 # ------------------------------------------------------------------ snapshots

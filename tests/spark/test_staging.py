@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zlib import crc32
@@ -14,7 +15,7 @@ from stepping import APP, LIMITS, piece, staged_by
 
 from polonaise.client.protocol.draft import Limits
 from polonaise.client.protocol.locks import Lock
-from polonaise.errors import BadOption, NotFound, SinkStateDamaged
+from polonaise.errors import BadOption, DeadlineExceeded, NotFound, SinkStateDamaged
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.spark import staging
 from polonaise.spark.protocol.blocks import Block, joined
@@ -214,10 +215,16 @@ async def test_old_leftovers_are_collected_but_not_what_an_unfinished_plan_refer
     assert not await names(store) & {over, *finished_objects, *objects}
 
 
+async def test_a_staging_store_that_does_not_answer_is_waited_for_in_bounds() -> None:
+    never: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    with pytest.raises(DeadlineExceeded, match="staging store did not answer"):
+        await staging.within(0.01, never)
+
+
 async def test_discarding_what_is_gone_is_no_error(store: ObstoreStore) -> None:
-    await discard(store, ["staged/nothing/00000"])
+    await discard(store, ["staged/nothing-00000"], 1.0)
     with pytest.raises(NotFound):
-        await store.get("staged/nothing/00000")
+        await store.get("staged/nothing-00000")
 
 
 def test_rows_are_staged_beside_the_log_without_an_option() -> None:

@@ -232,3 +232,7 @@ def test_admission_is_in_proportion_to_what_waits() -> None:
 
 def test_with_less_than_one_each_those_with_most_go_first() -> None:
     assert admitted({0: 0, 1: 0, 2: 0}, {0: 1, 1: 2, 2: 3}, 1) == {0: 0, 1: 0, 2: 1}
+
+
+def test_the_ends_of_all_partitions_come_with_one_call(log: Filled) -> None:
+    assert log.log.high_water_marks([1, 0], timeout=10) == {1: 3, 0: 9}

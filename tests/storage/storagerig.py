@@ -154,7 +154,7 @@ class Owner:
         return values
 
     async def digest(self, last: int) -> tuple[int, bytes]:
-        told = await self.ask(Digest(self.session, last), DigestIs)
+        told = await self.ask(Digest(self.session, 0, last), DigestIs)
         return told.last_crc, told.digest
 
 

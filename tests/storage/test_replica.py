@@ -19,6 +19,7 @@ from polonaise.storage.protocol.replica import (
     Action,
     Append,
     Cut,
+    DropBelow,
     Refuse,
     Replica,
     Save,
@@ -449,3 +450,33 @@ def test_whatever_was_said_the_next_session_can_make_the_copy_clean(
     life.hear(("copy", 9, LOG, mark + 1, 9))
     life.hear(("join", OTHER_LINE, 9, None, LOG))
     assert (life.replica.promises.joined, life.replica.promises.may_have_lost) == (9, False)
+
+
+# ------------------------------------------------------------------ trimming
+
+
+def test_a_copy_that_takes_part_drops_what_is_below_an_id_that_is_confirmed() -> None:
+    of = joined(9, confirmed=6)
+    assert of.trim(5, 6) == [DropBelow(6)]
+    assert of.trim(5, 0) == [DropBelow(0)]
+
+
+def test_nothing_is_dropped_above_what_is_confirmed() -> None:
+    assert_refused(joined(9, confirmed=6).trim(5, 7), OutOfOrder)
+
+
+def test_a_copy_that_has_no_part_or_is_not_whole_drops_nothing() -> None:
+    assert_refused(replica(9, fence=5, joined=4, confirmed=6).trim(5, 3), NotJoined)
+    assert_refused(replica(9, fence=5, joined=5, confirmed=6, lost_above=7, untrusted_above=7).trim(5, 3), NotJoined)
+    assert_refused(replica(9, fence=5, joined=5, confirmed=6, untrusted_above=8).trim(5, 3), NotJoined)
+
+
+def test_only_the_latest_session_trims_and_only_a_copy_that_was_asked() -> None:
+    assert_refused(joined(9, confirmed=6).trim(4, 3), Fenced)
+    assert_refused(opened(9, fence=5, joined=5, confirmed=6).trim(5, 3), NotJoined)
+
+
+def assert_refused(actions: Sequence[Action], kind: type[PolonaiseError]) -> None:
+    (refuse,) = actions
+    assert isinstance(refuse, Refuse)
+    assert isinstance(refuse.error, kind)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from polonaise.errors import BadOption, ControlFileDamaged, ControlFileMissing, NotFound
 from polonaise.host.files import LookedAt
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, decode_header, newest_promises, offset_of
-from polonaise.log.promises import NO_EVIDENCE, SECTOR_BYTES, Evidence, Promises
+from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Evidence, Promises, Trimmed
 from polonaise.terms import PartitionId, TransactionId
 
 _SUFFIX: Final = ".seq"
@@ -24,6 +24,7 @@ class Kept:
     cluster_key: bytes
     promises: Promises
     evidence: Evidence
+    trimmed: Trimmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Files:
     """These are all segments of the partition, and not single files that somebody picked."""
     kept: Kept | None = None
     """None without a control file beside them."""
+    directory: str = ""
+    """Of the storage node, if there is a control file."""
 
 
 def first_of(path: str) -> TransactionId:
@@ -81,9 +84,22 @@ def _segments(directory: str) -> tuple[str, ...]:
 
 
 def _files_of(directory: str, partition: PartitionId) -> Files:
-    """Its promises first: a running node may have more segments by the time they are listed, and never fewer."""
-    kept = _kept(os.path.join(directory, CONTROL_FILE), partition)
-    return Files(partition, _segments(os.path.join(directory, str(partition))), whole=True, kept=kept)
+    """Its promises first: a running node may have more segments by the time they are listed.
+
+    Fewer only by a trim, of which the control file says so before: what is trimmed is looked at last, and what is left
+    of it is no part of the log.
+    """
+    control = os.path.join(directory, CONTROL_FILE)
+    kept = _kept(control, partition)
+    segments = _segments(os.path.join(directory, str(partition)))
+    kept = replace(kept, trimmed=_kept(control, partition).trimmed)
+    paths = tuple(path for path in segments if first_of(path) >= kept.trimmed.first)
+    return Files(partition, paths, whole=True, kept=kept, directory=directory)
+
+
+def found_again(files: Files) -> Files:
+    """The same partition's files as they are now."""
+    return _files_of(files.directory, files.partition) if files.directory and files.partition is not None else files
 
 
 def _kept(path: str, partition: PartitionId) -> Kept:
@@ -97,8 +113,13 @@ def _kept(path: str, partition: PartitionId) -> Kept:
                     raise
                 continue
             if found is not None:
-                return Kept(key, found[0].promises, found[2])
+                return Kept(key, found[0].promises, found[2], found[0].trimmed)
     raise ControlFileDamaged(f"partition {partition}: both copies of its promises are unreadable")
+
+
+def trimmed_in(files: Files) -> Trimmed:
+    """What was dropped from the beginning of these files; nothing, as far as is known, without a control file."""
+    return files.kept.trimmed if files.kept is not None else NOTHING_TRIMMED
 
 
 def evidence_in(files: Files) -> Evidence:

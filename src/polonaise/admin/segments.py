@@ -11,11 +11,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from polonaise.admin.files import Files, evidence_in, first_of
+from polonaise.admin.files import Files, evidence_in, first_of, found_again, trimmed_in
 from polonaise.errors import BatchDamaged, DataDamaged, NotFound, SegmentDamaged, WrongClusterKey
 from polonaise.host.files import LookedAt
 from polonaise.log import registers
 from polonaise.log.batch import Batch
+from polonaise.log.recovery import begins
 from polonaise.log.segment import HEADER_BYTES, Scan, SegmentHeader, SegmentRemoved, name, read_preamble, walk
 from polonaise.log.tail import beginning
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -78,7 +79,7 @@ class PartitionReport:
 async def verify(files: Files) -> PartitionReport:
     """Is everything as it was written? Every CRC, the order of ids, the chain of batches and that of segments."""
     report = await _verify(files)
-    return await _verify(files) if report.damages else report
+    return await _verify(found_again(files)) if report.damages else report
 
 
 async def dump(files: Files) -> AsyncGenerator[tuple[str, int, Batch], None]:
@@ -126,8 +127,9 @@ async def _verify(files: Files) -> PartitionReport:
         reports.append(read.report)
         if read.report.removed:
             continue
-        if files.whole and (gap := _gap(before, read)):
-            damages.append(Damage(path, 0, before.report.last + 1 if before else 0, gap))
+        if files.whole and (gap := _gap(files, before, read)):
+            first = before.report.last + 1 if before else trimmed_in(files).first
+            damages.append(Damage(path, 0, first, gap))
         if read.report.damage is not None:
             damages.append(read.report.damage)
         before = read
@@ -211,14 +213,16 @@ def _bad_body(path: str, offset: int, batch: Batch) -> Damage | None:
     return None
 
 
-def _gap(before: _Read | None, read: _Read) -> str:
+def _gap(files: Files, before: _Read | None, read: _Read) -> str:
     """Why a segment does not continue the one before it; empty when it does, or when that can't be told."""
     header = read.header
     if header is None:
         return ""
-    if header.previous_first != (before.report.first if before else NO_TRANSACTION):
+    if before is None:
+        return "" if begins(header, trimmed_in(files)) else "the segment before it is missing"
+    if header.previous_first != before.report.first:
         return "the segment before it is missing"
-    if before is None or before.found is None or before.report.damage is not None:
+    if before.found is None or before.report.damage is not None:
         return ""
     if header.previous_end != before.report.bytes or header.first != before.found.last + 1:
         return "it does not begin where the segment before it ends"

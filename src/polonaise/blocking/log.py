@@ -205,6 +205,12 @@ class Log:
         """The value of a register, proved by the owner after it was asked; None if it is absent."""
         return self._background.call(lambda: self._log.register(key, partition, timeout=timeout))
 
+    def trim(
+        self, partition: PartitionId, before: TransactionId, fragments: bytes, *, timeout: float | None = None
+    ) -> tuple[TransactionId, bool]:
+        """See `polonaise.Log.trim`."""
+        return self._background.call(lambda: self._log.trim(partition, before, fragments, timeout=timeout))
+
     def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
         """How the server that owns the partition is, as it says itself."""
         return self._background.call(lambda: self._log.health(partition, timeout=timeout))

@@ -139,6 +139,9 @@ def server_run(
     listen: Annotated[
         str, typer.Option(help="host:port or unix:/path; port 0 lets the system choose.")
     ] = "127.0.0.1:0",
+    fragments: Annotated[
+        str | None, typer.Option(help="The store that the log is archived to: a directory, or s3://…, gs://…, az://….")
+    ] = None,
     evidence: Annotated[bool, typer.Option(help="Keep in the log what each transaction was judged by.")] = False,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -155,7 +158,7 @@ def server_run(
     if len(set(nodes)) != len(nodes):
         raise BadOption("--storage names an address twice: each replica needs a node of its own")
     settings = ServerSettings(listen=listen, evidence=evidence)
-    run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready))
+    run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready, fragments))
 
 
 def _end_as_by_control_c() -> None:
@@ -181,8 +184,12 @@ def demo_bank(
     generate: Annotated[int, typer.Option(min=1, help="Payments to make up when no file is given.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Seed of the made-up payments.")] = 1,
     tellers: Annotated[int, typer.Option(min=1, max=16, help="Processes that make the payments.")] = 3,
+    output: Annotated[
+        Path,
+        typer.Option(help="Where the archive, the tables and report.html of this day go; replaced if it is there."),
+    ] = Path("bank-demo"),
 ) -> None:
-    """A bank on the log: real processes, one killed on the way, and at the end every balance is checked."""
+    """A bank on the log: real processes, one killed on the way, every balance checked, and a report by Spark."""
     import asyncio
 
     from rich.console import Console
@@ -195,5 +202,5 @@ def demo_bank(
         reason = f": {book.bad_rows[0]}" if book.bad_rows else ""
         raise BadOption(f"{payments} holds no payment that can be used{reason}")
     _end_as_by_control_c()
-    if not asyncio.run(run_bank(book, tellers, Console())):
+    if not asyncio.run(run_bank(book, tellers, Console(), output)):
         raise typer.Exit(1)

@@ -27,7 +27,7 @@ Until = Annotated[
     list[str] | None, typer.Option(metavar="PARTITION=ID,…", help="Up to these ids, one of each partition: 0=100,1=57.")
 ]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="A directory, or s3://…, gs://…, az://….")]
-NewDirectory = Annotated[str, typer.Argument(help="New or empty: what the log is made in.")]
+NewDirectory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="New or empty: what the log is made in.")]
 StorageCount = Annotated[int, typer.Option(min=1, max=7, help="Storage directories of an embedded log.")]
 Nodes = Annotated[
     str | None,
@@ -87,6 +87,36 @@ def run(
                         say_json({**name._asdict(), "path": name.path, "bytes": size}, now=True)
                     else:
                         say(f"{name.path} {size:,} bytes", now=True)
+
+    with_log(address, work)
+
+
+@archive.command(epilog=EXIT_STATUS)
+def trim(
+    address: Annotated[str, typer.Argument(metavar="LOG", help="file:PATH or embedded:PATH.")],
+    store: Store,
+    partition: Annotated[str, typer.Option("--partition", "-p", help="all, 3, or 0-6,9.")] = "all",
+    before: Annotated[
+        int | None, typer.Option(min=1, help="Keep this transaction and all after it; without, what is not archived.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Drop archived history from the storage nodes, for good: whole segments, once every fragment is verified.
+
+    It is read through the servers from the fragments then, so they must know the store (server run --fragments).
+    """
+    from polonaise.admin import trimming
+    from polonaise.fragments.store import open_store
+
+    opened = open_store(store)
+
+    async def work(log: Log) -> None:
+        for number in partitions_named(partition, log.partition_count):
+            first = await trimming.trim(log, opened, number, before=before)
+            if as_json:
+                say_json({"partition": number, "first": first}, now=True)
+            else:
+                say(f"partition {number}: the storage nodes hold {first:,} and all after it", now=True)
 
     with_log(address, work)
 
@@ -174,6 +204,8 @@ def how_to_restore(
 
     if new_key and same_key:
         raise BadOption("--new-key and --same-key: only one of them can be meant")
+    if nodes and storage != 1:
+        raise BadOption("--storage counts the directories of an embedded log; --nodes names those of a cluster")
     return HowToRestore(
         storage=storage,
         nodes=tuple(nodes.split(",")) if nodes else (),

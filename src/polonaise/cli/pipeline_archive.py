@@ -38,6 +38,7 @@ def archive(
     rest: Annotated[bool, typer.Option("--rest", help="Also what does not fill a fragment yet.")] = False,
     until: Until = None,
     until_time: UntilTime = None,
+    delta: Annotated[bool, typer.Option("--delta", help="Keep the fragments as a Delta table, too.")] = False,
     master: Master = None,
     conf: Conf = None,
     as_json: Json = False,
@@ -59,6 +60,7 @@ def archive(
             rest=rest,
             until=ends,
             until_time=end_time,
+            delta=delta,
         )
         return job.archive(spark, address, store, how, progress=progress)
 
@@ -70,6 +72,9 @@ def _show_archived(report: ArchiveReport) -> None:
         say(f"{name.path} {size:,} bytes")
     columns = ["partition", "asked up to", "archived up to", "fragments", "transactions", "bytes"]
     print_table(columns, [[f"{value:,}" for value in each] for each in report.partitions], right=range(6))
+    if report.delta is not None:
+        version, added, overlapping = report.delta
+        say(f"Delta table: version {version}, {added} fragments added, {len(overlapping)} left out as they overlap")
 
 
 def restore(

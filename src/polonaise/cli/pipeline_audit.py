@@ -98,12 +98,12 @@ def _show_table(report: AuditReport) -> None:
 
 def _show_log(report: LogAuditReport) -> None:
     rows = [
-        [f"{each.partition}", copy.where, f"{copy.transactions:,}", f"{copy.last:,}", copy.digest[:16],
-         "\n".join(copy.troubles) or "well"]
+        [f"{each.partition}", copy.where, f"{copy.transactions:,}", f"{copy.last:,}", f"{copy.behind:,}",
+         copy.digest[:16], "\n".join(copy.troubles) or "well"]
         for each in report.partitions
         for copy in each.copies
     ]  # fmt: skip
-    print_table(["partition", "copy", "transactions", "last", "digest", "verdict"], rows, right=(0, 2, 3))
+    print_table(["partition", "copy", "transactions", "last", "behind", "digest", "verdict"], rows, right=(0, 2, 3, 4))
     say(
         "well: every copy is whole, and they are the same"
         if report.well

@@ -15,7 +15,16 @@ from polonaise.errors import BeyondLog, DeadlineExceeded, FrameDamaged, Polonais
 from polonaise.host import Host
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message
-from polonaise.wire.messages import GetRegister, Health, HealthIs, HighWaterMark, HighWaterMarkIs, RegisterIs
+from polonaise.wire.messages import (
+    GetRegister,
+    Health,
+    HealthIs,
+    HighWaterMark,
+    HighWaterMarkIs,
+    LogTrimmed,
+    RegisterIs,
+    TrimLog,
+)
 
 M = TypeVar("M", bound=Message)
 
@@ -105,6 +114,12 @@ class Questions:
         """A register's value, proved after this was asked; None if it is absent."""
         found = await self.ask(partition, GetRegister(key), RegisterIs, timeout)
         return found.value if found.present else None
+
+    async def trim(
+        self, partition: PartitionId, before: TransactionId, fragments: bytes, timeout: float | None
+    ) -> LogTrimmed:
+        """Have the replicas drop some of what lies below `before`, which these fragments hold."""
+        return await self.ask(partition, TrimLog(before, fragments), LogTrimmed, timeout)
 
     async def health(self, partition: PartitionId, timeout: float | None) -> bytes:
         """How the partition's owner is: a JSON document."""

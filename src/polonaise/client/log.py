@@ -358,6 +358,19 @@ class Log(Connected):
         document = await self._questions.health(self._readable(partition), self._question_s(timeout))
         return json.loads(document)
 
+    async def trim(
+        self, partition: PartitionId, before: TransactionId, fragments: bytes, *, timeout: float | None = None
+    ) -> tuple[TransactionId, bool]:
+        """Have the storage nodes drop, for good, some of what lies below `before`; ask again until it is done.
+
+        For `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of the
+        fragments that were verified. Returns the first id that all storage nodes of the session still hold, and
+        whether nothing is left to be dropped. Raises `NotArchived` when the server does not find the same, `BeyondLog`
+        when `before` is not committed, `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        """
+        told = await self._questions.trim(self._readable(partition), before, fragments, self._question_s(timeout))
+        return told.first, bool(told.done)
+
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
         """Why a mounted partition is not ready, or its view gets no further, at the moment.
 

@@ -21,6 +21,7 @@ from polonaise.errors import (
     ConnectionLost,
     ConsistencyLost,
     DeadlineExceeded,
+    HistoryTrimmed,
     LogForked,
     NotOwner,
     OutOfOrder,
@@ -44,7 +45,7 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 
 _log = logging.getLogger("polonaise.client")
 
-_HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion)
+_HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
 """What no pause mends: the partition stops and says so. Anything else may pass."""
 
 

@@ -206,9 +206,12 @@ def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, floa
 
 
 def _tell_flows(page: Page, flows: Rows) -> None:
+    """Between banks that are named: what else there is would make all of them look alike."""
     amounts = {(row["from_bank"], row["to_bank"]): row["amount"] / 100 for row in flows}
-    note = f"Cash, fees and interest have {_UNNAMED}."
-    page.chart(Flows("Flows between banks", amounts, unit=_UNIT, note=note))
+    named = {pair: amount for pair, amount in amounts.items() if _UNNAMED not in pair}
+    came, went = (amounts.get(pair, 0) for pair in ((_UNNAMED, _HERE), (_HERE, _UNNAMED)))
+    note = f"Besides, with {_UNNAMED} (cash, fees, interest): {came:,.0f} came in, {went:,.0f} went out."
+    page.chart(Flows("Flows between banks", named, unit=_UNIT, note=note))
 
 
 def _tell_unusual(page: Page, unusual: Rows) -> None:

@@ -1,16 +1,17 @@
-"""Runs the bank: a cluster of real processes, tellers, two kills on the way, the checks, the table."""
+"""Runs the bank: a cluster of real processes, tellers, two kills on the way, the checks, and then Spark."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -24,12 +25,19 @@ from polonaise.demo.checks import Seen, Verdict, fold, held, verdicts
 from polonaise.demo.payments import Book
 from polonaise.demo.teller import Job, Progress
 from polonaise.demo.tellers import TellerProcess, shares
+from polonaise.errors import BadOption, ExtraMissing, JavaMissing, PolonaiseError
 from polonaise.node.local import ChildNode, LocalCluster
+
+if TYPE_CHECKING:
+    from polonaise.demo.history import History
+
+T = TypeVar("T")
 
 AT_A_TIME: Final = 96
 """Payments under way at the same time, of all tellers together."""
 DOWN_S: Final = 1.0
 """How long the killed storage node stays away."""
+_MARKER: Final = "polonaise-demo"
 _TELLER_KILLED_AT: Final = 0.25
 _STORAGE_KILLED_AT: Final = 0.5
 _CAUGHT_UP_S: Final = 60.0
@@ -72,7 +80,7 @@ class Bank:
         self._cluster = cluster
         self._book = book
         self._directory = directory
-        self._database = f"sqlite:///{directory / 'view.db'}"
+        self.database = f"sqlite:///{directory / 'view.db'}"
         self._at_a_time = max(1, AT_A_TIME // tellers)
         self._progressed = asyncio.Event()
         self._on_progress: Callable[[int], None] = lambda done: None
@@ -80,7 +88,7 @@ class Bank:
         self.tellers = [
             TellerProcess(
                 f"teller-{number}",
-                Job(cluster.coordinator, self._database, self._at_a_time, book.refuses_overdrafts, payments),
+                Job(cluster.coordinator, self.database, self._at_a_time, book.refuses_overdrafts, payments),
                 directory,
                 self._heard,
             )
@@ -121,7 +129,7 @@ class Bank:
         day = self.day
         async with polonaise.connect(self._cluster.coordinator) as log:
             folded = await fold(log)
-        balances, payments = await self._caught_up(self._database, folded.last)
+        balances, payments = await self._caught_up(self.database, folded.last)
         rebuilt, rebuilt_payments = await self._caught_up(f"sqlite:///{self._directory / 'rebuilt.db'}", folded.last)
         directories = self._cluster.storage_directories
         return Seen(
@@ -174,7 +182,7 @@ class Bank:
         await _to_its_end(node.start)
 
 
-async def _to_its_end(call: Callable[[], None]) -> None:
+async def _to_its_end(call: Callable[[], T]) -> T:
     """Run it in a thread. Cancelled, this waits all the same: what is being started has to be stopped, too."""
     task = asyncio.ensure_future(asyncio.to_thread(call))
     try:
@@ -183,7 +191,7 @@ async def _to_its_end(call: Callable[[], None]) -> None:
         await asyncio.wait([task])
         task.exception()  # retrieved: an interrupted start fails, and that is nobody's news
         raise
-    task.result()
+    return task.result()
 
 
 @contextlib.asynccontextmanager
@@ -196,8 +204,13 @@ async def _started(cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
         await _to_its_end(cluster.stop)
 
 
-async def run_bank(book: Book, tellers: int, console: Console) -> bool:
-    """Run the bank in a temporary directory; whether every check holds."""
+async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> bool:
+    """Run the bank in a temporary directory; whether every check holds.
+
+    What Spark makes of its log goes to `output`: the archive, tables, and report.html; in place of an earlier day's.
+    Raises `BadOption` when something else is there.
+    """
+    _make_room(output)
     for row in book.bad_rows:
         console.print(Text(f"not used: {row}", style="yellow"))  # a Text: what a file says is no markup
     for account in book.unchained:
@@ -215,9 +228,39 @@ async def run_bank(book: Book, tellers: int, console: Console) -> bool:
                 await bank.make_payments(lambda done: bar.update(shown, completed=done))
             console.print("folding the log, and building a second view from it")
             seen = await bank.look()
-    results = verdicts(book, seen)
+            results = verdicts(book, seen)
+            console.print("archiving the log, building tables and a report on Spark, auditing the tellers' database")
+            history = await _told(cluster.coordinator, bank.database, seen, output)
+    if isinstance(history, PolonaiseError):
+        console.print(Text(f"no pipeline: {history}", style="yellow"))
+    else:
+        results += history.verdicts
     _print(console, book, bank.day, seen, results)
+    if not isinstance(history, PolonaiseError):
+        console.print(Text(f"the report: {history.page.absolute()}"))
     return all(result.holds for result in results)
+
+
+def _make_room(output: Path) -> None:
+    marker = output / _MARKER
+    try:
+        if output.exists() and not marker.exists() and any(output.iterdir()):
+            raise BadOption(f"{output} holds something else than a day of this bank: choose another --output")
+        shutil.rmtree(output, ignore_errors=True)
+        output.mkdir(parents=True)
+        marker.write_text("What `polonaise demo bank` has written; its next run replaces it.\n")
+    except OSError as error:
+        raise BadOption(f"{output} can't be written to: {error.strerror or error}: choose another --output") from error
+
+
+async def _told(log: str, database: str, seen: Seen, output: Path) -> History | PolonaiseError:
+    """What Spark makes of the day; or that there is no Spark, or no Java, on this machine."""
+    try:
+        from polonaise.demo.history import tell_history
+
+        return await _to_its_end(lambda: tell_history(log, database, seen, output))
+    except (ExtraMissing, JavaMissing) as error:
+        return error
 
 
 def _print(console: Console, book: Book, day: Day, seen: Seen, results: Sequence[Verdict]) -> None:

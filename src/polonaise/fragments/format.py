@@ -250,6 +250,13 @@ def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]
         raise FragmentDamaged(f"a fragment that ends with {following - 1} instead of {footer.last}")
 
 
+def batches_of_group(
+    file: Any, number: int, partition: PartitionId, first: TransactionId, previous_crc: int
+) -> list[bytes]:
+    """The batches of one row group, which begins with `first` after the batch of this CRC. Raises as `batches_in`."""
+    return list(_batches_of(_row_group(file, number), partition, first, previous_crc))
+
+
 def _row_group(file: Any, number: int) -> pa.RecordBatch:
     with readable(f"row group {number}"):
         table = file.read_row_group(number)

@@ -23,7 +23,16 @@ from polonaise.errors import (
     invariant,
 )
 from polonaise.host import DirectoryLock, Disk, File, Host
-from polonaise.log.promises import NO_EVIDENCE, SECTOR_BYTES, Copy, Evidence, Promises, Slot
+from polonaise.log.promises import (
+    NO_EVIDENCE,
+    NOTHING_TRIMMED,
+    SECTOR_BYTES,
+    Copy,
+    Evidence,
+    Promises,
+    Slot,
+    Trimmed,
+)
 from polonaise.terms import PartitionId
 
 FORMAT_VERSION: Final = 1
@@ -80,8 +89,8 @@ def newest_promises(sectors: bytes, partition: PartitionId) -> tuple[Copy, int, 
 class ControlSlot:
     """One partition's sectors in the control file, and what they say.
 
-    Used by one task at a time. `save` and `begin_cut` are durable on return; if they can't be, the process stops:
-    a node that can't keep promises must not be there to be asked.
+    Used by one task at a time. `save`, `begin_cut` and `begin_trim` are durable on return; if they can't be, the
+    process stops: a node that can't keep promises must not be there to be asked.
     """
 
     def __init__(self, control: ControlFile, copy: Copy, evidence: Evidence, newest: int) -> None:
@@ -107,6 +116,10 @@ class ControlSlot:
     def cuts(self) -> int:
         return self._copy.cuts
 
+    @property
+    def trimmed(self) -> Trimmed:
+        return self._copy.trimmed
+
     async def save(self, promises: Promises) -> None:
         """Replace the promises."""
         await self._write(self._copy._replace(promises=promises, evidence=self.evidence))
@@ -125,7 +138,15 @@ class ControlSlot:
         promises = self.promises
         if promises.untrusted:
             promises = promises.distrusted(evidence.last)
-        await self._write(self._copy._replace(cuts=self.cuts + 1, evidence=evidence, promises=promises))
+        # A log that is cut to nothing begins anew, wherever it began before.
+        trimmed = self.trimmed if evidence.last >= self.trimmed.first - 1 else NOTHING_TRIMMED
+        await self._write(
+            self._copy._replace(cuts=self.cuts + 1, evidence=evidence, promises=promises, trimmed=trimmed)
+        )
+
+    async def begin_trim(self, trimmed: Trimmed) -> None:
+        """What lies below is about to be removed: from now on it is not missed, and what is left of it is rubbish."""
+        await self._write(self._copy._replace(trimmed=trimmed, evidence=self.evidence))
 
     def note(self, evidence: Evidence) -> None:
         """The log is synced up to there. Written soon, without a sync."""

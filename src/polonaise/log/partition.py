@@ -6,11 +6,9 @@ the control file says so; bytes that were good once and are not any more are rep
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hashlib
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -18,19 +16,20 @@ from polonaise.errors import (
     BatchDamaged,
     Closed,
     DiskFull,
+    HistoryTrimmed,
     LogForked,
     OutOfOrder,
     PartitionUnavailable,
     PolonaiseError,
     RegistersFull,
     SegmentDamaged,
-    invariant,
 )
 from polonaise.host import File, Host
 from polonaise.log import registers, segment
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlSlot
-from polonaise.log.promises import Evidence
+from polonaise.log.gate import Gate
+from polonaise.log.promises import Evidence, Trimmed
 from polonaise.log.reading import Opened, Reader, SegmentCache
 from polonaise.log.recovery import recover, remove_segment, segments_in
 from polonaise.log.segment import (
@@ -58,8 +57,8 @@ class LogSettings:
 class PartitionLog:
     """The open log.
 
-    `append`, `cut`, `lose_above` and `close` are for one task, one call at a time; reads may run beside them and see
-    only what is synced. After a failure that leaves the files in doubt `broken` says why, and the log has to be
+    `append`, `cut`, `trim`, `lose_above` and `close` are for one task, one call at a time; reads may run beside them
+    and see only what is synced. After a failure that leaves the files in doubt `broken` says why, and the log has to be
     opened anew.
     """
 
@@ -76,7 +75,7 @@ class PartitionLog:
         self._sealed: list[Segment] = []
         self._tail: Tail | None = None
         self._opened_tail: Opened | None = None
-        self._gate = _Gate()
+        self._gate = Gate()
         self.slot = slot
         self.broken: PolonaiseError | None = None
         self.damage = ""
@@ -118,6 +117,11 @@ class PartitionLog:
             self._note()
 
     # ------------------------------------------------------------------ what it holds
+
+    @property
+    def first(self) -> TransactionId:
+        """The first id it holds, or would: what is below was trimmed."""
+        return self.slot.trimmed.first
 
     @property
     def last(self) -> TransactionId:
@@ -263,6 +267,30 @@ class PartitionLog:
         assert self._tail is not None
         self.slot.note(Evidence(self._tail.header.first, self._tail.end, self.last))
 
+    # ------------------------------------------------------------------ trimming
+
+    def may_trim(self, before: TransactionId) -> bool:
+        """Whether the oldest segment is sealed and lies wholly below `before`."""
+        return bool(self._sealed) and self._sealed[0].last < before
+
+    async def trim(self, before: TransactionId) -> None:
+        """Drop the oldest segment for good, if it `may_trim` that. Only ever asked for by somebody.
+
+        The control file says so first, durably: a crash on the way leaves a file that the next opening removes. One at
+        a time, so that whoever waits for the log never waits long.
+        """
+        self._check_whole()
+        if self.untrusted:
+            raise PartitionUnavailable(f"bytes above {self.last} are not to be believed: nothing is trimmed")
+        if not self.may_trim(before):
+            return
+        oldest, following = self.segments[0], self.segments[1].header
+        await self.slot.begin_trim(Trimmed(following.first, following.previous_crc))
+        async with self._gate.closed():
+            del self._sealed[0]
+            await self._cache.drop(self._reader.path(oldest))
+            await remove_segment(self._disk, self._directory, oldest.first)
+
     # ------------------------------------------------------------------ cutting
 
     async def cut(self, last: TransactionId) -> None:
@@ -388,34 +416,42 @@ class PartitionLog:
     ) -> list[Batch]:
         """Batches from the one that holds `first` on, as far as one segment goes, none that ends above `last`.
 
-        With `after_time_us`, not from before the first batch of that commit time or a later one. Raises `DamageFound`.
+        With `after_time_us`, not from before the first batch of that commit time or a later one. Raises `DamageFound`,
+        and `HistoryTrimmed` when what is asked for begins, or by its time may begin, below what is left.
         """
         async with self._gate.open():
             self._check_whole()
             cuts = self.slot.cuts
             try:
                 if after_time_us:
-                    first = max(first, await self._first_at(after_time_us))
+                    found = await self._first_at(after_time_us)
+                    # The first batch that is left may not be the first one of its time.
+                    first = max(first, found) if found > self.first or not self.first else first
                 last = min(last, self.last)
                 if first > last or first < 0:
                     return []
+                if first < self.first:
+                    raise HistoryTrimmed(f"ids below {self.first} were trimmed here")
                 return await self._reader.read(self._segment_of(first), first, last, bytes_max)
             except DamageFound as error:
                 error.cuts = cuts
                 raise
 
-    async def digest(self, last: TransactionId) -> tuple[int, bytes]:
-        """CRC of the batch that ends at `last`, and SHA-256 over the CRCs of all batches up to it, each verified.
+    async def digest(self, first: TransactionId, last: TransactionId) -> tuple[int, bytes]:
+        """CRC of the batch that ends at `last`, and SHA-256 over the CRCs of all batches from `first` up to it.
 
-        May run beside a change. Raises `OutOfOrder` unless a batch ends there and stays there, `DamageFound`.
+        Each is verified. May run beside a change. Raises `OutOfOrder` unless a batch begins and one ends there and
+        stays there, `DamageFound`, `HistoryTrimmed`.
         """
         total = hashlib.sha256()
-        following, crc = 0, 0
+        following, crc = first, 0
         cuts = self.slot.cuts
         while following <= last:
             batches = await self.read(following, last, _DIGEST_READ_BYTES)
             if not batches or self.slot.cuts != cuts:
                 raise OutOfOrder(f"no batch ends at {last}")
+            if batches[0].first != following:
+                raise OutOfOrder(f"no batch begins at {following}")
             for batch in batches:
                 crc = batch.crc
                 total.update(crc.to_bytes(4, "little"))
@@ -457,37 +493,3 @@ class PartitionLog:
 
 def _first(segment: Segment) -> TransactionId:
     return segment.first
-
-
-class _Gate:
-    """Many readers, or one who changes what they read."""
-
-    def __init__(self) -> None:
-        self._readers = 0
-        self._unread = asyncio.Event()
-        self._unread.set()
-        self._unchanged = asyncio.Event()
-        self._unchanged.set()
-
-    @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        while not self._unchanged.is_set():
-            await self._unchanged.wait()
-        self._readers += 1
-        self._unread.clear()
-        try:
-            yield
-        finally:
-            self._readers -= 1
-            if not self._readers:
-                self._unread.set()
-
-    @contextlib.asynccontextmanager
-    async def closed(self) -> AsyncIterator[None]:
-        invariant(self._unchanged.is_set(), "one task changes a log")
-        self._unchanged.clear()
-        try:
-            await self._unread.wait()
-            yield
-        finally:
-            self._unchanged.set()

@@ -15,7 +15,7 @@ from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED, PartitionId,
 
 SECTOR_BYTES: Final = 512
 
-_COPY: Final = struct.Struct("<4sIIIQQqqqqqqqqq")
+_COPY: Final = struct.Struct("<4sIIIQQqqqqqqqqqqI")
 _COPY_MAGIC: Final = b"PLNC"
 _SLOT: Final = struct.Struct("<4sIIIQQqqq")
 _SLOT_MAGIC: Final = b"PLNE"
@@ -30,6 +30,17 @@ class Evidence(NamedTuple):
 
 
 NO_EVIDENCE: Final = Evidence(0, 0, NO_TRANSACTION)
+
+
+class Trimmed(NamedTuple):
+    """What was dropped from the beginning of the log on request: every id below `first`."""
+
+    first: TransactionId
+    previous_crc: int
+    """CRC of the batch before `first`. The segment that begins what is left says the same, or it is another one."""
+
+
+NOTHING_TRIMMED: Final = Trimmed(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +92,15 @@ class Copy(NamedTuple):
     """Counts the cuts of the log: evidence noted under another count speaks of bytes that are gone."""
     promises: Promises
     evidence: Evidence
+    trimmed: Trimmed = NOTHING_TRIMMED
 
     def encode(self) -> bytes:
         p = self.promises
         return _sealed(
             _COPY.pack(
                 _COPY_MAGIC, 0, self.partition, 0, self.sequence, self.cuts,
-                p.fence, p.joined, p.prepared, p.confirmed, p.lost_above, p.untrusted_above, *self.evidence,
+                p.fence, p.joined, p.prepared, p.confirmed, p.lost_above, p.untrusted_above,
+                *self.evidence, *self.trimmed,
             )
         )  # fmt: skip
 
@@ -96,13 +109,13 @@ class Copy(NamedTuple):
         """The copy in a sector of this partition; None for anything else."""
         if not _intact(sector, _COPY_MAGIC):
             return None
-        _, _, owner, _, sequence, cuts, fence, joined, prepared, confirmed, lost, untrusted, *evidence = (
-            _COPY.unpack_from(sector)
+        _, _, owner, _, sequence, cuts, fence, joined, prepared, confirmed, lost, untrusted, *rest = _COPY.unpack_from(
+            sector
         )
         if owner != partition:
             return None
         promises = Promises(fence, joined, prepared, confirmed, lost, untrusted)
-        return cls(owner, sequence, cuts, promises, Evidence(*evidence))
+        return cls(owner, sequence, cuts, promises, Evidence(*rest[:3]), Trimmed(*rest[3:]))
 
 
 class Slot(NamedTuple):

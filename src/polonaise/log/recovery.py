@@ -15,7 +15,7 @@ from polonaise.errors import DiskFailed, NotFound, PolonaiseError, SegmentDamage
 from polonaise.host import Disk
 from polonaise.log import segment
 from polonaise.log.control import ControlSlot
-from polonaise.log.promises import Evidence
+from polonaise.log.promises import Evidence, Trimmed
 from polonaise.log.segment import Segment, SegmentHeader, SegmentRemoved
 from polonaise.log.tail import Tail
 from polonaise.terms import NO_TRANSACTION, TransactionId
@@ -58,7 +58,7 @@ async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
             damage = _damage_of(tail, evidence)
         await _settle(slot, tail, cut_above=limit is None and not damage)
         return Recovered(_sealed(chain), tail, damage)
-    if not damage and (evidence.offset or evidence.last != NO_TRANSACTION):
+    if not damage and (evidence.offset or evidence.last != NO_TRANSACTION or slot.trimmed.first):
         damage = "no segment is left"
     return Recovered([], None, damage)
 
@@ -100,7 +100,10 @@ async def _sweep(disk: Disk, directory: str) -> None:
 async def _chain(
     disk: Disk, directory: str, slot: ControlSlot, firsts: list[TransactionId], limit: TransactionId | None
 ) -> tuple[list[SegmentHeader], str]:
-    """The headers of the segments that follow each other from 0 on, and what broke the chain, if anything did.
+    """The headers of the segments that follow each other from the log's beginning on, and what broke the chain.
+
+    The control file says where that is: only what it knows to be trimmed is not missed, and if it is still there, a
+    trim was broken off and is ended now.
 
     Each begins exactly where the file before it ends, and goes on from the last batch there. One that does not is of
     another life of the log; when it follows another batch, either of the two may be, and neither is believed.
@@ -108,6 +111,9 @@ async def _chain(
     chain: list[SegmentHeader] = []
     size = 0
     for first in firsts:
+        if first < slot.trimmed.first:
+            await remove_segment(disk, directory, first)
+            continue
         if limit is not None and first > limit + 1:
             break
         try:
@@ -117,8 +123,10 @@ async def _chain(
             continue
         except SegmentDamaged as error:
             return chain, error.text
-        if header.previous_first != (chain[-1].first if chain else NO_TRANSACTION) or header.previous_end != size:
+        if chain and (header.previous_first != chain[-1].first or header.previous_end != size):
             return chain, f"the file before segment {segment.name(first)} does not end where that begins"
+        if not chain and not begins(header, slot.trimmed):
+            return chain, f"segment {segment.name(slot.trimmed.first)}, with which the log began, is not there"
         if chain and (limit is None or first <= limit):
             try:
                 if not await _follows(disk, directory, chain[-1], header):
@@ -128,6 +136,13 @@ async def _chain(
         chain.append(header)
         size = length
     return chain, ""
+
+
+def begins(header: SegmentHeader, trimmed: Trimmed) -> bool:
+    """Whether the log begins with this segment: all of it, or what a trim has left."""
+    if not trimmed.first:
+        return header.previous_first == NO_TRANSACTION and header.previous_end == 0
+    return (header.first, header.previous_crc) == trimmed
 
 
 async def _header_of(disk: Disk, directory: str, slot: ControlSlot, first: TransactionId) -> tuple[SegmentHeader, int]:

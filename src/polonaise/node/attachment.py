@@ -15,7 +15,15 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import NotInitialized, PolonaiseError
 from polonaise.node import seat as seats
-from polonaise.node.embedded import EmbeddedAddress, EmbeddedSockets, coordinator_of, is_log, parse_embedded
+from polonaise.node.embedded import (
+    EmbeddedAddress,
+    EmbeddedSockets,
+    check_fragments,
+    coordinator_of,
+    fragments_of,
+    is_log,
+    parse_embedded,
+)
 from polonaise.node.place import Place
 
 _log = logging.getLogger(__name__)
@@ -46,6 +54,7 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
                 f"no embedded log in {address.directory}: correct the path, or leave host=no out to make one"
             )
         address.check(await _described(coordinator, address, seat))
+        check_fragments(address, await fragments_of(host.disk, address.directory))
         local = replace(settings, retry_s_max=min(settings.retry_s_max, _LOCAL_RETRY_S_MAX))
         yield Place(host, coordinator, local, lambda listener: _listen(seat, listener))
     finally:

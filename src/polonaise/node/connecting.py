@@ -35,7 +35,9 @@ async def connect(
     - `embedded:PATH` is a log in a directory of a local disk, without anything to set up or start. It is made when
       there is none, with `?storage=N` copies on this disk (1 unless said) and `&partitions=N` (1). Several processes
       may have it open: the first one hosts it for all, another takes over within about a second when that one goes.
-      With `?host=no` this process only attaches to a log that is there, and waits while nobody hosts it.
+      With `?host=no` this process only attaches to a log that is there, and waits while nobody hosts it. With
+      `?fragments=URL` (quoted as in any URL) it is archived to that store, from which it reads what was trimmed; the
+      directory remembers it, so that no other process has to say it.
     - `file:PATH` is the coordinator's directory of a cluster on this machine.
 
     For the other options see `Log`. Raises `BadOption` for an address that cannot be meant, or that speaks of another

@@ -9,6 +9,7 @@
       storage-<n>/            the directory of storage node n
       sockets/                where the nodes listen; means nothing while nobody hosts
       staging/                rows on their way from Spark into the log, if there ever were any
+      fragments               the address of the fragment store, where the log has one
 
 The host runs the nodes of any other cluster, all of them in one event loop. Everybody, the host's own application
 included, is their client through the sockets. `node.seat` decides which process hosts.
@@ -24,7 +25,7 @@ import posixpath
 import secrets
 from collections.abc import Callable
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from polonaise.coordination.file import FileCoordinator
 from polonaise.coordination.values import ClusterDescription
@@ -32,7 +33,7 @@ from polonaise.errors import BadOption, ConnectionLost, NotEmbeddedLog, NotFound
 from polonaise.host import Disk, Host, ProtocolFactory
 from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
-from polonaise.node.processes import cluster_at
+from polonaise.node.processes import cluster_at, history_in
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
@@ -56,7 +57,11 @@ RESTORING: Final = "polonaise-restoring"
 _UNFINISHED: Final = MARKER + ".new"
 COORDINATOR: Final = "coordinator"
 _SOCKETS: Final = "sockets"
-_USAGE: Final = "write embedded:PATH, with ?storage=3, partitions=4 or host=no after it (joined by &) as needed"
+_ADDRESS_BYTES_MAX: Final = 4_096
+_FRAGMENTS: Final = "fragments"
+_USAGE: Final = (
+    "write embedded:PATH, with ?storage=3, partitions=4, fragments=URL or host=no after it (joined by &) as needed"
+)
 
 
 class EmbeddedAddress(NamedTuple):
@@ -69,6 +74,8 @@ class EmbeddedAddress(NamedTuple):
     partitions: int | None = None
     """How many partitions; None as for `storage`."""
     may_host: bool = True
+    fragments: str | None = None
+    """The store that the log is archived to; None for the one that the log's directory names, if it does."""
 
     def check(self, description: ClusterDescription) -> None:
         """Raises `BadOption` when the log is another one than the address speaks of."""
@@ -90,7 +97,7 @@ def parse_embedded(address: str) -> EmbeddedAddress:
         raise BadOption(f"{address!r} names no directory: {_USAGE}")
     options: dict[str, str] = {}
     for option, value in parse_qsl(query, keep_blank_values=True):
-        if option not in ("storage", "partitions", "host") or option in options:
+        if option not in ("storage", "partitions", "host", "fragments") or option in options:
             raise BadOption(f"{address!r}: {option!r} is not known, or said twice: {_USAGE}")
         options[option] = value
     host = options.get("host", "yes")
@@ -101,7 +108,18 @@ def parse_embedded(address: str) -> EmbeddedAddress:
         _count(address, options, "storage", STORAGE_MAX),
         _count(address, options, "partitions", PARTITIONS_MAX),
         host == "yes",
+        _store_address(address, options.get("fragments")),
     )
+
+
+def _store_address(address: str, url: str | None) -> str | None:
+    """A store's address that means the same in every process, whatever its working directory."""
+    if url is None:
+        return None
+    if not url.strip() or any(ord(character) < 32 for character in url):
+        raise BadOption(f"{address!r}: fragments={url!r} names no store: a directory, or s3://…, gs://…, az://…")
+    scheme = urlsplit(url).scheme
+    return url if len(scheme) > 1 else os.path.abspath(url)
 
 
 def _count(address: str, options: dict[str, str], option: str, most: int) -> int | None:
@@ -184,15 +202,62 @@ def _check_marker(directory: str, raw: bytes) -> None:
 
 async def make_log(disk: Disk, directory: str) -> None:
     """Make the directory an embedded log's, durably. With the host's lock held."""
-    unfinished = posixpath.join(directory, _UNFINISHED)
+    await _write_whole(disk, directory, MARKER, f"{MARKER} {FORMAT}\n")
+
+
+async def _write_whole(disk: Disk, directory: str, name: str, text: str) -> None:
+    """A small file, whole or not there."""
+    unfinished = posixpath.join(directory, f"{name}.new")
     file = await disk.open(unfinished, create=True)
     try:
         await file.truncate(0)
-        await file.write(0, [f"{MARKER} {FORMAT}\n".encode()], sync=True)
+        await file.write(0, [text.encode()], sync=True)
     finally:
         await file.close()
-    await disk.rename(unfinished, posixpath.join(directory, MARKER))
+    await disk.rename(unfinished, posixpath.join(directory, name))
     await disk.sync_directory(directory)
+
+
+async def fragments_of(disk: Disk, directory: str) -> str | None:
+    """The address of the fragment store that the log's directory names."""
+    try:
+        file = await disk.open(posixpath.join(directory, _FRAGMENTS))
+    except NotFound:
+        return None
+    try:
+        return (await file.read(0, _ADDRESS_BYTES_MAX)).decode(errors="replace").strip() or None
+    finally:
+        await file.close()
+
+
+def check_fragments(address: EmbeddedAddress, there: str | None) -> None:
+    """Raises `BadOption` when the address speaks of another fragment store than the one that the log has.
+
+    All processes have to read the same one: whichever hosts relies upon it.
+    """
+    if address.fragments is None or address.fragments == there:
+        return
+    named = posixpath.join(address.directory, _FRAGMENTS)
+    if there is None:
+        raise BadOption(
+            f"the log in {address.directory} has no fragment store, and another process hosts it: the address with "
+            f"fragments={address.fragments} has to be that of the process that hosts; close the others, then open it so"
+        )
+    raise BadOption(
+        f"the fragments of the log in {address.directory} are in {there}, says {named}; the address says "
+        f"fragments={address.fragments}: leave it out; or, if the fragments have moved, write their address into that "
+        "file while no process has the log open"
+    )
+
+
+async def _settle_fragments(disk: Disk, address: EmbeddedAddress) -> str | None:
+    """The store to rely upon: the one that the directory names, or that the address names first. With the lock held."""
+    there = await fragments_of(disk, address.directory)
+    if there is None and address.fragments is not None:
+        await _write_whole(disk, address.directory, _FRAGMENTS, f"{address.fragments}\n")
+        return address.fragments
+    check_fragments(address, there)
+    return there
 
 
 async def _clear_sockets(disk: Disk, directory: str) -> None:
@@ -258,6 +323,7 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
     directory = address.directory
     if not await is_log(host.disk, directory):
         await make_log(host.disk, directory)
+    fragments = await _settle_fragments(host.disk, address)
     await _clear_sockets(host.disk, directory)
     async with contextlib.AsyncExitStack() as closing:
         coordinator = coordinator_of(host, directory)
@@ -265,18 +331,19 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
         description = await cluster_at(coordinator, storage_names(address.storage or 1), address.partitions or 1)
         address.check(description)
         for number, name in enumerate(description.storage):
-            settings = StorageSettings(
+            storage_settings = StorageSettings(
                 directory=storage_directory(directory, number),
                 listen=name,
                 cluster_key=description.key,
                 segment_bytes_max=SEGMENT_BYTES_MAX,
                 segment_batches_max=SEGMENT_BATCHES_MAX,
             )
-            node = StorageNode(host, settings)
+            node = StorageNode(host, storage_settings)
             await node.start()
             closing.push_async_callback(node.close)
         # A name of its own in each life: connections to an earlier host's are never taken for this one's.
-        server = Server(host, coordinator, ServerSettings(listen=f"unix:server-{secrets.token_hex(4)}"))
+        settings = ServerSettings(listen=f"unix:server-{secrets.token_hex(4)}")
+        server = Server(host, coordinator, settings, history_in(fragments))
         closing.push_async_callback(server.close)
         await server.start()
         started()

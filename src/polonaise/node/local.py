@@ -99,22 +99,32 @@ class LocalCluster:
     """A server and storage nodes as processes of this machine, under one directory. A context manager."""
 
     def __init__(
-        self, directory: Path, *, storage: int = 3, partitions: int = 1, evidence: bool = False, verbose: bool = False
+        self,
+        directory: Path,
+        *,
+        storage: int = 3,
+        partitions: int = 1,
+        evidence: bool = False,
+        verbose: bool = False,
+        segment_bytes: int | None = None,
+        fragments: str | None = None,
     ) -> None:
         self.directory = directory
         self.coordinator = f"file:{directory / 'coordinator'}"
         self.storage_directories = [directory / f"storage-{number}" for number in range(storage)]
         chatty = ["--verbose"] if verbose else []
+        small = ["--segment-bytes", str(segment_bytes)] if segment_bytes else []
         self.storage = [
             ChildNode(
                 f"storage {number}",
-                ["storage", "run", "--directory", str(own), *chatty],
+                ["storage", "run", "--directory", str(own), *small, *chatty],
                 directory / f"storage-{number}.log",
             )
             for number, own in enumerate(self.storage_directories)
         ]
         self._partitions = partitions
         self._server_options = ["--evidence"] if evidence else []
+        self._server_options += ["--fragments", fragments] if fragments else []
         self._server_options += chatty
         self.server: ChildNode | None = None
 

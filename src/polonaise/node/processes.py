@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
-from polonaise.errors import AlreadyInitialized, BadOption, NotInitialized
+from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotInitialized
 from polonaise.host import Host
 from polonaise.host.address import parse_address
 from polonaise.node.addresses import check_storage_address, coordinator_at
+from polonaise.server.history import History
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
@@ -20,6 +21,18 @@ from polonaise.terms import StorageId
 
 Ready = Callable[[str], None]
 """Called once with the address when the node serves."""
+
+
+def history_in(fragments: str | None) -> Callable[[bytes], History] | None:
+    """What opens the history in a fragment store. Without one nothing of what reads fragments is loaded."""
+    if fragments is None:
+        return None
+    try:
+        from polonaise.fragments.history import open_history
+    except ImportError as error:
+        raise ExtraMissing(f"fragments need {error.name}: pip install 'polonaise[fragments]'") from error
+
+    return lambda cluster_key: open_history(fragments, cluster_key)
 
 
 async def _until_cancelled() -> None:
@@ -59,8 +72,12 @@ async def run_server(
     partitions: int | None,
     settings: ServerSettings,
     ready: Ready,
+    fragments: str | None = None,
 ) -> None:
-    """Run a server until cancelled. Makes the cluster if there is none and `storage` says of what."""
+    """Run a server until cancelled. Makes the cluster if there is none and `storage` says of what.
+
+    `fragments`: the address of the store that the log is archived to.
+    """
     for address in storage:
         check_storage_address(address)  # before it is in the description of a cluster for good
     parse_address(settings.listen)  # before a cluster is made by a server that can't serve it
@@ -80,7 +97,7 @@ async def run_server(
         raise BadOption(
             f"this cluster's storage nodes are {', '.join(description.storage)}; --storage names {', '.join(storage)}"
         )
-    server = Server(host, coordinator, settings)
+    server = Server(host, coordinator, settings, history_in(fragments))
     await server.start()
     try:
         ready(server.address)

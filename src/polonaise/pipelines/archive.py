@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from polonaise.blocking.log import Log
     from polonaise.fragments.protocol.names import FragmentName
+    from polonaise.pipelines.deltaarchive import Registered
 
 _TIMEOUT_S: Final = 60.0
 """How long a question to the log may take."""
@@ -51,6 +52,8 @@ class HowToArchive:
     """Everything up to these ids, one of each partition, and nothing above them."""
     until_time: datetime | None = None
     """Everything that was committed up to this time, which has a time zone, and nothing later."""
+    delta: bool = False
+    """Also keep the fragments as a Delta table, with a version for each run: see `deltaarchive`."""
     timeout_s: float = _TIMEOUT_S
 
 
@@ -76,17 +79,24 @@ class ArchiveReport:
     partitions: tuple[ArchivedPartition, ...]
     fragments: tuple[Archived, ...]
     """Those that this run wrote, each verified, in the order of their ids."""
+    delta: Registered | None = None
+    """The Delta table afterwards, where there is one."""
 
     @property
     def well(self) -> bool:
         return True
 
     def fields(self) -> dict[str, Any]:
-        return {
+        fields: dict[str, Any] = {
             "store": self.store,
             "partitions": [each._asdict() for each in self.partitions],
             "fragments": [{"path": each.fragment.path, "bytes": each.bytes} for each in self.fragments],
         }
+        if self.delta is not None:
+            version, added, overlapping = self.delta
+            left_out = [name.path for name in overlapping]
+            fields["delta"] = {"version": version, "added": added, "overlapping": left_out}
+        return fields
 
 
 def archive(
@@ -105,6 +115,7 @@ def archive(
     that are not committed, `WrongClusterKey` for another cluster's store, and what reading and the store raise.
     """
     how, progress, url = how or HowToArchive(), progress or Silence(), absolute(store)
+    register = _registering() if how.delta else None
     if how.until is not None and how.until_time is not None:
         raise BadOption("up to ids, or up to a time: say one of them")
     address = full_address(address)
@@ -113,11 +124,20 @@ def archive(
         tasks = [each for number in limits for each in _plan(log, url, address, number, limits[number], how)]
         written = [each for some in run_tasks(spark, _write, tasks, progress, "fragments") for each in some]
         held = {number: _fragments(log, url, number) for number in limits}
+    everything = {name: size for fragments in held.values() for name, size in fragments.items()}
     return ArchiveReport(
         url,
         tuple(_summary(number, limits[number], held[number], written) for number in sorted(limits)),
         tuple(sorted(written)),
+        None if register is None else register(url, everything),
     )
+
+
+def _registering() -> Callable[[str, Mapping[FragmentName, int]], Registered]:
+    """Raises `ExtraMissing`, before anything is written."""
+    from polonaise.pipelines.deltaarchive import register
+
+    return register
 
 
 def _summary(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from polonaise.errors import BatchDamaged, DataDamaged
+from polonaise.errors import BatchDamaged, DataDamaged, FragmentDamaged, NotFound, SegmentDamaged
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, SessionId, TransactionId
@@ -20,6 +20,7 @@ from polonaise.terms import NO_TRANSACTION, SessionId, TransactionId
 BLOCK_IDS: Final = 262_144
 """Copies are compared in blocks of so many ids: a batch counts for the block in which it begins."""
 _MODULUS: Final = 2**256
+_DAMAGES: Final = (BatchDamaged, DataDamaged, FragmentDamaged, SegmentDamaged, NotFound)
 
 
 class End(NamedTuple):
@@ -54,18 +55,24 @@ class Walk:
 
 
 def walk(batches: Iterable[Batch]) -> Walk:
-    """Walk over batches, check each of them and each with the one before it; ends at the first that is not well."""
+    """Walk over batches, check each of them and each with the one before it; ends at the first that is not well.
+
+    Damage that reading them comes upon is such an end, too: an audit says so. What else it raises is passed on.
+    """
     begin = end = None
-    transactions = 0
+    transactions, trouble = 0, ""
     digests: Counter[int] = Counter()
-    for batch in batches:
-        now = _end_of(batch)
-        trouble = _damage(batch) or ("" if end is None else gap(end, now))
-        if trouble:
-            return Walk(begin, end, transactions, dict(digests), trouble)
-        digests[block_of(batch.first)] += digest_of(batch)
-        begin, end, transactions = begin or now, now, transactions + batch.count
-    return Walk(begin, end, transactions, dict(digests))
+    try:
+        for batch in batches:
+            now = _end_of(batch)
+            trouble = _damage(batch) or ("" if end is None else gap(end, now))
+            if trouble:
+                break
+            digests[block_of(batch.first)] += digest_of(batch)
+            begin, end, transactions = begin or now, now, transactions + batch.count
+    except _DAMAGES as error:
+        trouble = error.text
+    return Walk(begin, end, transactions, dict(digests), trouble)
 
 
 def joined(walks: Sequence[Walk]) -> Walk:

@@ -88,21 +88,16 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
     with _kept(_fitted(table, expected.schema)) as there, _kept(expected) as right:
+        same_key = [F.col(f"t_{name}").eqNullSafe(F.col(f"e_{name}")) for name in keys]
         joined = _grouped(there, keys, values, "t").join(
-            _grouped(right, keys, values, "e"),
-            reduce(
-                lambda one, other: one & other, (F.col(f"t_{name}").eqNullSafe(F.col(f"e_{name}")) for name in keys)
-            ),
-            "full_outer",
+            _grouped(right, keys, values, "e"), reduce(lambda one, other: one & other, same_key), "full_outer"
         )
         differing = joined.withColumn("kind", _kind(values, expected.schema)).where(F.col("kind").isNotNull())
         with _kept(differing) as found:
             totals = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
             first = found.orderBy(*(F.coalesce(f"e_{name}", f"t_{name}") for name in keys)).limit(named_max)
             named = tuple(_difference(row.asDict(), keys, values, expected.schema) for row in first.collect())
-        summed = [
-            each.name for each in expected.schema if each.name in values and isinstance(each.dataType, NumericType)
-        ]
+        summed = [each.name for each in expected.schema if each.name not in key and _is_number(each.dataType)]
         (rows, sums), (rows_expected, right_sums) = (_totals(frame, summed) for frame in (there, right))
     return Comparison(
         rows,
@@ -111,6 +106,10 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
         dict(sorted(totals.items())),
         named,
     )
+
+
+def _is_number(kind: DataType) -> bool:
+    return isinstance(kind, NumericType)
 
 
 @contextmanager
@@ -130,7 +129,7 @@ def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
         if each.name not in found:
             raise ViewUnfit(f"the table has no column {each.name}: it has {', '.join(found)}")
         kind = found[each.name]
-        if kind != each.dataType and not (isinstance(kind, NumericType) and isinstance(each.dataType, NumericType)):
+        if kind != each.dataType and not (_is_number(kind) and _is_number(each.dataType)):
             raise ViewUnfit(
                 f"column {each.name} of the table is {kind.simpleString()} and has to be {each.dataType.simpleString()}"
             )

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple, Protocol
 
-from polonaise.admin.files import find
+from polonaise.admin.files import evidence_in, find
 from polonaise.admin.segments import dump
 from polonaise.errors import FragmentDamaged
 from polonaise.fragments.format import batches_in
@@ -17,7 +17,7 @@ from polonaise.fragments.objects import open_bytes
 from polonaise.fragments.protocol.coverage import Piece, Span
 from polonaise.log.batch import Batch
 from polonaise.spark import clusters
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, TransactionId
 
 
 class Copy(Protocol):
@@ -97,6 +97,11 @@ class Stored(NamedTuple):
                         yield batch
             finally:
                 runner.run(walking.aclose())  # type: ignore[attr-defined]
+
+    def synced(self) -> TransactionId:
+        """The last id that the node is known to have synced, by its own evidence; -1 for none."""
+        mine = [files for files in find(self.directory) if files.partition == self.partition]
+        return max((evidence_in(files).last for files in mine), default=-1)
 
     async def _walked(self) -> AsyncIterator[Batch]:
         for files in find(self.directory):

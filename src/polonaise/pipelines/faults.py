@@ -7,17 +7,16 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 
-from polonaise import errors
-from polonaise.errors import PolonaiseError, SparkFailed
+from polonaise.errors import PolonaiseError, SparkFailed, error_of
 
-_OURS: Final = re.compile(r"^polonaise\.errors\.(\w+): \[\w+\] (.*)$", re.MULTILINE)
+_OURS: Final = re.compile(r"^polonaise\.errors\.\w+: \[(\w+)\] (.*)$", re.MULTILINE)
+"""The last line of a traceback in a task."""
 
 
 def translated(error: PySparkException) -> PolonaiseError:
     """What a task of ours raised, as what it was; what Spark itself has to say, in its first line."""
     said = str(error)
     if found := _OURS.findall(said):
-        name, text = found[-1]
-        kind = getattr(errors, name, PolonaiseError)
-        return kind(text.strip()) if issubclass(kind, PolonaiseError) else PolonaiseError(text.strip())
+        code, text = found[-1]
+        return error_of(code, text.strip())
     return SparkFailed(next((line for line in said.splitlines() if line.strip()), type(error).__name__).strip())

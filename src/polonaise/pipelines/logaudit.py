@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.admin.files import find
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import FragmentDamaged, PolonaiseError
+from polonaise.errors import FragmentDamaged
 from polonaise.fragments.objects import contradictions, footer_of, fragments_of
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName
@@ -46,6 +46,8 @@ class CopyReport(NamedTuple):
     transactions: int
     last: TransactionId
     """The last good id; -1 for none."""
+    behind: int
+    """Transactions that are committed and not here, or not any more readable; by itself no fault."""
     digest: str
     """Of all its batches: the sum of their SHA-256, in hexadecimal."""
     troubles: tuple[str, ...]
@@ -115,6 +117,8 @@ def audit_log(
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute(fragments)
+    for directory in storage:
+        find(directory)  # raises for what is no storage directory
     with open_log(full) as log:
         numbers = partitions_named(partitions, log.partition_count)
         committed = {number: log.high_water_mark(number, timeout=timeout_s) for number in numbers}
@@ -126,7 +130,7 @@ def audit_log(
             if url is not None:
                 archived, wrong[number] = _archived(url, number, committed[number], log.cluster_key)
                 copies[number].append(archived)
-            copies[number] += [Stored(directory, number) for directory in storage if _holds(directory, number)]
+            copies[number] += [Stored(directory, number) for directory in storage]
         walks = _walked(spark, copies, committed, progress)
         return LogAuditReport(
             full,
@@ -137,10 +141,6 @@ def audit_log(
                 for number in numbers
             ),
         )
-
-
-def _holds(directory: str, partition: PartitionId) -> bool:
-    return any(files.partition == partition for files in find(directory))
 
 
 def _archived(
@@ -219,16 +219,7 @@ def _spans(copy: Copy, committed: TransactionId) -> list[Span]:
 
 
 def _walk(task: _Task) -> Walk:
-    """A copy that is damaged is what an audit is for: it says so. What only passes is raised, and tried again."""
-    try:
-        return walk(task.copy.batches(task.span))
-    except PolonaiseError as error:
-        if error.code not in _DAMAGES:
-            raise
-        return Walk(trouble=error.text)
-
-
-_DAMAGES: Final = frozenset({"fragment_damaged", "segment_damaged", "batch_damaged", "data_damaged", "not_found"})
+    return walk(task.copy.batches(task.span))
 
 
 # ------------------------------------------------------------------ judging
@@ -249,7 +240,12 @@ def _judged(
                 troubles.append(f"it ends with {_last(found)}, and {committed} was committed")
         else:
             troubles += filter(None, [_fork(copies[0], walks[0], copy, found)])
-        reports.append(CopyReport(copy.where, found.transactions, _last(found), found.digest, tuple(troubles)))
+        last = _last(found)
+        if isinstance(copy, Stored) and not found.trouble and last < (synced := min(copy.synced(), committed)):
+            troubles.append(f"it ends with {last}, and {synced} had been synced")
+        reports.append(
+            CopyReport(copy.where, found.transactions, last, committed - last, found.digest, tuple(troubles))
+        )
     return tuple(reports)
 
 
@@ -270,5 +266,10 @@ def _fork(served: Copy, one: Walk, copy: Copy, other: Walk) -> str:
 
 
 def _up_to(batches: Iterable[Batch], last: TransactionId) -> Iterator[Batch]:
-    """Those that both copies have to their end."""
-    return (batch for batch in batches if batch.last <= last)
+    """Those that end there or before; what comes after, which may be damaged, is not read."""
+    for batch in batches:
+        if batch.last > last:
+            return
+        yield batch
+        if batch.last == last:
+            return

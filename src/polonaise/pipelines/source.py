@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ Marks = Mapping[PartitionId, TransactionId]
 """The last id of each partition that counts; -1 for none."""
 
 _WAIT_S: Final = 1.0
+_STORE_WAIT_S: Final = 5.0
+"""A store of fragments tells nobody that it has grown."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,13 @@ class LogSource:
         }
         return query.read(spark, self._given["cluster"], **options)
 
-    def wait_beyond(self, marks: Marks) -> bool:
-        """Whether there is more than this, within a second or so."""
-        options = read_options(self._given)
-        return bool(History(options).wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S))
+    def wait_beyond(self, marks: Marks) -> None:
+        """Return when there is more than this, and now and then: there may be a new partition."""
+        history = History(read_options(self._given))
+        if history.log is None:
+            time.sleep(_STORE_WAIT_S)
+        else:
+            history.wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRANSACTIONS_MAX: Final = 1_000_000
 """Of one commit, unless said."""
 _TRIES: Final = 5
-"""Others may bring the same table up to date; whoever comes too late five times in a row says so."""
+"""Others may change the same table; whoever is refused five times in a row for no better reason says so."""
 
 
 class Commit(NamedTuple):
@@ -150,23 +150,25 @@ def _prepare(spark: SparkSession, source: LogSource, view: View, target: Target)
 def _commits(
     spark: SparkSession, source: LogSource, view: View, target: Target, upto: Marks, transactions_max: int
 ) -> Iterator[Commit]:
-    """Commit after commit, until the table is made up to there."""
-    too_late = 0
+    """Commit after commit, until the table is made up to there.
+
+    Whoever comes too late with one goes on from where the other has got to: together they get there all the same.
+    """
+    refused, before = 0, target.marks()
     while True:
-        before = target.marks()
         if any(mark > upto.get(partition, mark) for partition, mark in before.items()):
             source.check_not_ahead(view.name, before, view.read)  # or others have gone on
         after = _next(before, upto, transactions_max)
         if not after:
             return
-        rows = _rows(spark, source, view, before, after)
-        if target.merge(rows, before, after):
-            too_late = 0
+        done = target.merge(_rows(spark, source, view, before, after), before, after)
+        if done:
             yield Commit({partition: before.get(partition, NO_TRANSACTION) for partition in after}, after)
-            continue
-        too_late += 1
-        if too_late == _TRIES:
+        now = target.marks()
+        refused = 0 if done or now != before else refused + 1
+        if refused == _TRIES:
             raise _too_late(view)
+        before = now
 
 
 def _next(before: Marks, upto: Marks, transactions_max: int) -> dict[PartitionId, TransactionId]:
@@ -183,7 +185,7 @@ def _rows(spark: SparkSession, source: LogSource, view: View, after: Marks, upto
 
 def _too_late(view: View) -> ViewUnavailable:
     return ViewUnavailable(
-        f"the table of view {view.name} was changed by others each time, {_TRIES} times in a row: let one of them do it"
+        f"the table of view {view.name} was being changed by others, {_TRIES} times in a row: let one of them do it"
     )
 
 

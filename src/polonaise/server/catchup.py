@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from polonaise.errors import PolonaiseError, ProtocolError
+from polonaise.errors import HistoryTrimmed, PolonaiseError, ProtocolError
 from polonaise.host import Host
+from polonaise.server.history import History, read_trimmed
 from polonaise.server.opening import answer_of, expect
 from polonaise.server.protocol import recovery
 from polonaise.server.replicas import StorageLink
@@ -45,12 +46,14 @@ class CatchUp:
         partition: PartitionId,
         writing: Writing,
         readmitted_s: float,
+        history: History | None = None,
     ) -> None:
         self._host = host
         self._settings = settings
         self._links = links
         self._partition = partition
         self._writing = writing
+        self._history = history
         self.readmitted_s = readmitted_s
         """When a session was last ended to let replicas back in."""
 
@@ -105,7 +108,9 @@ class CatchUp:
         return await self._links[name].ask_bulk(message, self._partition)
 
     async def _read(self, first: TransactionId, last: TransactionId) -> memoryview:
+        """From an engaged replica; what none of them holds any more, from the fragments."""
         error: PolonaiseError = ProtocolError("no engaged replica has a bulk connection")
+        trimmed: HistoryTrimmed | None = None
         request = ReadBatches(self._writing.session, first, last, self._settings.copy_bytes, 1, 0)
         for source in self._writing.engaged:
             try:
@@ -113,6 +118,10 @@ class CatchUp:
                 if answer.payload:
                     return memoryview(answer.payload[0])
                 error = ProtocolError(f"{source} sent nothing")
+            except HistoryTrimmed as refused:
+                trimmed = refused
             except PolonaiseError as failed:
                 error = failed
+        if trimmed is not None:
+            return await read_trimmed(self._history, trimmed, self._partition, first, last, self._settings.copy_bytes)
         raise error

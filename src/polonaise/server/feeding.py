@@ -6,9 +6,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from polonaise.errors import BatchDamaged, BeyondLog, PartitionNotReady, PolonaiseError
+from polonaise.errors import BatchDamaged, BeyondLog, HistoryTrimmed, PartitionNotReady, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
+from polonaise.server.history import needed
 from polonaise.server.mounts import Mount
 from polonaise.server.opening import expect
 from polonaise.server.protocol.feed import Committed, TailCache
@@ -103,8 +104,11 @@ class Feeding:
         try:
             async with self._history_reads:
                 raw = await self.read(subscription.next_id, self._owner.committed, self._settings.copy_bytes)
-        except PolonaiseError:
+        except (PartitionNotReady, BeyondLog):
             raw = memoryview(b"")
+        except PolonaiseError as error:
+            self._refuse(mount, error)
+            return
         offset = 0
         while offset < len(raw):
             try:
@@ -122,6 +126,13 @@ class Feeding:
         if subscription.next_id == before:
             await asyncio.sleep(self._settings.retry_s_min)
 
+    def _refuse(self, mount: Mount, error: PolonaiseError) -> None:
+        """What this mount is to be fed next is in no replica and can't be had: who mounted is told why."""
+        if self._is_current(mount):
+            _log.warning("partition %d: client %d can't be fed: %s", self._owner.partition, mount.client_id, error)
+            del self._owner.mounts[mount.client_id]
+            mount.connection.refuse(error, partition=self._owner.partition)
+
     def _is_current(self, mount: Mount) -> bool:
         return self._owner.mounts.get(mount.client_id) is mount and mount.connection.closed is None
 
@@ -138,6 +149,27 @@ class Feeding:
     ) -> memoryview:
         """Committed batches from `first` on, from an engaged replica; `last` must be committed.
 
+        When none of them holds these any more, from the fragments, and then it raises what `History.read` does, or
+        `HistoryTrimmed` in a server that knows of none.
+        """
+        owner = self._owner
+        if last > owner.committed:
+            raise BeyondLog(f"{last} is above the committed high-water mark {owner.committed}")
+        try:
+            return await self._from_replicas(first, last, bytes_max, with_data, after_time_us)
+        except HistoryTrimmed as trimmed:
+            history = needed(owner.history, trimmed, owner.partition)
+        batches = await history.read(owner.partition, first, last, bytes_max, after_time_us)
+        if not batches and after_time_us:  # none of that time below what the replicas hold
+            reached = await history.up_to(owner.partition)
+            return await self._from_replicas(max(first, reached + 1), last, bytes_max, with_data, after_time_us)
+        return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
+
+    async def _from_replicas(
+        self, first: TransactionId, last: TransactionId, bytes_max: int, with_data: bool, after_time_us: int
+    ) -> memoryview:
+        """Of the engaged ones. Raises `HistoryTrimmed` when none could read them and one has dropped them.
+
         A replica that cannot read them is passed over, and ends the session: it has to be repaired. When none of
         them can, that is `PartitionNotReady`, whatever they say: what ails a replica passes, for those who ask here.
         """
@@ -145,9 +177,8 @@ class Feeding:
         writing = owner.writing
         if writing is None:
             raise PartitionNotReady(f"partition {owner.partition} is not ready: {owner.waits_for}")
-        if last > owner.committed:
-            raise BeyondLog(f"{last} is above the committed high-water mark {owner.committed}")
         request = ReadBatches(writing.session, first, last, bytes_max, int(with_data), after_time_us)
+        trimmed: HistoryTrimmed | None = None
         names = list(writing.engaged)
         self._next_source += 1
         troubles: list[str] = []
@@ -156,8 +187,12 @@ class Feeding:
             try:
                 answer = expect(await owner.link(name).ask_bulk(request, owner.partition), Batches)
                 return memoryview(answer.payload[0] if answer.payload else b"")
+            except HistoryTrimmed as refused:
+                trimmed = refused
             except PolonaiseError as failed:
                 troubles.append(f"{name}: {failed}")
                 if failed.code in ("segment_damaged", "partition_unavailable"):
                     writing.end(troubles[-1])
+        if trimmed is not None:
+            raise trimmed
         raise PartitionNotReady(f"no engaged replica could read {first} just now: {'; '.join(troubles) or 'none'}")

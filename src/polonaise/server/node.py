@@ -25,8 +25,9 @@ from polonaise.host import Host, Listener
 from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, hello
 from polonaise.log.registers import KEY_BYTES_MAX
-from polonaise.server import questions
+from polonaise.server import questions, trimming
 from polonaise.server.assignment import owned_by, take_over
+from polonaise.server.history import History
 from polonaise.server.mounts import Mount
 from polonaise.server.owner import Owner
 from polonaise.server.protocol.feed import Subscription
@@ -54,6 +55,7 @@ from polonaise.wire.messages import (
     Mounted,
     Read,
     RegisterIs,
+    TrimLog,
     Unmount,
 )
 from polonaise.wire.messages import (
@@ -74,10 +76,19 @@ _FLUSHES_MAX = 1_000
 class Server:
     """One server process. `start`, then it serves until `close`."""
 
-    def __init__(self, host: Host, coordinator: Coordinator, settings: ServerSettings | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        coordinator: Coordinator,
+        settings: ServerSettings | None = None,
+        open_history: Callable[[bytes], History] | None = None,
+    ) -> None:
+        """`open_history` makes the history in a fragment store, for the cluster of this key; or there is none."""
         self._host = host
         self._coordinator = coordinator
         self._settings = settings or ServerSettings()
+        self._open_history = open_history
+        self._history: History | None = None
         self.id = 0
         """Unique in the cluster, from the coordinator; 0 before `start`."""
         self._description: ClusterDescription | None = None
@@ -100,6 +111,7 @@ class Server:
             GetRegister: self._on_get_register,
             Read: self._on_read,
             Fetch: self._on_fetch,
+            TrimLog: self._on_trim,
         }
 
     # ------------------------------------------------------------------ life
@@ -114,6 +126,8 @@ class Server:
     async def start(self) -> None:
         """Listen, register, and own every partition that has no living owner."""
         self._description = await self._coordinator.describe()
+        if self._open_history is not None:
+            self._history = self._open_history(self._description.key)
         self.id = await self._coordinator.unique_id()
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
         for name in self._description.storage:
@@ -188,7 +202,10 @@ class Server:
                 del self.owners[partition]
         for partition, place in mine.items():
             if partition not in self.owners:
-                owner = Owner(self._host, self._coordinator, self._links, self._settings, partition, place.generation)
+                owner = Owner(
+                    self._host, self._coordinator, self._links, self._settings, partition, place.generation,
+                    self._history,
+                )  # fmt: skip
                 self.owners[partition] = owner
                 owner.start()
 
@@ -238,6 +255,8 @@ class Server:
             if owner is not None and not isinstance(owner.stopped, NotOwner):
                 raise owner.stopped.with_traceback(None) if owner.stopped else NotOwner("stopped")
             raise NotOwner(f"server {self.id} does not own partition {partition}: read the assignment again")
+        if owner.refusal is not None:
+            raise owner.refusal.with_traceback(None)
         return owner
 
     # ------------------------------------------------------------------ the stream
@@ -356,6 +375,9 @@ class Server:
     def _on_fetch(self, connection: Connection, owner: Owner, message: Fetch, request: int) -> None:
         self._answer(connection, owner, request, questions.fetch(owner, self._settings, message))
 
+    def _on_trim(self, connection: Connection, owner: Owner, message: TrimLog, request: int) -> None:
+        self._answer(connection, owner, request, trimming.trim(owner, message))
+
     def _answer(
         self,
         connection: Connection,
@@ -398,6 +420,7 @@ class Server:
         """How this server is: for operators and the console."""
         return {
             "server": self.id,
+            "fragments": str(self._history or ""),
             "storage": {
                 name: {"connected": link.session is not None, "error": str(link.last_error or "")}
                 for name, link in self._links.items()

@@ -18,6 +18,7 @@ from polonaise.errors import (
     ConsistencyLost,
     CoordinatorUnavailable,
     Fenced,
+    HistoryTrimmed,
     LogForked,
     NotOwner,
     PartitionNotReady,
@@ -29,6 +30,7 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log import registers
 from polonaise.log.batch import Batch
+from polonaise.server.history import History, check_not_ahead, read_trimmed
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Answer, Contradiction, Decided, Undecided
 from polonaise.server.replicas import StorageLink
@@ -91,7 +93,10 @@ class Opening:
         known: recovery.Known,
         patient: bool,
         report: Callable[[str], None],
+        history: History | None = None,
+        compare: bool = False,
     ) -> None:
+        """`compare`: before anything is written, the fragments are asked whether they hold more than the replicas."""
         self._host = host
         self._coordinator = coordinator
         self._links = links
@@ -101,6 +106,8 @@ class Opening:
         self._known = known
         self._patient = patient
         self._report = report
+        self._history = history
+        self._compare = compare
         self._session: SessionId = 0
         self._answers: dict[StorageId, Answer] = {}
         self._connections: dict[StorageId, Connection] = {}
@@ -108,8 +115,8 @@ class Opening:
         self._answered = asyncio.Event()
 
     async def run(self) -> Opened:
-        """Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop, and any
-        passing fault: the caller tries again with a new attempt."""
+        """Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop,
+        `FragmentsAhead`, and any passing fault: the caller tries again with a new attempt."""
         claimed = await self._claim()
         self._session = claimed.value.session
         try:
@@ -117,6 +124,9 @@ class Opening:
         except Fenced as error:
             await self._check_coordinator(error)
             raise
+        if self._compare and self._history is not None:
+            self._report(f"the fragment store {self._history} to tell how far it reaches")
+            await check_not_ahead(self._history, self._partition, decided.closing)
         clean = await self._clean(claimed.value, decided)
         names = [name for name in recovery.participants(claimed.value) if name in clean]
         values = await self._registers(names, decided.closing)
@@ -310,9 +320,10 @@ class Opening:
     async def _read(
         self, sources: tuple[StorageId, ...], first: TransactionId, last: TransactionId, reader: StorageId
     ) -> memoryview:
-        """Batches from a replica that holds them."""
+        """Batches from a replica that holds them; what none of them holds any more, from the fragments."""
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
         error: PolonaiseError = SegmentDamaged("no other replica holds the log's end")
+        trimmed: HistoryTrimmed | None = None
         for source in sources:
             if source == reader:
                 continue
@@ -321,8 +332,12 @@ class Opening:
                 if answer.payload:
                     return memoryview(answer.payload[0])
                 error = ProtocolError(f"{source} sent nothing")
+            except HistoryTrimmed as refused:
+                trimmed = refused
             except PolonaiseError as failed:
                 error = failed
+        if trimmed is not None:
+            return await read_trimmed(self._history, trimmed, self._partition, first, last, self._settings.copy_bytes)
         raise error
 
     # ------------------------------------------------------------------ what the session starts from

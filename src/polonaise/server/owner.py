@@ -16,6 +16,7 @@ from typing import NamedTuple
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
     ConsistencyLost,
+    FragmentsAhead,
     InvariantViolated,
     NotOwner,
     Overloaded,
@@ -28,6 +29,7 @@ from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.server.catchup import CatchUp
 from polonaise.server.feeding import Feeding
+from polonaise.server.history import History
 from polonaise.server.mounts import Mount
 from polonaise.server.opening import Opened, Opening
 from polonaise.server.protocol.feed import Committed
@@ -70,6 +72,7 @@ class Owner:
         settings: ServerSettings,
         partition: PartitionId,
         generation: Generation,
+        history: History | None = None,
     ) -> None:
         self._host = host
         self._coordinator = coordinator
@@ -77,6 +80,8 @@ class Owner:
         self._settings = settings
         self.partition = partition
         self.generation = generation
+        self.history = history
+        """The fragments of the log; None in a server that was not told of any."""
         self._writing: Writing | None = None
         self.committed: TransactionId = NO_TRANSACTION
         """The committed high-water mark as far as this owner has ever proved it."""
@@ -87,6 +92,8 @@ class Owner:
         """What keeps the partition from being ready; empty when it is."""
         self.stopped: PolonaiseError | None = None
         """Why it serves no more; None while it does."""
+        self.refusal: FragmentsAhead | None = None
+        """Why nothing is taken until an operator has acted; None while that is not needed."""
         self.faults = 0
         """How many sessions a fault has ended."""
         self.last_fault = ""
@@ -139,10 +146,11 @@ class Owner:
             try:
                 opening = Opening(
                     self._host, self._coordinator, self._links, self._settings,
-                    partition=self.partition, generation=self.generation, patient=patient, report=self._report,
-                    known=Known(self.committed, self._last_crc),
+                    partition=self.partition, generation=self.generation, patient=patient, report=self._report_progress,
+                    known=Known(self.committed, self._last_crc), history=self.history, compare=patient,
                 )  # fmt: skip
                 opened = await opening.run()
+                self.refusal = None
             except NotOwner as error:
                 self.close(error)
                 return
@@ -152,12 +160,29 @@ class Owner:
                 return
             except (PolonaiseError, TimeoutError) as error:
                 self._report(str(error))
+                self._refuse_until_decided(error if isinstance(error, FragmentsAhead) else None)
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
                 continue
             pause_s, patient = self._settings.retry_s_min, False
             reason = await self._write(opened)
             self._report(f"session {opened.value.session} ended: {reason}")
+
+    def _refuse_until_decided(self, error: FragmentsAhead | None) -> None:
+        """Only an operator can help: who asks is told so, and who waits too."""
+        self.refusal = error
+        if error is None:
+            return
+        waiting = self._questions + [entry for entry in self._inbox if isinstance(entry, Question)]
+        self._questions = []
+        self._inbox = deque(entry for entry in self._inbox if not isinstance(entry, Question))
+        for question in waiting:
+            question.expired(error)
+
+    def _report_progress(self, what: str) -> None:
+        """What an attempt to open waits for; while an operator has to act, that stays the news."""
+        if self.refusal is None:
+            self._report(what)
 
     def _report(self, what: str) -> None:
         if what != self.waits_for:
@@ -190,7 +215,9 @@ class Owner:
         self._writing = writing
         self.waits_for = ""
         writing.start()
-        catch_up = CatchUp(self._host, self._settings, self._links, self.partition, writing, self._readmitted_s)
+        catch_up = CatchUp(
+            self._host, self._settings, self._links, self.partition, writing, self._readmitted_s, self.history
+        )
         task = self._host.spawn(catch_up.run(), f"catch-up of partition {self.partition}")
         try:
             questions, self._questions = self._questions, []

@@ -7,13 +7,14 @@ Each returns what it found broken.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from polonaise.simulator.ground import FinalLog, Replica
+from polonaise.simulator.disk import SimulatedDisk
+from polonaise.simulator.ground import FinalLog, Replica, promised_by
 from polonaise.simulator.history import COUNT, MOVE, PRODUCED, Fate, History, Kind, Try, Violation, describe
-from polonaise.terms import LockMode, TransactionId
+from polonaise.terms import LockMode, PartitionId, TransactionId
 
 ACCOUNT_START: Final = 100
 """What every account holds before the first transfer."""
@@ -43,9 +44,24 @@ def check_replicas(log: FinalLog, replicas: Sequence[Replica], spoilt: set[str])
             continue
         if replica.bad:
             yield Violation("P10 corruption", f"{replica.name}, which was never damaged, to read", replica.bad)
-        elif len(replica.batches) != len(log.batches):
+        elif len(replica.batches) != sum(batch.first >= replica.first for batch in log.batches):
             seen = f"{replica.name} ends at {replica.last}"
             yield Violation("P1 durability", f"partition {log.partition} up to {len(log) - 1}", seen)
+
+
+def check_trims(
+    disks: Mapping[str, SimulatedDisk], directory: str, partition: PartitionId, archived: TransactionId
+) -> Iterator[Violation]:
+    """P1: no replica has dropped what is not archived, or what it did not know to be committed."""
+    for name, disk in disks.items():
+        copy = promised_by(disk, directory, partition)
+        if copy is None or not copy.trimmed.first:
+            continue
+        seen = f"{name} has dropped everything below {copy.trimmed.first} of partition {partition}"
+        if copy.trimmed.first > archived + 1:
+            yield Violation("P1 durability", f"nothing above {archived}, which is archived, to be trimmed", seen)
+        if copy.trimmed.first > copy.promises.confirmed:
+            yield Violation("P1 durability", f"nothing above {copy.promises.confirmed}, the confirmed mark, gone", seen)
 
 
 # ------------------------------------------------------------------ P1, P2, P4: what was seen and told is there

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from polonaise import errors
 from polonaise.client.settings import ClientSettings
@@ -18,6 +18,7 @@ from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
+from polonaise.server.history import History
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.coordinator import (
@@ -31,6 +32,9 @@ from polonaise.simulator.world import Machine, World
 from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId, StorageId
+
+if TYPE_CHECKING:
+    from polonaise.simulator.store import SimulatedStore
 
 CLUSTER_KEY: Final = bytes(range(1, 17))
 DIRECTORY: Final = "data"
@@ -209,13 +213,18 @@ class Cluster:
         """While it is set, applications do not pause between their steps: something is about to happen."""
         self._rush_until_s = 0.0
         self.ended: Callable[[Node], None] = lambda _: None
+        self.store: SimulatedStore | None = None
+        """Where the log is archived to; None in most seeds."""
+        self.archivists: list[Node] = []
+        self.open_history: Callable[[bytes], History] | None = None
+        """How servers reach the archive."""
         addresses = tuple(self.storage_id(node) for node in self.storage)
         self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)
         self._keepers: list[asyncio.Task[None]] = []
 
     @property
     def nodes(self) -> list[Node]:
-        return [*self.storage, *self.servers, *self.clients]
+        return [*self.storage, *self.servers, *self.clients, *self.archivists]
 
     @staticmethod
     def storage_id(node: Node) -> StorageId:
@@ -277,7 +286,7 @@ class Cluster:
 
     async def _server(self, node: Node, host: Host) -> None:
         settings = replace(self.knobs.server, listen=f"{node.name}:{_SERVER_PORT}")
-        server = Server(host, self.coordinator(node, host), settings)
+        server = Server(host, self.coordinator(node, host), settings, self.open_history)
         self.owners[node.name] = server
         await server.start()
         await asyncio.get_running_loop().create_future()

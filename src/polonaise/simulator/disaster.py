@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from polonaise.coordination.values import PartitionValue
 from polonaise.simulator.application import Application
@@ -23,17 +23,23 @@ class Disaster:
         self._applications = applications
         self._random = cluster.world.random("disaster")
 
-    async def strike(self) -> None:
-        """Raises `Violation` if anything is accepted afterwards, or refused without a reason."""
+    async def strike(self, overtake: Callable[[], None] | None = None) -> None:
+        """With `overtake`, what happens is that the fragments are ahead of the replicas.
+
+        Raises `Violation` if anything is accepted afterwards, or refused without a reason."""
         known = list(self._history.told)
         self._history.refusal_is_right = True
         for node in self._cluster.nodes:
             node.hold_down()
             if node.process is not None:
                 node.process.crash()
-        if self._random.random() < 0.3:
+        partitions = self._cluster.knobs.partitions
+        if overtake is not None:
+            overtake()
+            reasons: list[set[str]] = [{"fragments_ahead"}] * partitions
+        elif self._random.random() < 0.3:
             self._forget_sessions()
-            reasons: list[set[str]] = [{"the coordinator"}] * self._cluster.knobs.partitions
+            reasons = [{"the coordinator"}] * partitions
         else:
             reasons = self._wipe_quorums()
         first_try = len(self._history.tries)

@@ -30,6 +30,8 @@ FAULTS: Final = (
     "stale_disk",
     "wiped_disk",
     "byte_flip",
+    "store_away",
+    "damaged_object",
 )
 
 

@@ -9,6 +9,8 @@ from itertools import accumulate
 from polonaise.errors import BatchDamaged, SegmentDamaged
 from polonaise.log import registers
 from polonaise.log.batch import Batch
+from polonaise.log.control import CONTROL_FILE, offset_of
+from polonaise.log.promises import NOTHING_TRIMMED, SECTOR_BYTES, Copy, Trimmed
 from polonaise.log.segment import FRAME_BYTES, SegmentHeader, open_batch, open_frame
 from polonaise.simulator.disk import SimulatedDisk
 from polonaise.simulator.history import Body, parse_body
@@ -21,20 +23,47 @@ class Replica:
 
     name: str
     batches: list[Batch] = field(default_factory=list)
+    first: TransactionId = 0
+    """What is below was trimmed, says its control file."""
     bad: str = ""
     """Where it does not read; empty when all of it does."""
 
     @property
     def last(self) -> TransactionId:
-        return self.batches[-1].last if self.batches else -1
+        return self.batches[-1].last if self.batches else self.first - 1
+
+
+def _segments(disk: SimulatedDisk, directory: str, partition: PartitionId) -> list[tuple[str, TransactionId]]:
+    """The segment files, and the first ids that they are named for."""
+    prefix = f"{directory}/{partition}/"
+    return [
+        (path, int(path[len(prefix) : -4]))
+        for path in disk.paths()
+        if path.startswith(prefix) and path.endswith(".seq")
+    ]
+
+
+def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> Copy | None:
+    """The promises that would still be there if the power went now; None when there are none that read."""
+    path = f"{directory}/{CONTROL_FILE}"
+    if path not in disk.paths():
+        return None
+    control, start = bytes(disk.file(path).durable), offset_of(partition)
+    copies = [Copy.decode(control[at : at + SECTOR_BYTES], partition) for at in (start, start + SECTOR_BYTES)]
+    return max((copy for copy in copies if copy is not None), key=lambda copy: copy.sequence, default=None)
+
+
+def trimmed_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> Trimmed:
+    """What the node would say it has trimmed."""
+    copy = promised_by(disk, directory, partition)
+    return copy.trimmed if copy is not None else NOTHING_TRIMMED
 
 
 def read_replica(name: str, disk: SimulatedDisk, directory: str, partition: PartitionId) -> Replica:
     """Every batch of every segment; reading goes on with the next segment after bad bytes."""
-    replica = Replica(name)
-    prefix = f"{directory}/{partition}/"
-    for path in disk.paths():
-        if path.startswith(prefix) and path.endswith(".seq"):
+    replica = Replica(name, first=trimmed_by(disk, directory, partition).first)
+    for path, first in _segments(disk, directory, partition):
+        if first >= replica.first:
             try:
                 _read_segment(bytes(disk.file(path).durable), replica)
             except (SegmentDamaged, BatchDamaged) as error:
@@ -53,10 +82,10 @@ def _read_segment(raw: bytes, replica: Replica) -> None:
 
 def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) -> TransactionId:
     """The last id that would still be there if the power went now; a quick look without the node's own code."""
-    last = -1
-    prefix = f"{directory}/{partition}/"
-    for path in disk.paths():
-        if path.startswith(prefix) and path.endswith(".seq"):
+    begin = trimmed_by(disk, directory, partition).first
+    last = begin - 1
+    for path, first in _segments(disk, directory, partition):
+        if first >= begin:
             last, goes_on = _segment_end(bytes(disk.file(path).durable), last)
             if not goes_on:
                 break

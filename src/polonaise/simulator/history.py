@@ -18,7 +18,17 @@ from polonaise.simulator.loop import ScheduleFailed
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 _CONTRADICTIONS: Final = frozenset(
-    ("consistency_lost", "log_forked", "client_ahead", "producer_sequence", "invariant_violated", "coordinator_damaged")
+    (
+        "consistency_lost",
+        "log_forked",
+        "client_ahead",
+        "producer_sequence",
+        "invariant_violated",
+        "coordinator_damaged",
+        "fragments_ahead",
+        "history_trimmed",
+        "fragment_missing",
+    )
 )
 _BODY: Final = struct.Struct("<IHBB")
 MOVE: Final = struct.Struct("<HHiii")

@@ -55,6 +55,12 @@ class Nemesis:
         self._weights = [weights[action] * (self._random.random() + 0.05) for action in self._actions]
         self._pause_s = self._random.choice((0.1, 0.3, 0.8))
 
+    def trouble_store(self) -> None:
+        """Let the store fail too, now and then."""
+        for action in (Nemesis.store_away, Nemesis.damage_object):
+            self._actions.append(action)
+            self._weights.append(1.0)
+
     async def run(self, duration_s: float) -> None:
         """Until the time is over; a corner that has begun is played to its end."""
         loop = asyncio.get_running_loop()
@@ -79,6 +85,9 @@ class Nemesis:
         network.delay(machines, machines, 0.0)
         cluster.cut_off.clear()
         cluster.service.configuration = cluster.knobs.coordinator
+        if cluster.store is not None:
+            cluster.store.away = False
+            cluster.store.restore()
         for node in cluster.nodes:
             disk = node.machine.disk
             disk.free()
@@ -356,6 +365,24 @@ class Nemesis:
 
     async def flip_byte(self) -> None:
         self._network.flip_bytes(self.some(self._cluster.nodes).machine, self.some(self._cluster.nodes).machine)
+
+    # ------------------------------------------------------------------ the object store
+
+    async def store_away(self) -> None:
+        """For a while the store answers nobody."""
+        store = self._cluster.store
+        if store is not None:
+            store.away = True
+            await asyncio.sleep(self.seconds(0.2, 1.0, 2.5))
+            store.away = False
+
+    async def damage_object(self) -> None:
+        """A bit of a fragment turns; after a while an operator puts a copy in its place."""
+        store = self._cluster.store
+        if store is not None:
+            store.damage()
+            await asyncio.sleep(self.seconds(0.5, 2.0))
+            store.restore()
 
     # ------------------------------------------------------------------ disks that run
 

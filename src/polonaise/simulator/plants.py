@@ -193,4 +193,34 @@ PLANTS: Final[dict[str, Plant]] = {
         "preamble = registers.snapshot(dict(list(tail.found.registers.items())[:-1]))",
         "P2: a new segment begins without the last register",
     ),
+    "trim-without-looking-whether-it-is-archived": Plant(
+        "polonaise.server.trimming",
+        "    await _check_archived(owner, owner.history, request)\n",
+        "",
+        "P1: what no fragment holds is dropped from every replica",
+    ),
+    "trim-above-confirmed": Plant(
+        _REPLICA,
+        "        return [DropBelow(before)]",
+        "        return [DropBelow(2**62)]",
+        "P1: a replica drops what it does not know to be committed",
+    ),
+    "trim-before-it-is-noted": Plant(
+        "polonaise.log.partition",
+        "        await self.slot.begin_trim(Trimmed(following.first, following.previous_crc))\n",
+        "",
+        "P10: what was dropped looks like damage",
+    ),
+    "fragments-ahead-not-checked": Plant(
+        "polonaise.server.history",
+        "    if highest > closing:\n",
+        "    if False:\n",
+        "P13: a log that has gone back to an earlier day goes on, and gives ids out again",
+    ),
+    "wiped-replica-not-filled-from-fragments": Plant(
+        "polonaise.server.catchup",
+        "        if trimmed is not None:\n",
+        "        if False:\n",
+        "P11: once something is trimmed, a new disk never comes back",
+    ),
 }

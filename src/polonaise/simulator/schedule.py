@@ -10,8 +10,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from polonaise.client.log import Log
 from polonaise.host import Host
@@ -29,6 +30,9 @@ from polonaise.simulator.workload import STEPS, Session
 from polonaise.simulator.world import World
 from polonaise.terms import BodyForm, PartitionId
 
+if TYPE_CHECKING:
+    from polonaise.simulator.archiving import Archiving
+
 _SETTLE_S: Final = 60.0
 """Virtual time in which everything pending has to be decided once all is well again."""
 _REPAIR_S: Final = 30.0
@@ -38,6 +42,10 @@ _LAG_S: Final = 5.0
 _LOOK_S: Final = 0.1
 _WATCH_S: Final = 0.15
 _STEPS_MAX: Final = 600_000
+_ARCHIVE_SHARE: Final = 0.15
+"""Of the seeds, those with an archive: Parquet takes its time."""
+_OVERTAKEN_SHARE: Final = 0.3
+"""Of these, those that end with fragments that are ahead of the replicas."""
 
 
 @dataclass(slots=True)
@@ -121,7 +129,7 @@ class Schedule:
         self.cluster = Cluster(self.world, self.knobs, self._client)
         self.cluster.ended = self._ended
         self.nemesis = Nemesis(self.cluster)
-        self.census: dict[str, int] = {"disaster": 0}
+        self.census: dict[str, int] = {"disaster": 0, "overtaken": 0, "trim": 0, "fragment_read": 0}
         self._random = self.world.random("schedule")
         self._duration_s = self._random.choice((1.5, 4.0, 8.0))
         steps = self._random.choice((6, 15, 30))
@@ -136,6 +144,13 @@ class Schedule:
             self._weights = [weight for _, weight in STEPS]
         self._workers = self._random.choice((1, 2, 4))
         self._healed = asyncio.Event()
+        self._archiving: Archiving | None = None
+        source = self.world.random("archive")
+        if source.random() < _ARCHIVE_SHARE:
+            from polonaise.simulator.archiving import Archiving  # loads pyarrow: most seeds do without
+
+            self._archiving = Archiving(self.cluster, self.nemesis, self.history)
+        self._overtaken = source.random() < _OVERTAKEN_SHARE
 
     # ------------------------------------------------------------------ the course of it
 
@@ -150,11 +165,40 @@ class Schedule:
         self.world.trace.note("healed")
         await self._until("P11 availability", _SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
         await self._repaired()
+        if self._archiving is not None:
+            await self._trimmed_as_far_as_can_be(self._archiving)
         watch.cancel()
-        self._check()
-        if self._random.random() < 0.08:
+        logs = self._check()
+        overtake = None
+        if self._archiving is not None and self._overtaken:
+            self.census["overtaken"] += 1
+            overtake = partial(self._archiving.overtake, logs)
+        if self._random.random() < 0.08 or overtake is not None:
             self.census["disaster"] += 1
-            await Disaster(self.cluster, self.history, self.applications).strike()
+            await Disaster(self.cluster, self.history, self.applications).strike(overtake)
+
+    async def _trimmed_as_far_as_can_be(self, archiving: Archiving) -> None:
+        """What is acknowledged can be read when the replicas have dropped all they may, and one of them is new."""
+        promise, archivist = "P11 availability", archiving.archivist
+        archivist.begin_to_trim()
+        await self._until(promise, _SETTLE_S, lambda: archivist.done)
+        node = self.nemesis.spoilable()
+        if node is not None:
+            self.nemesis.spoil(node)
+            await self.nemesis.replace_disk(node, node.machine.disk.wipe)
+            await self._until(promise, _REPAIR_S, lambda: self._all_engaged() and self._filled(node))
+        archivist.begin_to_read()
+        await self._until(promise, _SETTLE_S, lambda: archivist.done)
+        archivist.rest()
+        self.census["trim"] += archivist.trims
+        self.census["fragment_read"] += archiving.store.fragments_read
+
+    def _filled(self, node: Node) -> bool:
+        """Whether this disk has everything again that is known to be committed."""
+        return all(
+            durable_last(node.machine.disk, DIRECTORY, partition) >= told
+            for partition, told in enumerate(self.history.told)
+        )
 
     async def _watch(self) -> None:
         """P1 at every moment: what was told to be committed is durable on a quorum, but for disks that were spoilt."""
@@ -163,6 +207,8 @@ class Schedule:
             await asyncio.sleep(_WATCH_S)
             sound = [node for node in self.cluster.storage if node.name not in self.nemesis.spoilt]
             needed = quorum - len(self.nemesis.spoilt)
+            if self._archiving is not None:
+                self.history.violations.extend(self._archiving.check_trims())
             for partition, told in enumerate(self.history.told):
                 lasts = {node.name: durable_last(node.machine.disk, DIRECTORY, partition) for node in sound}
                 if sum(last >= told for last in lasts.values()) < needed:
@@ -233,18 +279,23 @@ class Schedule:
 
     # ------------------------------------------------------------------ the verdict
 
-    def _check(self) -> None:
+    def _check(self) -> list[FinalLog]:
         logs: list[FinalLog] = []
-        found: list[Violation] = []
+        found: list[Violation] = list(self._archiving.check_trims()) if self._archiving else []
         for partition in range(self.knobs.partitions):
             replicas = self._replicas(partition)
-            log = FinalLog(partition, self._true_copy(replicas).batches)
+            true = self._true_copy(replicas)
+            trimmed = self._archiving.batches_below(partition, true.first) if self._archiving and true.first else []
+            log = FinalLog(partition, trimmed + true.batches)
             logs.append(log)
             found.extend(check_replicas(log, replicas, self.nemesis.spoilt))
+            if self._archiving is not None:
+                found.extend(self._archiving.check(log))
         found.extend(check(logs, self.history))
         if found:
             more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
             raise Violation(found[0].promise, found[0].expected, found[0].seen + more)
+        return logs
 
     def _true_copy(self, replicas: list[Replica]) -> Replica:
         """The longest copy of those whose disks were never damaged."""

@@ -172,6 +172,8 @@ _KAFKAS: Final = {
 """Names of Spark's Kafka source, for those who come from there."""
 _SPARKS: Final = frozenset({"checkpointlocation", "path", "__partition_columns"})
 """What Spark says beside the user."""
+_TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
+"""What it says besides of a table in a catalog."""
 
 
 class _Said:
@@ -214,6 +216,11 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
         raise BadOption("topic: this version has one log per cluster and no topics: leave it out")
     if key == "path" and value:
         raise BadOption(f"a path, {value!r}: name the log with .option('cluster', 'embedded:PATH'), then .load()")
+    if key in _TABLES:
+        raise BadOption(
+            "a table: Spark does not hand on a table's options when it is read; write CREATE TEMPORARY VIEW name USING "
+            "polonaise OPTIONS (cluster '…')"
+        )
     if key in _SPARKS or key.startswith("decoder."):
         return
     close = get_close_matches(key, by_name, 1)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Change, Expectation, Limits
@@ -29,11 +29,14 @@ from polonaise.errors import (
     StagingLost,
 )
 from polonaise.fragments.store import ObjectStore
+from polonaise.spark import staging
 from polonaise.spark.protocol import blocks
 from polonaise.spark.protocol.plans import INLINE, BlockRef, Plan, Staged, check_block, plans_of
 from polonaise.spark.protocol.progress import Progress, Step, check_batch, next_step, register_key
 from polonaise.spark.staging import Collected, collect, discard, store_plan
 from polonaise.terms import PartitionId
+
+T = TypeVar("T")
 
 PARTITIONS_AT_ONCE: Final = 8
 """Chains under way; each holds a few groups in memory."""
@@ -222,7 +225,7 @@ async def publish(
         for other in failed[1:]:
             failed[0].add_note(f"and: {other}")
         raise failed[0]
-    await discard(store, used)
+    await discard(store, used, patience_s)
 
 
 async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = LEFTOVERS_S) -> Collected:
@@ -270,10 +273,10 @@ class RealDoor:
             ) from None
 
     async def store_plan(self, plan: Plan) -> str:
-        return await store_plan(self._store, plan)
+        return await self._within(store_plan(self._store, plan))
 
     async def load_plan(self, name: str) -> Plan:
-        return Plan.parse(await self._store.get(name), name)
+        return Plan.parse(await self._within(self._store.get(name)), name)
 
     async def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
         """Reads ahead; what it reads is at most `READ_AHEAD` groups."""
@@ -299,9 +302,12 @@ class RealDoor:
             raw, where = plan.inline[ref.offset : ref.offset + ref.length], "the plan"
         else:
             where = plan.objects[ref.object]
-            raw = await self._store.get_range(where, ref.offset, ref.length)
+            raw = await self._within(self._store.get_range(where, ref.offset, ref.length))
         check_block(ref, raw, where)
         return raw
+
+    async def _within(self, asked: Awaitable[T]) -> T:
+        return await staging.within(self._patience_s, asked)
 
     async def pause(self) -> None:
         await asyncio.sleep(PAUSE_S)

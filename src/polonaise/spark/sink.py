@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -68,7 +67,7 @@ class Sink:
         store, limits = clusters.store_at(self.staging), Limits()
 
         def put(path: str, data: bytes) -> None:
-            clusters.wait(partial(store.put_if_absent, path, data))
+            clusters.wait(lambda: staging.within(self.options.timeout_s, store.put_if_absent(path, data)))
 
         stage = staging.Stage(
             context.partitionId() if context is not None else 0, put, self.options.inline_bytes_max, limits
@@ -88,10 +87,11 @@ class Sink:
     def discard(self, messages: Sequence[Any], app: str | None, batch: int) -> None:
         """In the driver, after a failure: delete what no plan refers to. After a commit whose answer was lost that is
         nothing, or what nobody needs."""
-        store = clusters.store_at(self.staging)
+        store, patience_s = clusters.store_at(self.staging), self.options.timeout_s
 
         async def clear_up() -> None:
-            await staging.discard(store, await staging.unpublished(store, app, batch, _staged(messages)))
+            asked = staging.unpublished(store, app, batch, _staged(messages))
+            await staging.discard(store, await staging.within(patience_s, asked), patience_s)
 
         clusters.wait(clear_up)
 

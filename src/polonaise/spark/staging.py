@@ -2,33 +2,36 @@
 
 ::
 
-    staged/<time>-<token>/<number>                    blocks of one attempt of one task
-    plans/<hash of appId>/<batch>/<time>-<partition>-<token>    see `protocol.plans`
+    staged/<time>-<token>-<number>                              blocks of one attempt of one task
+    plans/<hash of appId>/<batch>-<time>-<partition>-<token>    see `protocol.plans`
 
 Every name is new and says when it was made, so nothing is ever overwritten, and leftovers can be told by their age.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 from zlib import crc32
 
 import numpy as np
 
 from polonaise.client.protocol.draft import Limits
-from polonaise.errors import NotFound, PolonaiseError
+from polonaise.errors import DeadlineExceeded, NotFound, PolonaiseError
 from polonaise.fragments.store import ObjectStore
 from polonaise.node.embedded import parse_embedded
 from polonaise.spark.protocol import blocks
-from polonaise.spark.protocol.plans import INLINE, PLANS, STAGED, BlockRef, Plan, Staged, plans_prefix
+from polonaise.spark.protocol.plans import INLINE, PLANS, STAGED, BlockRef, Plan, Staged, plans_folder, plans_prefix
 from polonaise.spark.rows import Piece
 from polonaise.terms import PartitionId
+
+T = TypeVar("T")
 
 _log = logging.getLogger("polonaise.spark")
 
@@ -91,7 +94,7 @@ class Stage:
         self._put = put
         self._inline_bytes_max = inline_bytes_max
         self._limits = limits or Limits()
-        self._prefix = f"{STAGED}{_new_name()}/"
+        self._prefix = f"{STAGED}{_new_name()}-"
         self._open: dict[PartitionId, _Open] = {}
         self._open_weight = 0
         self._waiting: list[bytes] = []
@@ -179,11 +182,22 @@ async def store_plan(store: ObjectStore, plan: Plan) -> str:
     return name
 
 
-async def discard(store: ObjectStore, names: Iterable[str]) -> None:
+async def within(seconds: float, asked: Awaitable[T]) -> T:
+    """What the staging store answers. Raises `DeadlineExceeded` after so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await asked
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"the staging store did not answer within {seconds:g} s: see that it can be reached, or raise the timeout"
+        ) from None
+
+
+async def discard(store: ObjectStore, names: Iterable[str], patience_s: float) -> None:
     """Delete what nobody needs any more. What can't be deleted now is left to `collect`."""
     for name in sorted(set(names)):
         try:
-            await store.delete(name)
+            await within(patience_s, store.delete(name))
         except PolonaiseError as error:
             _log.warning("%s in the staging store is left to be collected later: %s", name, error)
             return
@@ -196,7 +210,9 @@ async def unpublished(store: ObjectStore, app: str | None, batch: int, staged: S
     """
     mine = {name for task in staged for name in task.objects}
     if app is not None:
-        for listed in await store.list(plans_prefix(app, batch)):
+        for listed in await store.list(plans_folder(app)):
+            if not listed.path.startswith(plans_prefix(app, batch)):
+                continue
             try:
                 mine.difference_update(Plan.parse(await store.get(listed.path), listed.path).objects)
             except NotFound:
@@ -243,9 +259,9 @@ async def collect(
 
 def _made_s(path: str) -> float:
     """When an object was made, by its name; for one that is not ours, the future."""
-    parts = path.split("/")
-    part = parts[1] if path.startswith(STAGED) else parts[-1]
+    parts = path.rpartition("/")[2].split("-")
     try:
-        return datetime.strptime(part.partition("-")[0], _TIME).replace(tzinfo=UTC).timestamp()
-    except ValueError:
+        made = parts[0 if path.startswith(STAGED) else 1]
+        return datetime.strptime(made, _TIME).replace(tzinfo=UTC).timestamp()
+    except (ValueError, IndexError):
         return float("inf")

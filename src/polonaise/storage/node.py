@@ -32,11 +32,12 @@ from polonaise.wire.messages import (
     Join,
     LastSessionInfo,
     Store,
+    Trim,
     Truncate,
 )
 
 _log = logging.getLogger(__name__)
-_QUEUED = (Store, LastSessionInfo, Truncate, Copy, Join, Confirm)
+_QUEUED = (Store, LastSessionInfo, Truncate, Copy, Join, Confirm, Trim)
 
 
 class StorageNode:

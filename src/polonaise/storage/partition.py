@@ -26,6 +26,7 @@ from polonaise.storage.protocol.replica import (
     Action,
     Append,
     Cut,
+    DropBelow,
     Refuse,
     Replica,
     Save,
@@ -51,6 +52,8 @@ from polonaise.wire.messages import (
     SessionInfo,
     Store,
     Stored,
+    Trim,
+    Trimmed,
     Truncate,
 )
 
@@ -253,6 +256,8 @@ class PartitionReplica:
                 return replica.join(first.connection, message.session, message.prepared, message.last_crc)
             case Confirm():
                 return replica.confirm(message.session, message.low_water_mark)
+            case Trim():
+                return replica.trim(message.session, message.before)
         raise ProtocolError(f"{type(message).__name__} is nothing that a server says")
 
     async def _carry_out(self, log: PartitionLog, replica: Replica, entry: _Entry, action: Action) -> None:
@@ -265,6 +270,9 @@ class PartitionReplica:
                 await log.slot.save(action.promises)
             case Cut():
                 await log.cut(action.last)
+            case DropBelow():
+                await log.trim(action.before)
+                self._answer(entry, Trimmed(log.first, not log.may_trim(action.before)))
             case TellSession():
                 self._answer(entry, _session_info(log))
             case TellEnd():
@@ -326,7 +334,7 @@ class PartitionReplica:
             case GetRegisters():
                 return RegistersAre(log.last, log.registers_snapshot())
             case Digest():
-                return DigestIs(question.last, *await log.digest(question.last))
+                return DigestIs(question.last, *await log.digest(question.first, question.last))
 
     def _detail(self, error: PolonaiseError) -> int:
         """With `Fenced`: by which session."""

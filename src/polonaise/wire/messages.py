@@ -227,6 +227,23 @@ class HealthIs(Message):
     document: Blob
 
 
+@message(29)
+class TrimLog(Message):
+    """Asks the owner to have its replicas drop what lies below an id and is archived. Some of it each time."""
+
+    before: I64
+    fragments: Blob
+    """What was verified: `fragments.protocol.names.fingerprint` of the fragments that hold everything below."""
+
+
+@message(30)
+class LogTrimmed(Message):
+    first: I64
+    """From here on every replica of the session holds the log; the lowest of their answers."""
+    done: U8
+    """Nothing is left to be dropped below the id that was named; if not, ask again."""
+
+
 # ------------------------------------------------------------------ server → storage node and back
 
 
@@ -345,9 +362,10 @@ class RegistersAre(Message):
 
 @message(76)
 class Digest(Message):
-    """For audits: how this copy's log ends, and a digest of all its batches up to `last`."""
+    """For audits: a digest of this copy's batches, from the one that begins at `first` to that which ends at `last`."""
 
     session: I64
+    first: I64
     last: I64
 
 
@@ -356,4 +374,22 @@ class DigestIs(Message):
     last: I64
     last_crc: U32
     digest: Blob
-    """SHA-256 over the CRCs of the batches (u32 each) from 0 to `last`."""
+    """SHA-256 over the CRCs of the batches (u32 each) from `first` to `last`."""
+
+
+@message(78)
+class Trim(Message):
+    """Drop what lies below `before`, whole segments only, one at a time. Never above the confirmed mark."""
+
+    session: I64
+    before: I64
+
+
+@message(79)
+class Trimmed(Message):
+    """The answer to `Trim`."""
+
+    first: I64
+    """The first id that this copy still holds."""
+    done: U8
+    """No further segment lies wholly below `before`."""

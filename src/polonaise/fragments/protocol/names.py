@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from polonaise.errors import BadOption
@@ -40,3 +42,8 @@ def partition_prefix(partition: PartitionId) -> str:
     if partition < 0:
         raise BadOption(f"partition {partition} can't be")
     return f"{partition}/"
+
+
+def fingerprint(fragments: Iterable[FragmentName]) -> bytes:
+    """SHA-256 over the names, in this order: whoever names the same fragments means the same bytes."""
+    return hashlib.sha256("".join(f"{fragment.path}\n" for fragment in fragments).encode()).digest()

@@ -42,7 +42,7 @@ class Scale(NamedTuple):
 
 def number_scale(low: float, high: float, *, about: int = 5, whole: bool = False) -> Scale:
     """Round numbers around `low` and `high`; `whole` for what there are no halves of."""
-    if high <= low:
+    if high - low <= 1e-12 * max(abs(low), abs(high)):  # nothing, or less than numbers of this size can tell apart
         high = low + (abs(low) or 1.0)
     step, exponent = _round_step((high / about) - (low / about))
     if whole and step < 1:

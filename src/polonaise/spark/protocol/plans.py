@@ -130,9 +130,14 @@ def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
     return groups
 
 
+def plans_folder(app: str) -> str:
+    """Where an application's plans are."""
+    return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/"
+
+
 def plans_prefix(app: str, batch: int) -> str:
-    """Where the plans of a batch are."""
-    return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/{batch:020d}/"
+    """What the names of a batch's plans begin with. Not a folder of its own: deleting leaves empty ones behind."""
+    return f"{plans_folder(app)}{batch:020d}-"
 
 
 def check_block(ref: BlockRef, raw: bytes, where: str) -> None:

@@ -41,6 +41,13 @@ class Cut:
     last: TransactionId
 
 
+@dataclass(frozen=True, slots=True)
+class DropBelow:
+    """Drop what lies below this id, or some of it, durably; and answer with where the log begins then."""
+
+    before: TransactionId
+
+
 class TellSession(NamedTuple):
     """Answer with everything this copy can prove, as it is now."""
 
@@ -66,7 +73,7 @@ class Refuse:
     """Of the `Store` that is refused; 0 for the one message that was asked."""
 
 
-Action: TypeAlias = Save | Append | Cut | TellSession | TellEnd | Acknowledge | Refuse
+Action: TypeAlias = Save | Append | Cut | DropBelow | TellSession | TellEnd | Acknowledge | Refuse
 
 
 class StoreRequest(NamedTuple):
@@ -163,6 +170,24 @@ class Replica:
         if promises.may_have_lost:
             confirmed = replace(confirmed, lost_above=max(low_water_mark, promises.lost_above))
         return [TellEnd()] if confirmed == promises else [Save(confirmed), TellEnd()]
+
+    def trim(self, session: SessionId, before: TransactionId) -> list[Action]:
+        """Drop ids below `before`, which the owner knows to be archived: of a whole copy that takes part, nothing else.
+
+        What is confirmed is never cut, so what goes here is the log's for good. The batch with the confirmed mark
+        stays: no session can be decided to begin below it.
+        """
+        refused = self._refused(session)
+        if refused:
+            return refused
+        promises = self.promises
+        if promises.joined != session or promises.may_have_lost or promises.untrusted:
+            return [
+                Refuse(NotJoined(f"this copy has no part in session {session}, or is not whole: it is not trimmed"))
+            ]
+        if before > promises.confirmed:
+            return [Refuse(OutOfOrder(f"ids up to {promises.confirmed} are confirmed: nothing is trimmed at {before}"))]
+        return [DropBelow(before)]
 
     # ------------------------------------------------------------------ writing and reading
 

@@ -1,10 +1,10 @@
-"""Views of the bank that `polonaise demo bank` runs, for `polonaise pipeline views` and `polonaise pipeline audit`.
+"""Views of the bank, for `polonaise pipeline views` and `polonaise pipeline audit`: what Spark makes of its log.
 
-    polonaise pipeline views   embedded:./bank examples/bank_views.py:balances parquet:./balances
-    polonaise pipeline audit   embedded:./bank examples/bank_views.py:accounts sqlite:///bank.db --marks polonaise_marks
+    polonaise pipeline views LOG polonaise.demo.views:balances parquet:./balances
+    polonaise pipeline audit LOG polonaise.demo.views:accounts sqlite:///bank.db --marks polonaise_marks
 
-A payment is a JSON array, (id, source, target, amount, kind, date), under header 2; an opened account is one of
-(account, balance) under header 1. Amounts are hundredths, and an account is 0 where it is not the bank's.
+A worked example of such declarations. Bodies are JSON arrays, as `encode_opening` and `Payment.encode` make them;
+amounts are hundredths, and an account is 0 where it is not the bank's.
 """
 
 from pyspark.sql import DataFrame

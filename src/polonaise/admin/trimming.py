@@ -1,0 +1,67 @@
+"""Trimming: what is archived is dropped from the storage nodes, once every fragment that is relied upon is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from polonaise.client.log import Log
+from polonaise.errors import BeyondLog, FragmentDamaged, NotArchived, WrongClusterKey
+from polonaise.fragments.format import Footer
+from polonaise.fragments.objects import contradictions, fragments_of, verified
+from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
+from polonaise.fragments.protocol.names import FragmentName, fingerprint
+from polonaise.fragments.store import ObjectStore
+from polonaise.terms import PartitionId, TransactionId
+
+_TRIM_S_MAX: Final = 300.0
+"""How long one answer to a trim is waited for: the server may have to read a fragment through first."""
+
+
+async def trim(
+    log: Log,
+    store: ObjectStore,
+    partition: PartitionId,
+    *,
+    before: TransactionId | None = None,
+    timeout: float | None = None,
+) -> TransactionId:
+    """Have the storage nodes drop what lies below `before` (or all that is archived), in whole segments, for good.
+
+    Every fragment that is relied upon from then on is verified first: its digest, each of its batches, and that they
+    go on from each other. The server finds for itself that its own store has these, and each storage node keeps what
+    it does not know to be committed. Returns the first id that all storage nodes still hold; may be broken off, and
+    done again, at any time.
+
+    Raises `NotArchived` for what no fragment holds, or where the server relies upon another store; `FragmentDamaged`,
+    `WrongClusterKey`, `BeyondLog`, and what reading and the store raise.
+    """
+    committed = await log.high_water_mark(partition, timeout=timeout)
+    fragments = await fragments_of(store, partition)
+    reached = archived_up_to(fragments)
+    if reached < 0 or (before is not None and before > reached + 1):
+        raise NotArchived(
+            f"partition {partition} is archived up to {reached} in {store}; nothing that is not archived is trimmed: "
+            "run polonaise archive run first"
+        )
+    if before is not None and before > committed:
+        raise BeyondLog(f"partition {partition} is committed up to {committed}: name no more than that")
+    wanted = min(reached + 1, committed) if before is None else before
+    names = [piece.fragment for piece in cover(fragments, Span(0, wanted - 1)).pieces]
+    await _check_all(log, store, names)
+    while True:
+        first, done = await log.trim(partition, wanted, fingerprint(names), timeout=timeout or _TRIM_S_MAX)
+        if done:
+            return first
+
+
+async def _check_all(log: Log, store: ObjectStore, names: Sequence[FragmentName]) -> None:
+    """Read these fragments through. Raises `FragmentDamaged`, `WrongClusterKey`."""
+    good: list[tuple[FragmentName, Footer]] = []
+    for name in names:
+        good.append((name, await verified(store, name)))
+        if good[-1][1].cluster_key != log.cluster_key:
+            raise WrongClusterKey(f"{name.path} in {store} is of another cluster: name the store of this log")
+    wrong = contradictions(good)
+    if wrong:
+        raise FragmentDamaged("; ".join(wrong))

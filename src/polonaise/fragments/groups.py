@@ -1,0 +1,66 @@
+"""Row groups of a fragment by themselves: what is in them, where they lie, and their batches made again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from polonaise.errors import FragmentDamaged
+from polonaise.fragments.arrow import SCHEMA
+from polonaise.fragments.format import Footer, batches_of_group, readable
+from polonaise.terms import TransactionId
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def first_of_group(metadata: Any, number: int) -> TransactionId:
+    """The first id in a row group, by the file's metadata. Raises `FragmentDamaged`."""
+    return int(_statistics(metadata, number, "transaction_id").min)
+
+
+def last_time_us_of_group(metadata: Any, number: int) -> int:
+    """The commit time of a row group's last batch, by the file's metadata. Raises `FragmentDamaged`."""
+    return int((_statistics(metadata, number, "timestamp").max - _EPOCH) // timedelta(microseconds=1))
+
+
+def _statistics(metadata: Any, number: int, column: str) -> Any:
+    if metadata.schema.to_arrow_schema().remove_metadata() != SCHEMA:
+        raise FragmentDamaged("its columns are not those of a fragment")
+    found = metadata.row_group(number).column(SCHEMA.get_field_index(column)).statistics
+    if found is None or not found.has_min_max:
+        raise FragmentDamaged(f"row group {number} has no statistics of {column}")
+    return found
+
+
+def parts_for_group(metadata: Any, number: int) -> list[tuple[int, int]]:
+    """Where the bytes lie, as (offset, length), that `group_batches` reads of a fragment."""
+    group = metadata.row_group(number)
+    chunks = [_chunk(group.column(place)) for place in range(group.num_columns)]
+    start = min(offset for offset, _ in chunks)
+    parts = [(start, max(offset + length for offset, length in chunks) - start)]
+    if number:
+        parts.append(_chunk(metadata.row_group(number - 1).column(SCHEMA.get_field_index("batch_crc32"))))
+    return parts
+
+
+def _chunk(column: Any) -> tuple[int, int]:
+    """Offset and length of one column of one row group."""
+    offsets = [column.data_page_offset, column.dictionary_page_offset]
+    return min(offset for offset in offsets if offset), column.total_compressed_size
+
+
+def group_batches(source: Any, metadata: Any, number: int) -> list[bytes]:
+    """The batches of one row group, made again. Of `source` only the `parts_for_group` are read.
+
+    Raises `FragmentDamaged` when one can't be made again with the CRC that it had.
+    """
+    footer = Footer.decode(metadata.metadata or {})
+    with readable(f"row group {number}"):
+        file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
+        crc = footer.previous_crc
+        if number:  # each batch carries the CRC of the one before it
+            before = file.read_row_group(number - 1, columns=["batch_crc32"], use_threads=False)
+            crc = before.column(0)[-1].as_py()
+    return batches_of_group(file, number, footer.partition, first_of_group(metadata, number), crc)

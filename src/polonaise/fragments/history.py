@@ -1,0 +1,410 @@
+"""A log's history out of its fragments, for servers: batches by their ids, byte for byte, with bounded memory.
+
+A fragment is read through once and compared with the digest in its name before anything of it is given out. After
+that, a row group at a time is fetched, and every batch made again is compared with the CRC that it had. Hashing and
+Parquet's work are done in other threads than the event loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from polonaise.errors import (
+    FragmentDamaged,
+    FragmentMissing,
+    NotArchived,
+    NotFound,
+    PolonaiseError,
+    StoreUnavailable,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
+from polonaise.fragments.format import open_fragment
+from polonaise.fragments.groups import first_of_group, group_batches, last_time_us_of_group, parts_for_group
+from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
+from polonaise.fragments.protocol.names import FragmentName, partition_prefix
+from polonaise.fragments.store import ObjectStore, open_store
+from polonaise.log.batch import Batch
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+T = TypeVar("T")
+
+_TRAILER_BYTES: Final = 8
+_OPENED_MAX: Final = 256
+"""Fragments whose metadata is kept, some tens of kilobytes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySettings:
+    """Bounds in bytes and seconds."""
+
+    cache_bytes_max: int = 128 * 1024 * 1024
+    """Batches of row groups that were read last; one row group at least is kept."""
+    chunk_bytes: int = 8 * 1024 * 1024
+    """Fetched at a time while a fragment's digest is made."""
+    footer_bytes: int = 64 * 1024
+    """Fetched of a fragment to learn what it is; more than most footers have."""
+    listing_s: float = 1.0
+    """A store is not listed again so soon, however much is asked for that it does not have."""
+    damaged_s: float = 10.0
+    """A damaged fragment is not read through again so soon, however often it is asked for."""
+    store_s_max: float = 30.0
+    """Deadline of one call to the store."""
+
+
+class _Listing(NamedTuple):
+    """A partition's fragments, and how many bytes each has."""
+
+    fragments: Mapping[FragmentName, int]
+    at_s: float
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A fragment whose footer was read."""
+
+    name: FragmentName
+    size: int
+    metadata: Any
+    firsts: list[TransactionId]
+    """The first id of each row group."""
+    verified: bool = False
+    """All its bytes were read, and are those that it was named for."""
+
+
+class FragmentHistory:
+    """The fragments of one cluster in one store. Shared by all partitions of a server.
+
+    Holds the batches of some row groups, and the bytes of one row group while it is decoded. Each call raises
+    `StoreUnavailable`, `AccessDenied`, and `WrongClusterKey` for the fragments of another cluster.
+    """
+
+    def __init__(self, store: ObjectStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
+        self._store = store
+        self._cluster_key = cluster_key
+        self._settings = settings or HistorySettings()
+        self._listings: dict[PartitionId, _Listing] = {}
+        self._opened: OrderedDict[FragmentName, _Opened] = OrderedDict()
+        self._groups: OrderedDict[tuple[FragmentName, int], list[Batch]] = OrderedDict()
+        self._groups_bytes = 0
+        self._damaged: dict[FragmentName, tuple[float, PolonaiseError]] = {}
+        """By when, and why."""
+        self._verifying = asyncio.Lock()
+        """Held by whoever reads a fragment through."""
+        self._decoding = asyncio.Lock()
+        """Held by whoever fetches a row group: one at a time is in memory beside those that are kept."""
+
+    def __str__(self) -> str:
+        return str(self._store)
+
+    # ------------------------------------------------------------------ what it reaches
+
+    async def highest(self, partition: PartitionId) -> TransactionId:
+        """The highest id in the store just now, and in a fragment of this cluster; -1 for none."""
+        listing = await self._listed(partition)
+        if not listing.fragments:
+            return NO_TRANSACTION
+        name = max(listing.fragments, key=lambda each: each.last)
+        await self._open(name, listing.fragments[name])
+        return name.last
+
+    async def up_to(self, partition: PartitionId) -> TransactionId:
+        """The id up to which everything from the beginning is in fragments, as far as is known here; -1 for nothing."""
+        listing = self._listings.get(partition) or await self._listed(partition)
+        return archived_up_to(listing.fragments)
+
+    async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
+        """The fragments that hold everything from the beginning up to `last`, just now.
+
+        They are named, and not read. Raises `NotArchived`, which says what none of them holds.
+        """
+        listing = await self._listed(partition)
+        covered = cover(listing.fragments, Span(0, last))
+        if covered.holes:
+            hole = covered.holes[0]
+            raise NotArchived(
+                f"{self} has no fragment with ids {hole.first} to {hole.last} of partition {partition}: "
+                "archive them, or restore the fragment"
+            )
+        return tuple(piece.fragment for piece in covered.pieces)
+
+    # ------------------------------------------------------------------ reading
+
+    async def read(
+        self,
+        partition: PartitionId,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        after_time_us: int = 0,
+    ) -> list[Batch]:
+        """Batches from the one that holds `first` on, as far as one row group goes, none that ends above `last`.
+
+        Not more than `bytes_max` unless a single batch is. With `after_time_us`, not from before the first batch of
+        that commit time or a later one; none if the fragments, which end somewhere, have no such batch.
+
+        Raises `FragmentMissing` for an id that no fragment holds, and `FragmentDamaged` when those that do are not as
+        they were written: it names one, and nothing of it was given out.
+        """
+        refused = self._refused_lately()
+        while True:
+            name, size = await self._holding(partition, first, refused)
+            try:
+                if after_time_us:
+                    found = await self._first_at(partition, first, after_time_us, refused)
+                    if found is None:
+                        return []
+                    if found > first:
+                        first = found
+                        continue
+                opened = await self._verified(name, size)
+                number = max(bisect_right(opened.firsts, first) - 1, 0)
+                batches = await self._group(opened, number)
+            except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
+                # Another one may hold the same ids; only if none does is this the answer.
+                refused[name] = error
+                self._forget(name, error)
+                continue
+            return _span(batches, first, last, bytes_max, after_time_us)
+
+    async def _holding(
+        self, partition: PartitionId, transaction: TransactionId, refused: Mapping[FragmentName, PolonaiseError]
+    ) -> tuple[FragmentName, int]:
+        """The fragment to read an id from. The listing is renewed if it does not tell."""
+        now = asyncio.get_running_loop().time()
+        listing = self._listings.get(partition)
+        for look in range(2):
+            if listing is None or (look and now - listing.at_s >= self._settings.listing_s):
+                listing = await self._listed(partition)
+            good = [name for name in listing.fragments if name not in refused]
+            pieces = cover(good, Span(transaction, transaction)).pieces
+            if pieces:
+                return pieces[0].fragment, listing.fragments[pieces[0].fragment]
+        for name, error in refused.items():
+            if name.first <= transaction <= name.last:
+                if isinstance(error, NotFound):
+                    break
+                raise error
+        raise FragmentMissing(
+            f"{self} has no fragment with id {transaction} of partition {partition}, and the storage nodes hold it no "
+            "more: restore that fragment, or correct the address of the store"
+        )
+
+    async def _first_at(
+        self,
+        partition: PartitionId,
+        first: TransactionId,
+        time_us: int,
+        refused: Mapping[FragmentName, PolonaiseError],
+    ) -> TransactionId | None:
+        """The first id of the first row group from `first` on that reaches this commit time; None if none does.
+
+        By metadata alone, so that few fragments are read: what is found with it is checked like everything else.
+        """
+        listing = self._listings[partition]
+        good = [each for each in listing.fragments if each not in refused]
+        covered = cover(good, Span(first, max(name.last for name in good)))
+        hole = covered.holes[0].first if covered.holes else None
+        pieces = [piece for piece in covered.pieces if hole is None or piece.span.first < hole]
+        low, high = 0, len(pieces)
+        while low < high:
+            middle = (low + high) // 2
+            opened = await self._open(pieces[middle].fragment, listing.fragments[pieces[middle].fragment])
+            if last_time_us_of_group(opened.metadata, len(opened.firsts) - 1) < time_us:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(pieces):
+            if hole is not None:  # what is sought may be in there
+                await self._holding(partition, hole, refused)
+            return None
+        opened = await self._open(pieces[low].fragment, listing.fragments[pieces[low].fragment])
+        reach = [last_time_us_of_group(opened.metadata, number) >= time_us for number in range(len(opened.firsts))]
+        return max(opened.firsts[reach.index(True)], pieces[low].span.first)
+
+    # ------------------------------------------------------------------ fragments
+
+    async def _listed(self, partition: PartitionId) -> _Listing:
+        found = await self._asked(self._store.list(partition_prefix(partition)))
+        named = {name: each.bytes for each in found if (name := FragmentName.parse(each.path)) is not None}
+        listing = self._listings[partition] = _Listing(named, asyncio.get_running_loop().time())
+        return listing
+
+    def _refused_lately(self) -> dict[FragmentName, PolonaiseError]:
+        """Damaged fragments that need not be read through again just now."""
+        now = asyncio.get_running_loop().time()
+        self._damaged = {name: bad for name, bad in self._damaged.items() if now - bad[0] < self._settings.damaged_s}
+        return {name: error for name, (_, error) in self._damaged.items()}
+
+    def _forget(self, name: FragmentName, error: PolonaiseError) -> None:
+        if not isinstance(error, NotFound):
+            self._damaged[name] = asyncio.get_running_loop().time(), error
+        self._opened.pop(name, None)
+        for key in [key for key in self._groups if key[0] == name]:
+            self._groups_bytes -= _bytes(self._groups.pop(key))
+
+    async def _open(self, name: FragmentName, size: int) -> _Opened:
+        """Read a fragment's footer, if that was not done yet."""
+        opened = self._opened.get(name)
+        if opened is None:
+            end = await self._end_of(name, size)
+            opened = await asyncio.to_thread(_opened, name, size, end, self._cluster_key)
+            self._opened[name] = opened
+            if len(self._opened) > _OPENED_MAX:
+                self._opened.popitem(last=False)
+        self._opened.move_to_end(name)
+        return opened
+
+    async def _end_of(self, name: FragmentName, size: int) -> bytes:
+        """The end of a fragment, with all of its footer."""
+        length = min(size, self._settings.footer_bytes)
+        end = await self._get(name, size - length, length)
+        wanted = int.from_bytes(end[-_TRAILER_BYTES:][:4], "little") + _TRAILER_BYTES
+        return end if wanted <= length or wanted > size else await self._get(name, size - wanted, wanted)
+
+    async def _verified(self, name: FragmentName, size: int) -> _Opened:
+        """An open fragment whose bytes are those that it was named for."""
+        opened = await self._open(name, size)
+        if opened.verified:
+            return opened
+        async with self._verifying:
+            if opened.verified:
+                return opened
+            digest = hashlib.sha256()
+            for offset in range(0, size, self._settings.chunk_bytes):
+                chunk = await self._get(name, offset, min(self._settings.chunk_bytes, size - offset))
+                await asyncio.to_thread(digest.update, chunk)
+            if digest.hexdigest() != name.digest:
+                raise FragmentDamaged(
+                    f"{name.path}: its bytes are not those that it was named for: restore it from a copy"
+                )
+            opened.verified = True
+        return opened
+
+    async def _group(self, opened: _Opened, number: int) -> list[Batch]:
+        """The batches of one row group."""
+        key = opened.name, number
+        batches = self._groups.get(key)
+        if batches is None:
+            async with self._decoding:
+                batches = self._groups.get(key) or await self._decoded(opened, number)
+            self._keep(key, batches)
+        self._groups.move_to_end(key)
+        return batches
+
+    async def _decoded(self, opened: _Opened, number: int) -> list[Batch]:
+        parts = {
+            offset: await self._get(opened.name, offset, length)
+            for offset, length in parts_for_group(opened.metadata, number)
+        }
+        try:
+            return await asyncio.to_thread(_decode, opened, number, parts)
+        except FragmentDamaged as error:
+            raise FragmentDamaged(f"{opened.name.path}: {error.text}: restore it from a copy") from error
+
+    def _keep(self, key: tuple[FragmentName, int], batches: list[Batch]) -> None:
+        if key not in self._groups:
+            self._groups_bytes += _bytes(batches)
+        self._groups[key] = batches
+        while self._groups_bytes > self._settings.cache_bytes_max and len(self._groups) > 1:
+            self._groups_bytes -= _bytes(self._groups.popitem(last=False)[1])
+
+    # ------------------------------------------------------------------ the store
+
+    async def _get(self, name: FragmentName, offset: int, length: int) -> bytes:
+        raw = await self._asked(self._store.get_range(name.path, offset, length))
+        if len(raw) != length:
+            raise FragmentDamaged(f"{name.path} is shorter than its store says: restore it from a copy")
+        return raw
+
+    async def _asked(self, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._settings.store_s_max):
+                return await call
+        except TimeoutError:
+            raise StoreUnavailable(f"{self} did not answer within {self._settings.store_s_max:g} s") from None
+
+
+def open_history(url: str, cluster_key: bytes) -> FragmentHistory:
+    """The history in the store at this URL. Raises `BadOption`, `AccessDenied`."""
+    return FragmentHistory(open_store(url), cluster_key)
+
+
+def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _Opened:
+    try:
+        footer, file = open_fragment(end, cluster_key)
+        if footer[1:4] != name[:3]:
+            raise FragmentDamaged(f"it holds partition {footer.partition}, {footer.first} to {footer.last}")
+        metadata = file.metadata
+        return _Opened(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
+    except (FragmentDamaged, UnsupportedFormat) as error:
+        raise type(error)(f"{name.path}: {error.text}") from error
+    except WrongClusterKey as error:
+        raise WrongClusterKey(
+            f"{name.path} is of another cluster: correct the address of the fragment store"
+        ) from error
+
+
+def _decode(opened: _Opened, number: int, parts: Mapping[int, bytes]) -> list[Batch]:
+    source = pa.PythonFile(_Parts(parts, opened.size), mode="r")
+    return [Batch.parse(raw, verify=False) for raw in group_batches(source, opened.metadata, number)]
+
+
+def _bytes(batches: list[Batch]) -> int:
+    return sum(batch.length for batch in batches)
+
+
+def _span(
+    batches: list[Batch], first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int
+) -> list[Batch]:
+    """Those that were asked for."""
+    found: list[Batch] = []
+    size = 0
+    for batch in batches:
+        if batch.last < first or batch.commit_time_us < after_time_us:
+            continue
+        size += batch.length
+        if batch.last > last or (found and size > bytes_max):
+            break
+        found.append(batch)
+    return found
+
+
+class _Parts(io.RawIOBase):
+    """A file of which only some parts are here."""
+
+    def __init__(self, parts: Mapping[int, bytes], size: int) -> None:
+        super().__init__()
+        self._parts = parts
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        for start, part in self._parts.items():
+            if start <= self._at and self._at + max(size, 0) <= start + len(part):
+                found = part[self._at - start : self._at - start + size]
+                self._at += len(found)
+                return found
+        raise OSError(f"bytes {self._at} to {self._at + size} of a fragment were not fetched")

@@ -1,0 +1,128 @@
+"""Fragments as a Delta table, by delta-rs: the files stay where and what they are, and each run is a version.
+
+The table's own log, `_delta_log`, lies beside the fragments in their store. Nothing of Polonaise needs it: it is for
+engines that read Delta, for their time travel, and for what they skip by its statistics.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
+
+from polonaise.errors import ExtraMissing, StoreUnavailable
+from polonaise.fragments.arrow import SCHEMA
+from polonaise.fragments.protocol.coverage import Span
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.terms import PartitionId
+
+if find_spec("deltalake") is None:
+    raise ExtraMissing("a Delta table needs delta-rs: pip install 'polonaise[delta]'")
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
+
+_APP: Final = "polonaise archive"
+"""Under this name each commit counts on from the one that it has seen: of two at the same time, one is refused."""
+_ATTEMPTS_MAX: Final = 10
+
+
+class Registered(NamedTuple):
+    """What a Delta table holds of a store."""
+
+    version: int
+    added: int
+    """Fragments that were added just now."""
+    overlapping: tuple[FragmentName, ...]
+    """Fragments that are not in the table because ids of theirs are, by others: each id is in it once."""
+
+
+def register(url: str, held: Mapping[FragmentName, int]) -> Registered:
+    """Add those of a store's fragments to its Delta table that are not there yet; `held` says how many bytes each has.
+
+    All of them become one version of the table, or none does; killed in between, run it again. Several may do it at
+    the same time. Raises `StoreUnavailable` for what delta-rs can't do, in its words.
+    """
+    try:
+        for _ in range(_ATTEMPTS_MAX):
+            table = _table(url)
+            new, overlapping = to_register(held, _registered(table))
+            if not new:
+                return Registered(table.version(), 0, overlapping)
+            try:
+                _commit(table, {name: held[name] for name in new})
+            except CommitFailedError:
+                continue  # another one was faster: look again at what there is
+            table.update_incremental()
+            return Registered(table.version(), len(new), overlapping)
+    except (DeltaError, OSError) as error:
+        raise StoreUnavailable(f"the Delta table in {url}: {error}") from error
+    raise StoreUnavailable(f"the Delta table in {url} is written by others all the time: run this again")
+
+
+def to_register(
+    held: Iterable[FragmentName], there: Iterable[FragmentName]
+) -> tuple[list[FragmentName], tuple[FragmentName, ...]]:
+    """Which fragments to add, none of which has an id that is in the table; and which can't be for that reason."""
+    there = set(there)
+    taken: dict[PartitionId, list[Span]] = {}
+    for name in sorted(there):
+        taken.setdefault(name.partition, []).append(Span(name.first, name.last))
+    new: list[FragmentName] = []
+    overlapping: list[FragmentName] = []
+    for name in sorted(set(held) - there, key=lambda each: (each.partition, each.first, -each.last)):
+        before = new[-1] if new and new[-1].partition == name.partition else None
+        if (before is not None and name.first <= before.last) or _meets(taken.get(name.partition, []), name):
+            overlapping.append(name)
+        else:
+            new.append(name)
+    return new, tuple(overlapping)
+
+
+def _meets(spans: Sequence[Span], name: FragmentName) -> bool:
+    """Whether one of these has an id of the fragment; they are in order, and no two of them have the same."""
+    place = bisect_right(spans, name.last, key=lambda span: span.first)
+    return place > 0 and spans[place - 1].last >= name.first
+
+
+# ------------------------------------------------------------------ delta-rs
+
+
+def _table(url: str) -> DeltaTable:
+    return DeltaTable.create(
+        url, schema=SCHEMA, mode="ignore", name="polonaise", configuration={"delta.appendOnly": "true"}
+    )
+
+
+def _registered(table: DeltaTable) -> list[FragmentName]:
+    paths: Any = table.get_add_actions().column("path").to_pylist()
+    return [name for path in paths if (name := FragmentName.parse(path)) is not None]
+
+
+def _commit(table: DeltaTable, new: Mapping[FragmentName, int]) -> None:
+    """On the table as it was seen. Raises `CommitFailedError` when it is another one by now."""
+    seen = table.transaction_version(_APP)
+    transaction = Transaction(_APP, 0 if seen is None else seen + 1)
+    table.create_write_transaction(
+        [_added(name, size) for name, size in new.items()],
+        mode="append",
+        schema=SCHEMA,
+        commit_properties=CommitProperties(app_transactions=[transaction]),
+    )
+
+
+def _added(name: FragmentName, size: int) -> AddAction:
+    def values(id: int) -> dict[str, Any]:
+        return {"partition": name.partition, "transaction_id": id}
+
+    stats = {
+        "numRecords": name.last - name.first + 1,
+        "minValues": values(name.first),
+        "maxValues": values(name.last),
+        "nullCount": dict.fromkeys(values(0), 0),
+    }
+    return AddAction(name.path, size, {}, time.time_ns() // 1_000_000, True, json.dumps(stats))

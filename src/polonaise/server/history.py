@@ -1,0 +1,72 @@
+"""What a server asks of the fragments of its cluster, when no replica holds a range of ids any more."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from polonaise.errors import AccessDenied, FragmentsAhead, HistoryTrimmed, StoreUnavailable
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.log.batch import Batch
+from polonaise.terms import PartitionId, TransactionId
+
+
+class History(Protocol):
+    """`fragments.history.FragmentHistory`, which is loaded only by servers that were given a store."""
+
+    async def highest(self, partition: PartitionId) -> TransactionId:
+        """The highest id in the store just now; -1 for none."""
+
+    async def up_to(self, partition: PartitionId) -> TransactionId:
+        """The id up to which everything from the beginning is there, as far as is known; -1 for nothing."""
+
+    async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
+        """The fragments that hold everything up to `last`, just now. Raises `NotArchived`."""
+
+    async def read(
+        self,
+        partition: PartitionId,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        after_time_us: int = 0,
+    ) -> list[Batch]:
+        """Batches from the one that holds `first` on, verified; one at least, unless there is none `after_time_us`.
+
+        Raises `FragmentMissing`, `FragmentDamaged`, `StoreUnavailable`, `AccessDenied`, `WrongClusterKey`.
+        """
+
+
+async def read_trimmed(
+    history: History | None, trimmed: HistoryTrimmed, partition: PartitionId,
+    first: TransactionId, last: TransactionId, bytes_max: int,
+) -> memoryview:  # fmt: skip
+    """Batches that replicas have refused as trimmed, to be copied. Raises `HistoryTrimmed` in a server without any."""
+    batches = await needed(history, trimmed, partition).read(partition, first, last, bytes_max)
+    return memoryview(b"".join(batch.view for batch in batches))
+
+
+def needed(history: History | None, trimmed: HistoryTrimmed, partition: PartitionId) -> History:
+    """The history; or, without one, an error that says what to do."""
+    if history is None:
+        raise HistoryTrimmed(
+            f"partition {partition}: {trimmed.text}, and this server was started without the fragments that hold them: "
+            "start it with --fragments and the address of the archive (embedded: ?fragments=), or read that itself"
+        )
+    return history
+
+
+async def check_not_ahead(history: History, partition: PartitionId, closing: TransactionId) -> None:
+    """Raises `FragmentsAhead` when the store holds more than the replicas: only what is committed is ever archived."""
+    try:
+        highest = await history.highest(partition)
+    except (StoreUnavailable, AccessDenied) as error:
+        raise type(error)(
+            f"partition {partition} takes nothing before its fragment store has told how far it reaches: {error.text}"
+        ) from error
+    if highest > closing:
+        raise FragmentsAhead(
+            f"partition {partition}: the fragments in {history} reach up to {highest}, the replicas hold no more than "
+            f"{closing}: acknowledged transactions are gone from these, or the fragments are of another life of the "
+            "log. Nothing is appended. Restore newer copies of the storage directories; or, to go on without the ids "
+            f"above {closing}, move the fragments that reach above it out of the store"
+        )

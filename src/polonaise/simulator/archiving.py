@@ -1,0 +1,97 @@
+"""What a schedule with an archive has on top of others: a store, an archivist, servers that read fragments, a verdict.
+
+Only these schedules load Parquet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from polonaise.fragments.format import Writer, batches_in
+from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.host import Host
+from polonaise.log.batch import Batch, Columns, seal
+from polonaise.simulator.archivist import Archivist
+from polonaise.simulator.checkers import check_trims
+from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
+from polonaise.simulator.ground import FinalLog
+from polonaise.simulator.history import History, Violation
+from polonaise.simulator.store import SimulatedStore
+from polonaise.terms import PartitionId, TransactionId
+
+if TYPE_CHECKING:
+    from polonaise.simulator.nemesis import Nemesis
+
+
+class Archiving:
+    """The archive of one schedule's cluster."""
+
+    def __init__(self, cluster: Cluster, nemesis: Nemesis, history: History) -> None:
+        self._cluster = cluster
+        self.store = cluster.store = SimulatedStore(cluster.world)
+        self.archivist = Archivist(cluster, self.store, history)
+        cluster.open_history = self.archivist.open_history
+        cluster.archivists = [Node(cluster, "archivist-0", self._run)]
+        nemesis.trouble_store()
+
+    async def _run(self, node: Node, host: Host) -> None:
+        await self.archivist.run(node, host)
+        await asyncio.get_running_loop().create_future()
+
+    # ------------------------------------------------------------------ the verdict
+
+    def check_trims(self) -> Iterator[Violation]:
+        """P1 at this moment: every replica holds what is not archived, and what it does not know to be committed."""
+        fragments = self.store.fragments()
+        for partition in range(self._cluster.knobs.partitions):
+            archived = archived_up_to([name for name in fragments if name.partition == partition])
+            disks = {node.name: node.machine.disk for node in self._cluster.storage}
+            yield from check_trims(disks, DIRECTORY, partition, archived)
+
+    def batches_below(self, partition: PartitionId, first: TransactionId) -> list[Batch]:
+        """What a replica has dropped, from the fragments. Raises `Violation` for what is nowhere."""
+        fragments = {name: raw for name, raw in self.store.fragments().items() if name.partition == partition}
+        covered = cover(fragments, Span(0, first - 1))
+        if covered.holes:
+            seen = f"no fragment has {covered.holes}"
+            raise Violation("P1 durability", f"partition {partition} below {first}, which was trimmed", seen)
+        held: dict[TransactionId, Batch] = {}
+        for piece in covered.pieces:
+            for raw in batches_in(fragments[piece.fragment]):
+                batch = Batch.parse(raw)
+                held[batch.first] = batch
+        return [batch for _, batch in sorted(held.items()) if batch.last < first]
+
+    def check(self, log: FinalLog) -> Iterator[Violation]:
+        """P2: fragments hold what the log holds, byte by byte, and nothing beyond it."""
+        held = {batch.first: bytes(batch.view) for batch in log.batches}
+        for name, written in self.store.fragments().items():
+            if name.partition != log.partition:
+                continue
+            for raw in batches_in(written):
+                first = Batch.parse(raw).first
+                if held.get(first) != raw:
+                    yield Violation("P2 agreement", f"the log's own bytes in {name.path}", f"others from {first} on")
+                    break
+
+    # ------------------------------------------------------------------ a disaster
+
+    def overtake(self, logs: Sequence[FinalLog]) -> None:
+        """A fragment in each partition that reaches above the log: as if the replicas were of an earlier day."""
+        for log in logs:
+            columns = Columns()
+            columns.add(1, 1, 0, 0, b"acknowledged, and gone from every replica")
+            last = log.batches[-1] if log.batches else None
+            raw = seal(
+                columns, partition=log.partition, first=len(log), session=last.session if last else 1, generation=1,
+                commit_time_us=last.commit_time_us if last else 1, previous_crc=last.crc if last else 0,
+            )  # fmt: skip
+            writer = Writer(CLUSTER_KEY)
+            writer.add(Batch.parse(raw))
+            written = writer.finish()[1].to_pybytes()
+            name = FragmentName(log.partition, len(log), len(log), hashlib.sha256(written).hexdigest())
+            self.store.put_now(name.path, written)

@@ -1,0 +1,145 @@
+"""An operator's script in a schedule: archives the log, and trims it, at any moment and while everything fails.
+
+It is a process like any other, that dies and starts again. Nothing here may hurt, whatever it asks for: half of its
+trims ask for more than is archived, as an operator does who mistook the number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+from typing import TYPE_CHECKING
+
+from polonaise.admin.archive import archive
+from polonaise.admin.trimming import trim
+from polonaise.client.log import Log
+from polonaise.errors import PolonaiseError
+from polonaise.fragments.history import FragmentHistory, HistorySettings
+from polonaise.fragments.protocol.coverage import Span, cover
+from polonaise.fragments.protocol.names import FragmentName, fingerprint, partition_prefix
+from polonaise.host import Host
+from polonaise.simulator.history import History, Reading
+from polonaise.terms import PartitionId
+
+if TYPE_CHECKING:
+    from polonaise.client.settings import ClientSettings
+    from polonaise.simulator.cluster import Cluster, Node
+    from polonaise.simulator.store import SimulatedStore
+
+
+def history_settings(source: random.Random) -> HistorySettings:
+    """Small enough that caches overflow and listings grow old."""
+    return HistorySettings(
+        cache_bytes_max=source.choice((1, 2_000, 1_000_000)),
+        chunk_bytes=source.choice((500, 100_000)),
+        footer_bytes=source.choice((64, 4_096, 65_536)),
+        listing_s=source.choice((0.0, 0.2, 1.0)),
+        damaged_s=0.3,
+        store_s_max=1.0,
+    )
+
+
+class Task(enum.Enum):
+    """What the archivist is at."""
+
+    WORK = "archives and trims, or asks for too much, now and then"
+    TRIM_ALL = "trims all it can"
+    READ_ALL = "reads everything"
+    REST = "nothing"
+
+
+class Archivist:
+    """What the archivist's process does, over all its lives."""
+
+    def __init__(self, cluster: Cluster, store: SimulatedStore, history: History) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._history = history
+        self._random: random.Random = cluster.world.random("archivist")
+        self._settings: ClientSettings = cluster.knobs.client
+        self._history_settings = history_settings(self._random)
+        self._task = Task.WORK
+        self._done: set[PartitionId] = set()
+        """Partitions with which the present task is done."""
+        self.trims = 0
+        """How many trims were carried out."""
+
+    def open_history(self, cluster_key: bytes) -> FragmentHistory:
+        """For one life of a server."""
+        return FragmentHistory(self._store, cluster_key, self._history_settings)
+
+    async def run(self, node: Node, host: Host) -> None:
+        """One life."""
+        log = Log(host, self._cluster.coordinator(node, host), settings=self._settings)
+        async with log:
+            while True:
+                await asyncio.sleep(self._random.choice((0.05, 0.3, 0.6)) * self._random.random())
+                try:
+                    async with asyncio.timeout(self._random.choice((0.5, 2.0, 5.0))):
+                        await self._step(log, self._random.randrange(self._cluster.knobs.partitions))
+                except PolonaiseError as error:
+                    self._history.contradicted(error, "the archivist")
+                except TimeoutError:
+                    continue
+
+    async def _step(self, log: Log, partition: PartitionId) -> None:
+        if self._task is not Task.WORK:
+            if partition not in self._done:
+                await self._do(log, partition)
+        elif self._random.random() < 0.5:
+            size = self._random.choice((200, 1_000, 5_000))
+            async for _ in archive(log, self._store, partition, fragment_bytes=size, rest=self._random.random() < 0.7):
+                pass
+        elif self._random.random() < 0.5:
+            await trim(log, self._store, partition)
+            self.trims += 1
+        else:
+            await self._ask_too_much(log, partition)
+
+    async def _ask_too_much(self, log: Log, partition: PartitionId) -> None:
+        """A trim past what is verified, and perhaps past what is archived: the server has to find out by itself."""
+        before = self._random.randrange(1, 2 + max(0, self._history.told[partition]))
+        listed = await self._store.list(partition_prefix(partition))
+        names = [name for each in listed if (name := FragmentName.parse(each.path)) is not None]
+        pieces = cover(names, Span(0, before - 1)).pieces
+        await log.trim(partition, before, fingerprint(piece.fragment for piece in pieces), timeout=2.0)
+
+    # ------------------------------------------------------------------ when all is well again
+
+    def begin_to_trim(self) -> None:
+        """From now on it archives and trims each partition as far as that goes, once."""
+        self._task, self._done = Task.TRIM_ALL, set()
+
+    def begin_to_read(self) -> None:
+        """From now on it reads each partition from its beginning to its end, once."""
+        self._task, self._done = Task.READ_ALL, set()
+
+    def rest(self) -> None:
+        """From now on it does nothing."""
+        self._task = Task.REST
+
+    @property
+    def done(self) -> bool:
+        return len(self._done) == self._cluster.knobs.partitions
+
+    async def _do(self, log: Log, partition: PartitionId) -> None:
+        if self._task is Task.TRIM_ALL:
+            async for _ in archive(log, self._store, partition, rest=True):
+                pass
+            if self._history.told[partition] >= 0:
+                await trim(log, self._store, partition)
+                self.trims += 1
+            self._done.add(partition)
+        elif self._task is Task.READ_ALL:
+            await self._read_all(log, partition)
+            self._done.add(partition)
+
+    async def _read_all(self, log: Log, partition: PartitionId) -> None:
+        known = self._history.told[partition]
+        reading = Reading(self._history, "the archivist's last reading", partition, -1)
+        async for tx in log.read(partition, timeout=5.0):
+            reading.take(tx)
+        if reading.last < known:
+            seen = f"a reading that ended at {reading.last}"
+            self._history.violated("P1 durability", f"partition {partition} up to {known} after a trim", seen)

@@ -1,0 +1,114 @@
+"""The object store of a simulated cluster: objects in memory, a way to it that fails, and objects that rot."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final
+
+from polonaise.errors import NotFound, StoreUnavailable
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.fragments.store import Listed
+from polonaise.simulator.loop import LIFE
+from polonaise.simulator.process import Process
+
+if TYPE_CHECKING:
+    from polonaise.simulator.world import World
+
+_LATENCY_S: Final = 0.002
+_FAR_S: Final = 0.05
+"""Now and then it takes this long."""
+
+
+class SimulatedStore:
+    """`fragments.store.ObjectStore` for all processes of a world. What was put is durable, as it is with the real ones.
+
+    A call whose caller dies may have been carried out. The store itself never loses an object; `damage` is what the
+    disks below it do, and `restore` an operator with a copy.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random: random.Random = world.random("store")
+        self._objects: dict[str, bytes] = {}
+        self._sound: dict[str, bytes] = {}
+        """Damaged objects as they were written."""
+        self.away = False
+        """It answers nobody."""
+        self.fragments_read = 0
+        """Parts of objects that servers were given."""
+
+    def __str__(self) -> str:
+        return "the store"
+
+    # ------------------------------------------------------------------ what it is asked
+
+    async def put_if_absent(self, path: str, data: bytes) -> bool:
+        await self._way()
+        if path in self._objects:
+            return False
+        self._objects[path] = bytes(data)
+        await self._way()
+        return True
+
+    async def get(self, path: str) -> bytes:
+        await self._way()
+        return self._object(path)
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        await self._way()
+        self.fragments_read += 1
+        return self._object(path)[offset : offset + length]
+
+    async def list(self, prefix: str = "") -> list[Listed]:
+        await self._way()
+        return sorted(Listed(path, len(raw)) for path, raw in self._objects.items() if path.startswith(prefix))
+
+    async def delete(self, path: str) -> None:
+        await self._way()
+        self._objects.pop(path, None)
+
+    def _object(self, path: str) -> bytes:
+        raw = self._objects.get(path)
+        if raw is None:
+            raise NotFound(f"no object {path!r} in {self}")
+        return raw
+
+    async def _way(self) -> None:
+        """There, or back: a while in which the caller may die."""
+        process = LIFE.get()
+        if isinstance(process, Process):
+            process.call()
+        far = self._random.random() < 0.05
+        await asyncio.sleep((_FAR_S if far else _LATENCY_S) * self._random.random())
+        if self.away:
+            self._world.faults.count("store_away")
+            raise StoreUnavailable(f"{self} does not answer")
+
+    # ------------------------------------------------------------------ what happens to it
+
+    def put_now(self, path: str, data: bytes) -> None:
+        """An object that somebody else has put there."""
+        self._objects[path] = data
+
+    def damage(self) -> None:
+        """One bit of one object turns."""
+        whole = [path for path in sorted(self._objects) if path not in self._sound]
+        if not whole:
+            return
+        path = self._random.choice(whole)
+        raw = bytearray(self._objects[path])
+        self._sound[path] = bytes(raw)
+        raw[self._random.randrange(len(raw))] ^= 1 << self._random.randrange(8)
+        self._objects[path] = bytes(raw)
+        self._world.faults.count("damaged_object")
+
+    def restore(self) -> None:
+        """Every object is again as it was written."""
+        self._objects.update(self._sound)
+        self._sound.clear()
+
+    def fragments(self) -> dict[FragmentName, bytes]:
+        """Every fragment as it was written: what an operator with a copy could still read."""
+        written = {**self._objects, **self._sound}
+        return {name: raw for path, raw in sorted(written.items()) if (name := FragmentName.parse(path)) is not None}

@@ -1,0 +1,68 @@
+"""An embedded log with a fragment store: one process says where it is, and from then on all of them know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+import polonaise
+from polonaise.admin.archive import archive
+from polonaise.errors import BadOption
+from polonaise.node.embedded import parse_embedded
+
+
+def address(tmp_path: Path, store: Path | str | None = None) -> str:
+    return f"embedded:{tmp_path / 'log'}" + (f"?fragments={quote(str(store), safe='')}" if store is not None else "")
+
+
+async def store_of(log: polonaise.Log) -> str:
+    await log.ready(0)
+    return str((await log.health(0))["fragments"])
+
+
+async def test_the_store_is_remembered_for_the_processes_that_do_not_say_it(tmp_path: Path) -> None:
+    store = tmp_path / "a store & more"
+    async with polonaise.connect(address(tmp_path, store)) as log:
+        assert await store_of(log) == str(store)
+        await log.append(b"kept", 0)
+        from polonaise.fragments.store import open_store
+
+        assert [each.fragment.last async for each in archive(log, open_store(str(store)), 0, rest=True)] == [0]
+    async with polonaise.connect(address(tmp_path)) as log:
+        assert await store_of(log) == str(store)
+    async with polonaise.connect(address(tmp_path, store)) as log:
+        assert await store_of(log) == str(store)
+
+
+async def test_another_store_than_the_one_it_has_is_refused_by_name(tmp_path: Path) -> None:
+    async with polonaise.connect(address(tmp_path, tmp_path / "one")):
+        with pytest.raises(BadOption, match=r"are in .*one, says .*log/fragments; the address says fragments=.*other"):
+            async with polonaise.connect(address(tmp_path, tmp_path / "other")):
+                raise AssertionError("it was opened")
+    with pytest.raises(BadOption, match="leave it out"):
+        async with polonaise.connect(address(tmp_path, tmp_path / "other")):
+            raise AssertionError("it was opened")
+
+
+async def test_a_store_is_not_given_to_a_log_that_is_hosted_without(tmp_path: Path) -> None:
+    async with polonaise.connect(address(tmp_path)) as log:
+        assert await store_of(log) == ""
+        with pytest.raises(BadOption, match="has no fragment store"):
+            async with polonaise.connect(address(tmp_path, tmp_path / "late")):
+                raise AssertionError("it was opened")
+        assert await store_of(log) == ""
+    async with polonaise.connect(address(tmp_path, tmp_path / "late")) as log:
+        assert await store_of(log) == str(tmp_path / "late")
+
+
+@pytest.mark.parametrize("said", ["fragments=", "fragments=%20", "fragments=a%00b", "fragments=a&fragments=b"])
+def test_an_address_that_names_no_store_is_refused(said: str) -> None:
+    with pytest.raises(BadOption, match="fragments"):
+        parse_embedded(f"embedded:log?{said}")
+
+
+def test_a_path_means_the_same_in_every_working_directory() -> None:
+    assert parse_embedded("embedded:log?fragments=archive").fragments == str(Path.cwd() / "archive")
+    assert parse_embedded("embedded:log?fragments=s3%3A%2F%2Fbucket%2Fbank").fragments == "s3://bucket/bank"

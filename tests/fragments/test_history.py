@@ -1,0 +1,276 @@
+"""History out of fragments: exact, by ids and by time, with bounded memory, and away from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from polonaise.errors import FragmentDamaged, FragmentMissing, NotArchived, NotFound, StoreUnavailable
+from polonaise.fragments import format as fragment_format
+from polonaise.fragments import history as histories
+from polonaise.fragments.format import Writer
+from polonaise.fragments.history import FragmentHistory, HistorySettings
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.fragments.store import Listed
+from polonaise.log import registers
+from polonaise.log.batch import Batch, Columns, seal
+
+KEY = bytes(range(16))
+
+
+def made(count: int, size: int = 3) -> list[Batch]:
+    """So many batches of one log, of `size` transactions; two in a row have the same commit time."""
+    batches: list[Batch] = []
+    crc = 0
+    for number in range(count):
+        columns = Columns()
+        for index in range(size):
+            columns.add(7, 1, number * size + index, index, b"body %d" % (number * size + index))
+        raw = seal(
+            columns, partition=0, first=number * size, session=1 + number // 7, generation=1,
+            commit_time_us=1_000 + number // 2, previous_crc=crc,
+            registers=registers.encode([(b"k", b"%d" % number)]) if number % 3 == 0 else b"",
+        )  # fmt: skip
+        batches.append(Batch.parse(raw))
+        crc = batches[-1].crc
+    return batches
+
+
+LOG = made(60)
+
+
+class Store:
+    """Objects in memory; what was fetched is noted."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.fetched: list[tuple[str, int]] = []
+        self.listed = 0
+        self.hangs = False
+
+    def __str__(self) -> str:
+        return "the store"
+
+    def put(self, batches: list[Batch]) -> FragmentName:
+        writer = Writer(KEY)
+        for batch in batches:
+            writer.add(batch)
+        footer, data = writer.finish()
+        raw = data.to_pybytes()
+        name = FragmentName(0, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
+        self.objects[name.path] = raw
+        return name
+
+    async def list(self, prefix: str = "") -> list[Listed]:
+        self.listed += 1
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
+        return sorted(Listed(path, len(raw)) for path, raw in self.objects.items() if path.startswith(prefix))
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        self.fetched.append((path, length))
+        if path not in self.objects:
+            raise NotFound(path)
+        return self.objects[path][offset : offset + length]
+
+    async def get(self, path: str) -> bytes:
+        raise AssertionError("a fragment is never in memory as a whole")
+
+    async def put_if_absent(self, path: str, data: bytes) -> bool:
+        raise AssertionError
+
+    async def delete(self, path: str) -> None:
+        raise AssertionError
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Six fragments of ten batches, each with several row groups."""
+    monkeypatch.setattr(fragment_format, "GROUP_ROWS", 8)
+    store = Store()
+    for start in range(0, 60, 10):
+        store.put(LOG[start : start + 10])
+    return store
+
+
+def run(
+    store: Store, work: Callable[[FragmentHistory], Coroutine[Any, Any, Any]], settings: HistorySettings | None = None
+) -> Any:
+    async def main() -> Any:
+        return await work(FragmentHistory(store, KEY, settings or HistorySettings(listing_s=0.0, damaged_s=0.0)))
+
+    return asyncio.run(main())
+
+
+async def all_from(history: FragmentHistory, first: int = 0, last: int = 179, bytes_max: int = 10**9) -> list[bytes]:
+    found: list[bytes] = []
+    while first <= last:
+        batches = await history.read(0, first, last, bytes_max)
+        assert batches, f"nothing from {first} on"
+        found += [bytes(batch.view) for batch in batches]
+        first = batches[-1].last + 1
+    return found
+
+
+@pytest.mark.parametrize("bytes_max", [1, 700, 10**9])
+def test_batches_come_as_they_were_whatever_is_asked_for(store: Store, bytes_max: int) -> None:
+    assert run(store, lambda history: all_from(history, bytes_max=bytes_max)) == [bytes(batch.view) for batch in LOG]
+
+
+def test_any_id_is_found_in_any_order(store: Store) -> None:
+    async def work(history: FragmentHistory) -> None:
+        for wanted in random.Random(1).sample(range(180), 60):
+            (found,) = await history.read(0, wanted, 179, 1)
+            assert bytes(found.view) == bytes(LOG[wanted // 3].view)
+        assert await history.read(0, 4, 4, 1) == []  # its batch ends above what was asked for
+
+    run(store, work, HistorySettings(cache_bytes_max=1))
+
+
+def test_by_time_the_first_batch_of_it_is_found(store: Store) -> None:
+    async def work(history: FragmentHistory) -> None:
+        for time_us in range(998, 1_030):
+            found = await history.read(0, 0, 179, 1, time_us)
+            assert found[0].first == next(batch.first for batch in LOG if batch.commit_time_us >= time_us)
+        assert (await history.read(0, 100, 179, 1, 1_000))[0].first == 99
+        assert await history.read(0, 0, 179, 1, 1_030) == []
+
+    run(store, work)
+
+
+def test_a_time_in_a_fragment_that_is_gone_is_no_later_time(store: Store) -> None:
+    gone = sorted(store.objects)[2]
+    del store.objects[gone]
+
+    async def work(history: FragmentHistory) -> None:
+        assert (await history.read(0, 0, 179, 1, LOG[5].commit_time_us))[0].first == LOG[4].first
+        with pytest.raises(FragmentMissing, match="id 60"):
+            await history.read(0, 0, 179, 1, LOG[25].commit_time_us)
+
+    run(store, work)
+
+
+def test_a_fragment_is_read_through_once_and_then_a_row_group_at_a_time(store: Store) -> None:
+    async def work(history: FragmentHistory) -> None:
+        await all_from(history)
+        assert sum(length for path, length in store.fetched) < 4 * sum(map(len, store.objects.values()))
+        store.fetched.clear()
+        name = next(iter(store.objects))
+        await history.read(0, 0, 2, 1)
+        (group, *more) = store.fetched
+        assert group[1] < len(store.objects[name]) * 3 / 4
+        assert not more
+
+    run(store, work, HistorySettings(cache_bytes_max=1, chunk_bytes=500))
+
+
+def test_what_is_kept_is_bounded(store: Store) -> None:
+    async def work(history: FragmentHistory) -> None:
+        for _ in range(2):
+            await all_from(history)
+            held = sum(batch.length for batches in history._groups.values() for batch in batches)
+            assert held == history._groups_bytes <= 2_000
+
+    run(store, work, HistorySettings(cache_bytes_max=2_000))
+
+
+def test_hashing_and_decoding_are_not_the_event_loop_s(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    decode = histories._decode
+
+    def noted(*arguments: Any) -> Any:
+        threads.add(threading.get_ident())
+        return decode(*arguments)
+
+    monkeypatch.setattr(histories, "_decode", noted)
+    run(store, all_from)
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_flipped_bit_anywhere_is_refused_by_name_and_nothing_of_it_given_out(store: Store, seed: int) -> None:
+    path = sorted(store.objects)[1]
+    raw = bytearray(store.objects[path])
+    source = random.Random(seed)
+    raw[source.randrange(len(raw))] ^= 1 << source.randrange(8)
+    store.objects[path] = bytes(raw)
+
+    async def work(history: FragmentHistory) -> None:
+        assert (await history.read(0, 29, 179, 1))[0].last == 29
+        with pytest.raises(FragmentDamaged, match=path):
+            await history.read(0, 30, 179, 1)
+        assert (await history.read(0, 60, 179, 1))[0].first == 60
+
+    run(store, work)
+
+
+def test_a_listing_that_does_not_tell_is_renewed(store: Store) -> None:
+    late = sorted(store.objects)[5]
+    raw = store.objects.pop(late)
+
+    async def work(history: FragmentHistory) -> None:
+        with pytest.raises(FragmentMissing, match="id 150 of partition 0"):
+            await history.read(0, 150, 179, 1)
+        store.objects[late] = raw
+        assert (await history.read(0, 150, 179, 1))[0].first == 150
+        listed = store.listed
+        await all_from(history)
+        assert store.listed == listed, "what is known is not asked for again"
+        del store.objects[late]
+        history._groups.clear()
+        history._opened.clear()
+        with pytest.raises(FragmentMissing):
+            await history.read(0, 150, 179, 1)
+
+    run(store, work)
+
+
+def test_a_damaged_fragment_and_a_missing_one_do_not_make_it_list_and_read_without_end(store: Store) -> None:
+    path = sorted(store.objects)[1]
+    store.objects[path] = store.objects[path][:-1] + b"X"
+
+    async def work(history: FragmentHistory) -> None:
+        with pytest.raises(FragmentMissing):
+            await history.read(0, 500, 600, 1)
+        before = store.listed
+        for _ in range(5):
+            with pytest.raises(FragmentMissing):
+                await history.read(0, 500, 600, 1)
+        assert store.listed == before
+        with pytest.raises(FragmentDamaged):
+            await history.read(0, 30, 179, 1)
+        store.fetched.clear()
+        for _ in range(5):
+            with pytest.raises(FragmentDamaged):
+                await history.read(0, 30, 179, 1)
+        assert store.fetched == []
+
+    run(store, work, HistorySettings(listing_s=60.0, damaged_s=60.0))
+
+
+def test_what_it_reaches(store: Store) -> None:
+    async def work(history: FragmentHistory) -> None:
+        assert (await history.highest(0), await history.up_to(0), await history.highest(1)) == (179, 179, -1)
+        assert [name.path for name in await history.covering(0, 59)] == sorted(store.objects)[:2]
+        assert await history.covering(0, -1) == ()
+        with pytest.raises(NotArchived, match="180 to 181"):
+            await history.covering(0, 181)
+
+    run(store, work)
+
+
+def test_a_store_that_does_not_answer_is_given_up_on(store: Store) -> None:
+    store.hangs = True
+
+    async def work(history: FragmentHistory) -> None:
+        with pytest.raises(StoreUnavailable, match="did not answer"):
+            await history.highest(0)
+
+    run(store, work, HistorySettings(store_s_max=0.01))

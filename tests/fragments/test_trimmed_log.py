@@ -1,0 +1,381 @@
+"""A log whose oldest history lives in fragments only: it reads as it always did, and nothing goes unasked."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from trimrig import Cluster, archived, contents, fill, running
+
+import polonaise
+from polonaise.admin.trimming import trim
+from polonaise.errors import (
+    BeyondLog,
+    DeadlineExceeded,
+    FragmentDamaged,
+    FragmentMissing,
+    FragmentsAhead,
+    HistoryTrimmed,
+    NotArchived,
+    StoreUnavailable,
+    WrongClusterKey,
+)
+from polonaise.fragments.format import Writer, batches_in
+from polonaise.fragments.protocol.names import FragmentName, fingerprint
+from polonaise.fragments.store import Listed, ObstoreStore, open_store
+from polonaise.log.batch import Batch, Columns, seal
+
+
+@dataclass
+class Trimmed:
+    cluster: Cluster
+    log: polonaise.Log
+    store: ObstoreStore
+    before: list[bytes]
+    """The batches of the log, as they were before anything was trimmed."""
+    fragments: list[FragmentName]
+    first: int
+    """What the storage nodes still hold begins here."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObstoreStore:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def trimmed(cluster: Cluster, store: ObstoreStore) -> AsyncIterator[Trimmed]:
+    await cluster.start_server(store)
+    async with polonaise.connect(cluster.address) as log:
+        await fill(log, 200)
+        fragments = await archived(log, store)
+        before = await contents(log)
+        first = await trim(log, store, 0, before=150)
+        assert cluster.first_held(0) == first > 100
+        yield Trimmed(cluster, log, store, before, fragments, first)
+
+
+async def flip(store: ObstoreStore, name: FragmentName) -> None:
+    raw = bytearray(await store.get(name.path))
+    raw[len(raw) // 3] ^= 1
+    await store.delete(name.path)
+    await store.put_if_absent(name.path, bytes(raw))
+
+
+# ------------------------------------------------------------------ reading
+
+
+async def test_a_trimmed_log_reads_as_it_did_byte_for_byte(trimmed: Trimmed) -> None:
+    assert await contents(trimmed.log) == trimmed.before
+    assert (await trimmed.log.transaction(3, 0)).data == b"3" * 20
+    bodies = [batch async for batch in trimmed.log.read_batches(0, with_data=False)]
+    assert [batch.last for batch in bodies][-1] == 199
+
+
+async def test_it_goes_on_and_more_can_be_trimmed(trimmed: Trimmed) -> None:
+    await fill(trimmed.log, 100)
+    await archived(trimmed.log, trimmed.store)
+    before = await contents(trimmed.log)
+    first = await trim(trimmed.log, trimmed.store, 0)
+    assert first > 250
+    assert await contents(trimmed.log) == before
+    await trimmed.cluster.stop_server()
+    await trimmed.cluster.stop_node(0)
+    await trimmed.cluster.start_node(0)
+    await trimmed.cluster.start_server(trimmed.store)
+    assert await contents(trimmed.log) == before
+
+
+async def test_by_time_it_reads_from_the_first_of_that_time_wherever_that_is(trimmed: Trimmed) -> None:
+    parsed = [Batch.parse(raw) for raw in trimmed.before]
+    for since in sorted({parsed[0].commit_time_us, parsed[7].commit_time_us, parsed[-2].commit_time_us}):
+        expected = next(batch.first for batch in parsed if batch.commit_time_us >= since)
+        found = [tx.id async for tx in trimmed.log.read_time(0, since=since, timeout=10)]
+        assert found == list(range(expected, 200))
+    border = next(batch for batch in parsed if batch.first == trimmed.first)
+    found = [tx.id async for tx in trimmed.log.read_time(0, since=border.commit_time_us, timeout=10)]
+    assert found[0] <= trimmed.first
+
+
+async def test_a_view_that_is_behind_the_trim_is_fed_through_the_fragments(trimmed: Trimmed) -> None:
+    view = Collected()
+    async with polonaise.connect(trimmed.cluster.address, view=view) as log:
+        await log.wait_applied(199, 0, timeout=20)
+    assert view.ids == list(range(200))
+
+
+class Collected:
+    """A view that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def high_water_mark(self, partition: int) -> int:
+        return self.ids[-1] if self.ids else -1
+
+    async def apply(self, tx: polonaise.Transaction) -> None:
+        self.ids.append(tx.id)
+
+    def failed(self, partition: int, id: int, error: Exception) -> None:
+        raise AssertionError(error)
+
+
+async def test_without_a_store_the_range_and_what_to_do_are_named_at_once(trimmed: Trimmed) -> None:
+    await trimmed.cluster.stop_server()
+    await trimmed.cluster.start_server(None)
+    async with asyncio.timeout(10):
+        with pytest.raises(HistoryTrimmed, match=rf"below {trimmed.first} .*--fragments"):
+            await contents(trimmed.log)
+        tail = [tx.id async for tx in trimmed.log.read(0, after=trimmed.first - 1)]
+        assert tail == list(range(trimmed.first, 200))
+        async with polonaise.connect(trimmed.cluster.address, view=Collected()) as log:
+            with pytest.raises(HistoryTrimmed, match="--fragments"):
+                await log.wait_applied(199, 0)
+
+
+async def test_a_flipped_byte_is_refused_by_name_and_never_served(trimmed: Trimmed) -> None:
+    damaged = trimmed.fragments[1]
+    await flip(trimmed.store, damaged)
+    await trimmed.cluster.stop_server()
+    await trimmed.cluster.start_server(trimmed.store)
+    read: list[int] = []
+
+    async def read_all() -> None:
+        async for tx in trimmed.log.read(0, timeout=10):
+            read.append(tx.id)
+
+    with pytest.raises(FragmentDamaged, match=damaged.digest):
+        await read_all()
+    assert read == list(range(damaged.first))
+
+
+async def test_what_rots_after_it_was_verified_is_found_too(trimmed: Trimmed) -> None:
+    await trimmed.cluster.stop_server()
+    await trimmed.cluster.start_server(trimmed.store, cache_bytes_max=1)
+    assert await contents(trimmed.log) == trimmed.before
+    damaged = trimmed.fragments[0]
+    raw = bytearray(await trimmed.store.get(damaged.path))
+    bodies = pq.ParquetFile(pa.BufferReader(bytes(raw))).metadata.row_group(0).column(4)
+    raw[bodies.data_page_offset + bodies.total_compressed_size // 2] ^= 1
+    await trimmed.store.delete(damaged.path)
+    await trimmed.store.put_if_absent(damaged.path, bytes(raw))
+    with pytest.raises(FragmentDamaged, match=damaged.digest):
+        await contents(trimmed.log)
+
+
+async def test_another_fragment_that_holds_the_same_ids_takes_the_place_of_a_damaged_one(trimmed: Trimmed) -> None:
+    writer = Writer(trimmed.log.cluster_key)
+    for name in trimmed.fragments[:3]:
+        for raw in batches_in(await trimmed.store.get(name.path)):
+            writer.add(Batch.parse(raw))
+    footer, data = writer.finish()
+    copy = FragmentName(0, footer.first, footer.last, hashlib.sha256(data.to_pybytes()).hexdigest())
+    await trimmed.store.put_if_absent(copy.path, data.to_pybytes())
+    await flip(trimmed.store, trimmed.fragments[1])
+    await trimmed.cluster.stop_server()
+    await trimmed.cluster.start_server(trimmed.store)
+    assert await contents(trimmed.log) == trimmed.before
+
+
+async def test_a_lost_fragment_is_named_and_once_restored_reading_goes_on(trimmed: Trimmed) -> None:
+    lost = trimmed.fragments[1]
+    raw = await trimmed.store.get(lost.path)
+    await trimmed.store.delete(lost.path)
+    await trimmed.cluster.stop_server()
+    await trimmed.cluster.start_server(trimmed.store)
+    with pytest.raises(FragmentMissing, match=f"id {lost.first} of partition 0"):
+        await contents(trimmed.log)
+    await trimmed.store.put_if_absent(lost.path, raw)
+    assert await contents(trimmed.log) == trimmed.before
+
+
+# ------------------------------------------------------------------ what is not trimmed
+
+
+async def test_what_is_not_archived_is_not_trimmed(cluster: Cluster, store: ObstoreStore) -> None:
+    await cluster.start_server(store)
+    async with polonaise.connect(cluster.address) as log:
+        await fill(log, 100)
+        with pytest.raises(NotArchived, match="polonaise archive run"):
+            await trim(log, store, 0)
+        written = await archived(log, store)
+        await fill(log, 50)
+        with pytest.raises(NotArchived, match="archived up to 99"):
+            await trim(log, store, 0, before=120)
+        with pytest.raises(BeyondLog):
+            await log.trim(0, 1_000, fingerprint(written))
+        await store.delete(written[1].path)
+        # The server looks for itself, whatever it is told.
+        with pytest.raises(NotArchived, match=f"no fragment with ids {written[1].first} to"):
+            await log.trim(0, 90, fingerprint(written))
+        assert cluster.first_held(0) == 0
+
+
+async def test_the_server_has_to_know_the_store_and_find_there_what_was_verified(
+    cluster: Cluster, store: ObstoreStore, tmp_path: Path
+) -> None:
+    await cluster.start_server(None)
+    async with polonaise.connect(cluster.address) as log:
+        await fill(log, 100)
+        await archived(log, store)
+        with pytest.raises(NotArchived, match="without --fragments"):
+            await trim(log, store, 0)
+        await cluster.stop_server()
+        other = open_store(str(tmp_path / "other"))
+        await cluster.start_server(other)
+        with pytest.raises(NotArchived, match="no fragment with ids 0"):
+            await trim(log, store, 0)
+        await archived(log, other, 5_000)
+        with pytest.raises(NotArchived, match="name the same store"):
+            await trim(log, store, 0)
+        assert cluster.first_held(0) == 0
+
+
+async def test_a_damaged_archive_is_not_relied_upon(cluster: Cluster, store: ObstoreStore) -> None:
+    await cluster.start_server(store)
+    async with polonaise.connect(cluster.address) as log:
+        await fill(log, 100)
+        written = await archived(log, store)
+        await flip(store, written[0])
+        with pytest.raises(FragmentDamaged, match=written[0].digest):
+            await trim(log, store, 0)
+        assert cluster.first_held(0) == 0
+
+
+async def test_fragments_of_another_log_are_not_relied_upon(cluster: Cluster, store: ObstoreStore) -> None:
+    """The same ids under the same cluster key, and other batches: the CRC that the log goes on from tells."""
+    await cluster.start_server(store)
+    async with polonaise.connect(cluster.address) as log:
+        await fill(log, 100)
+        written = await forged(log, store)
+        with pytest.raises(NotArchived, match="not of this log"):
+            await log.trim(0, 90, fingerprint([written]))
+        assert cluster.first_held(0) == 0
+
+
+async def forged(log: polonaise.Log, store: ObstoreStore, *, salt: bytes = b"x", last: int = 99) -> FragmentName:
+    """A fragment from 0 on that is sound, and not of this log."""
+    writer = Writer(log.cluster_key)
+    crc = 0
+    for first in range(0, last + 1, 10):
+        columns = Columns()
+        for number in range(10):
+            columns.add(7, 1, first + number, 0, salt)
+        raw = seal(
+            columns, partition=0, first=first, session=1, generation=1, commit_time_us=1_000 + first, previous_crc=crc
+        )
+        batch = Batch.parse(raw)
+        writer.add(batch)
+        crc = batch.crc
+    footer, data = writer.finish()
+    name = FragmentName(0, footer.first, footer.last, hashlib.sha256(data.to_pybytes()).hexdigest())
+    await store.put_if_absent(name.path, data.to_pybytes())
+    return name
+
+
+# ------------------------------------------------------------------ replicas
+
+
+async def test_a_wiped_replica_is_filled_from_the_fragments(tmp_path: Path, store: ObstoreStore) -> None:
+    async with running(tmp_path, storage=3) as cluster:
+        await cluster.start_server(store)
+        async with polonaise.connect(cluster.address) as log:
+            await fill(log, 200)
+            await archived(log, store)
+            before = await contents(log)
+            await trim(log, store, 0, before=150)
+            assert all(cluster.first_held(number) > 100 for number in range(3))
+            await cluster.stop_node(1)
+            cluster.wipe(1)
+            await cluster.start_node(1)
+            await fill(log, 10)
+            async with asyncio.timeout(20):
+                while len((await log.health(0))["partitions"]["0"]["engaged"]) < 3:
+                    await asyncio.sleep(0.05)
+            assert cluster.first_held(1) == 0
+            assert (await contents(log))[: len(before)] == before
+            # It takes part in the next trim as before.
+            await archived(log, store)
+            await trim(log, store, 0, before=150)
+            assert cluster.first_held(1) > 100
+
+
+# ------------------------------------------------------------------ fragments that are ahead
+
+
+async def test_nothing_is_appended_while_the_fragments_reach_farther_than_the_replicas(
+    cluster: Cluster, store: ObstoreStore
+) -> None:
+    await cluster.start_server(store)
+    async with polonaise.connect(cluster.address) as log:
+        await fill(log, 100)
+        ahead = await forged(log, store, last=149)
+        await cluster.stop_server()
+        await cluster.start_server(store)
+        with pytest.raises(FragmentsAhead, match=r"reach up to 149.*no more than 99"):
+            await log.high_water_mark(0, timeout=10)
+        with pytest.raises(DeadlineExceeded, match="fragments_ahead"):
+            await log.ready(0, timeout=0.5)
+        health = (await log.health(0))["partitions"]["0"]
+        assert not health["ready"]
+        assert health["waits_for"].startswith("[fragments_ahead]")
+        # An operator has decided.
+        await store.delete(ahead.path)
+        await log.append(b"goes on", 0)
+        assert await log.high_water_mark(0) == 100
+
+
+class Away(ObstoreStore):
+    """A store that can't be listed for a while."""
+
+    away = True
+
+    async def list(self, prefix: str = "") -> list[Listed]:
+        if self.away:
+            raise StoreUnavailable("the store: no route to it")
+        return await super().list(prefix)
+
+
+async def test_while_the_store_can_t_be_read_nothing_is_appended_and_health_says_so(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    made = open_store(str(tmp_path / "store"))
+    away = Away(made._store, made._url, made._directory)
+    await cluster.start_server(away)
+    async with polonaise.connect(cluster.address) as log:
+        with pytest.raises(DeadlineExceeded):
+            await log.ready(0, timeout=0.5)
+        waits_for = (await log.health(0))["partitions"]["0"]["waits_for"]
+        assert "store_unavailable" in waits_for
+        assert "how far it reaches" in waits_for
+        away.away = False
+        await log.append(b"now", 0)
+        # Later sessions of the same owner remember what is committed, and need no store.
+        away.away = True
+        await cluster.stop_node(0)
+        await cluster.start_node(0)
+        await log.append(b"and now", 0)
+
+
+async def test_a_store_of_another_cluster_is_told_as_such(cluster: Cluster, store: ObstoreStore) -> None:
+    class Other:
+        cluster_key = bytes(16)
+
+    await forged(Other(), store, last=9)  # type: ignore[arg-type]
+    await cluster.start_server(store)
+    async with polonaise.connect(cluster.address) as log:
+        with pytest.raises(DeadlineExceeded):
+            await log.ready(0, timeout=0.5)
+        assert WrongClusterKey.code in (await log.health(0))["partitions"]["0"]["waits_for"]

@@ -1,0 +1,88 @@
+"""Declarations of views: what can't be meant is refused when it is declared, by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polonaise.errors import BadOption
+from polonaise.pipelines.declarations import View, load_view
+
+SQL = "SELECT account, amount FROM {log}"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": "my view"}, "a view called 'my view'"),
+        ({"query": "SELECT 1"}, r"its SQL has to read from \{log\}"),
+        ({"key": "account", "merge": {"amount": "sum"}}, r"write a list of columns, \['account'\]"),
+        ({"merge": {"amount": "sum"}}, "merge without a key"),
+        ({"key": ["account"], "merge": {"amount": "avg"}}, "merge of amount is 'avg'; there are sum, min, max"),
+        ({"key": ["account"], "merge": {"account": "sum"}}, "account is of the key"),
+        ({"key": ["account"], "merge": {"amount": "sum"}, "whole": True}, "whole=True ones are not"),
+        ({"read": {"startingTransactions": "{}"}}, "the job says from where to where"),
+        ({"read": {"cluster": "embedded:x"}}, "read says cluster"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadOption, match=told):
+        View(**{"name": "v", "query": SQL, **given})
+
+
+FILE = f"""
+from polonaise.pipelines.declarations import View
+one = View("first", {SQL!r})
+other = View("second", {SQL!r})
+alias = other
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "declared.py"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "view"), [("one", "first"), ("first", "first"), ("other", "second"), ("alias", "second")]
+)
+def test_a_view_is_found_by_its_variable_and_by_its_name(file: Path, name: str, view: str) -> None:
+    assert load_view(f"{file}:{name}").name == view
+
+
+def test_a_file_with_one_view_need_not_say_which(file: Path) -> None:
+    with pytest.raises(BadOption, match=f"which view of {file}\\? It declares one, other, alias"):
+        load_view(str(file))
+    file.write_text("\n".join(FILE.splitlines()[:3]))
+    assert load_view(str(file)).name == "first"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nowhere.py:v", "no file 'nowhere.py'"),
+        ("no.such.module:v", "no views in 'no.such.module'"),
+        ("json:v", "which view of json"),
+        ("", "no views in ''"),
+    ],
+)
+def test_what_is_not_there_is_told(text: str, told: str) -> None:
+    with pytest.raises(BadOption, match=told):
+        load_view(text)
+
+
+def test_a_file_that_fails_says_why(file: Path) -> None:
+    file.write_text("1 / 0")
+    with pytest.raises(BadOption, match=r"fails as it is loaded: ZeroDivisionError: division by zero"):
+        load_view(str(file))
+
+
+def test_a_module_is_named_as_for_an_import(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(file.parent)
+    monkeypatch.delitem(sys.modules, "declared", raising=False)
+    assert load_view("declared:one").name == "first"

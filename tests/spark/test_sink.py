@@ -1,0 +1,111 @@
+"""The sink's faces, called as Spark calls them: tasks write, the driver commits or aborts."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+import polonaise.blocking
+from polonaise.blocking.log import Log
+from polonaise.errors import BadColumns, BadOption
+from polonaise.spark import clusters
+from polonaise.spark.options import write_options
+from polonaise.spark.sink import BatchSink, Sink, StreamSink
+
+DATA = StructType([StructField("data", BinaryType())])
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """Of a log that is there and that nobody has open."""
+    address = f"embedded:{tmp_path / 'log'}"
+    polonaise.blocking.connect(address).close()
+    yield address
+    log = clusters._logs.pop(address, None)
+    if log is not None:
+        log.close()
+
+
+def opened(address: str, *, is_stream: bool = False, schema: StructType = DATA, **options: str) -> Sink:
+    """As Spark's tasks have it."""
+    sink = Sink.opened(write_options({"cluster": address, **options}, is_stream=is_stream), schema, overwrite=False)
+    pickled: Sink = pickle.loads(pickle.dumps(sink))
+    return pickled
+
+
+def rows(*bodies: bytes) -> Iterator[pa.RecordBatch]:
+    return iter([pa.RecordBatch.from_pydict({"data": pa.array(bodies, pa.binary())})])
+
+
+def bodies(address: str) -> list[bytes]:
+    log: Log = clusters.log_at(address)
+    return [tx.data for tx in log.read(0)]
+
+
+def files(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "log" / "staging").rglob("*") if path.is_file()]
+
+
+def test_what_tasks_write_is_in_the_log_once_it_is_committed(address: str, tmp_path: Path) -> None:
+    sink = BatchSink(opened(address, txnAppId="a", txnVersion="1", inlineBytesMax="1"))
+    messages: list[Any] = [sink.write(rows(b"x", b"y")), sink.write(iter([]))]
+    assert len(files(tmp_path)) == 1
+    assert bodies(address) == []
+    for _ in range(2):
+        sink.commit(messages)
+    assert bodies(address) == [b"x", b"y"]
+    assert files(tmp_path) == []
+
+
+def test_an_abort_after_a_commit_whose_answer_was_lost_changes_nothing(address: str, tmp_path: Path) -> None:
+    sink = StreamSink(opened(address, is_stream=True, txnAppId="a", inlineBytesMax="1"))
+    messages: list[Any] = [sink.write(rows(b"x"))]
+    sink.commit(messages, 0)
+    sink.abort(messages, 0)
+    sink.commit(messages, 0)
+    assert bodies(address) == [b"x"]
+
+
+def test_an_abort_takes_back_what_the_tasks_that_ended_have_staged(address: str, tmp_path: Path) -> None:
+    sink = BatchSink(opened(address, inlineBytesMax="1"))
+    messages = [None, sink.write(rows(b"x"))]
+    assert len(files(tmp_path)) == 1
+    sink.abort(messages)
+    assert files(tmp_path) == []
+    assert bodies(address) == []
+
+
+def test_a_batch_without_tasks_is_over_at_once(address: str) -> None:
+    sink = StreamSink(opened(address, is_stream=True))
+    sink.commit([], 0)
+    sink.abort([None], 0)
+    assert bodies(address) == []
+
+
+def test_a_stream_whose_query_has_no_id_asks_for_a_name(address: str) -> None:
+    sink = StreamSink(opened(address, is_stream=True))
+    with pytest.raises(BadOption, match="txnAppId"):
+        sink.commit([sink.write(rows(b"x"))], 0)
+
+
+def test_staging_may_be_elsewhere(address: str, tmp_path: Path) -> None:
+    sink = BatchSink(opened(address, staging=str(tmp_path / "elsewhere"), inlineBytesMax="1"))
+    message = sink.write(rows(b"x"))
+    assert [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()]
+    sink.commit([message])
+    assert bodies(address) == [b"x"]
+
+
+def test_wrong_columns_and_names_are_refused_before_a_log_is_looked_for(tmp_path: Path) -> None:
+    nowhere = f"embedded:{tmp_path / 'log'}"
+    with pytest.raises(BadColumns):
+        opened(nowhere, schema=StructType([StructField("data", LongType())]))
+    with pytest.raises(BadOption, match="txnAppId"):
+        opened(nowhere, txnAppId="x" * 1_100, txnVersion="1")
+    assert not (tmp_path / "log").exists()
