@@ -12,8 +12,9 @@ PLANT ?=
 PAYMENTS ?=
 MODEL_ARGUMENTS ?=
 KILLS ?= 200
+ROUNDS ?= 20
 
-.PHONY: check test demo docs simulate model kill-test bench format clean
+.PHONY: check test demo docs simulate model kill-test torture-pipeline bench format clean
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
@@ -43,6 +44,9 @@ model: $(STAMP) ## session start explored exhaustively over the production decis
 
 kill-test: $(STAMP) ## processes on an embedded log, killed with -9: KILLS=how many
 	$(BIN)/python -m tests.kill --kills $(KILLS)
+
+torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many in all
+	$(BIN)/python -m tests.torture --rounds $(ROUNDS)
 
 bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/append.py --write

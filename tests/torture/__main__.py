@@ -1,0 +1,71 @@
+"""`make torture-pipeline`: all scenarios once, then rounds of random faults; what was seen, as a table."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from . import scenarios
+from .campaign import Campaign, Report
+from .ground import Ground
+from .processes import Drivers
+from .scenarios import Rig
+from .snapshots import snapshots_agree
+
+SCENARIOS: tuple[scenarios.Scenario, ...] = (snapshots_agree, *scenarios.ALL)
+REPORT = "report.json"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make torture-pipeline", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20, help="in all; those of an earlier run in DIRECTORY count")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults and their moments")
+    parser.add_argument("--directory", type=Path, default=Path("build/torture"), help="where the report is kept")
+    arguments = parser.parse_args()
+    console = Console()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is cleared up then too
+    arguments.directory.mkdir(parents=True, exist_ok=True)
+    path = arguments.directory / REPORT
+    report = Report.kept(path) if path.exists() else Report(arguments.seed)
+    with tempfile.TemporaryDirectory(prefix="polonaise-torture-") as scratch, Drivers(Path(scratch)) as drivers:
+        drivers.prepare()
+        with Ground(Path(scratch, "ground")) as ground:
+            if not report.rounds:
+                _moments(Rig(ground, drivers), report, console)
+                report.keep(path)
+            campaign = Campaign(ground, drivers, report)
+            while report.rounds < arguments.rounds:
+                before = len(report.wrong)
+                campaign.round()
+                report.keep(path)
+                said = "; ".join(report.wrong[before:]) or "right"
+                console.print(f"round {report.rounds} of {arguments.rounds}: {said}", soft_wrap=True, markup=False)
+    console.print(table_of(report))
+    return int(bool(report.wrong))
+
+
+def _moments(rig: Rig, report: Report, console: Console) -> None:
+    for scenario in SCENARIOS:
+        wrong = scenario(rig)
+        report.wrong += [f"{scenario.__name__}: {each}" for each in wrong]
+        report.hit[scenario.__name__] += 1
+        console.print(f"{scenario.__name__}: {'; '.join(wrong) or 'right'}", soft_wrap=True, markup=False)
+
+
+def table_of(report: Report) -> Table:
+    table = Table("what", "figure", title=f"Faults under the pipeline, seed {report.seed}")
+    rows = {"rounds": report.rounds, "rows copied": report.rows, **dict(sorted(report.hit.items()))}
+    for what, count in rows.items():
+        table.add_row(what, f"{count:,}")
+    table.add_row("wrong", f"{len(report.wrong):,}")
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""The three ways out of the log: each copies source partitions, through any number of drivers, and is compared."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from abc import ABC, abstractmethod
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .faults import Fault
+from .ground import FEW, TARGETS, Ground
+from .processes import Driver
+from .verdict import judge, judge_files
+
+SPLIT = {"minPartitions": "2"}
+FINER = {"minPartitions": "4"}
+BY_BYTES = {"maxBytesPerSplit": "300k"}
+
+
+class Copy(ABC):
+    """One query, through all its lives: source partitions, a checkpoint, and what comes out."""
+
+    job = ""
+
+    def __init__(self, ground: Ground, sources: tuple[int, ...] = FEW, trigger: int | None = 100) -> None:
+        self.ground = ground
+        self.sources = sources
+        self.directory = ground.scratch(self.job)
+        self._trigger = trigger
+        self._faults = 0
+        self.shuffled = False
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / "checkpoint"
+
+    @property
+    def begun(self) -> bool:
+        """Whether a first micro-batch is planned."""
+        return (self.checkpoint / "offsets" / "0").exists()
+
+    def fault(self, step: str, do: str, **narrower: Any) -> Fault:
+        """One that is done to this copy."""
+        self._faults += 1
+        directory = self.directory / f"fault-{self._faults}"
+        directory.mkdir()
+        return Fault(step, do, str(directory), **narrower)
+
+    def life(self, split: dict[str, str], fault: Fault | None = None, shuffle: int | None = None) -> dict[str, Any]:
+        """What a driver is told."""
+        self.shuffled |= shuffle is not None
+        return {
+            "job": self.job,
+            "cluster": self.ground.cluster,
+            "partitions": ",".join(map(str, self.sources)),
+            "split": split,
+            "trigger": self._trigger,
+            "shuffle": shuffle,
+            "fault": asdict(fault) if fault is not None else None,
+            "checkpoint": str(self.checkpoint),
+            **self._own(),
+        }
+
+    @abstractmethod
+    def _own(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def wrong(self, driver: Driver) -> list[str]:
+        """What is wrong with what came out; the driver can be asked. The copy is over then."""
+
+    def forget(self) -> None:
+        """Delete what it left on disk."""
+        shutil.rmtree(self.directory)
+
+
+class ToLog(Copy):
+    """By the sink, or one of `naive`, into partitions of the same log."""
+
+    job = "to_log"
+
+    def __init__(
+        self,
+        ground: Ground,
+        sources: tuple[int, ...] = FEW,
+        trigger: int | None = 100,
+        *,
+        sink: str = "real",
+        targets: tuple[int, ...] = TARGETS,
+        **options: str,
+    ) -> None:
+        super().__init__(ground, sources, trigger)
+        self._sink = sink
+        self._targets = targets
+        self._marks = {partition: ground.accounted[partition] for partition in targets}
+        self._options = options
+
+    def _own(self) -> dict[str, Any]:
+        return {"offset": self._targets[0] - self.sources[0], "sink": self._sink, "options": self._options}
+
+    def wrong(self, driver: Driver) -> list[str]:
+        expected = dict(zip(self._targets, self.ground.expected(self.sources).values(), strict=True))
+        found = self.written()
+        self.ground.accounted |= {partition: self._marks[partition] + len(rows) for partition, rows in found.items()}
+        return judge(expected, found, ordered=not self.shuffled)
+
+    def written(self) -> dict[int, list[str]]:
+        """What has come into its targets."""
+        return self.ground.written(self._marks)
+
+    def staged(self) -> list[Path]:
+        """What its tasks have put into its own staging store."""
+        return [path for path in Path(self._options["staging"], "staged").rglob("*") if path.is_file()]
+
+    def count(self, partition: int) -> int:
+        """Rows that have come into one of its targets."""
+        return self.ground.end(partition) - self._marks[partition]
+
+
+class ToParquet(Copy):
+    """By Spark's own sink, into files which Spark's reader reads."""
+
+    job = "to_parquet"
+
+    def _own(self) -> dict[str, Any]:
+        return {"path": str(self.path)}
+
+    @property
+    def path(self) -> Path:
+        return self.directory / "files"
+
+    def wrong(self, driver: Driver) -> list[str]:
+        answer = driver.run({"job": "parquet", "path": str(self.path)})
+        if not answer["ok"]:
+            return [f"the files can't be read: {answer['error']}"]
+        return judge_files(self.ground.expected(self.sources), answer["value"], ordered=not self.shuffled)
+
+    def committed_by_sink(self, batch: int) -> bool:
+        return Path(self.path, "_spark_metadata", str(batch)).exists()
+
+    def committed(self, batch: int) -> bool:
+        return Path(self.checkpoint, "commits", str(batch)).exists()
+
+
+class ToSql(Copy):
+    """By `foreachBatch` into a table, with or without a mark in the same transaction."""
+
+    job = "to_sql"
+
+    def __init__(
+        self, ground: Ground, sources: tuple[int, ...] = FEW, trigger: int | None = 100, *, marks: bool = True
+    ) -> None:
+        super().__init__(ground, sources, trigger)
+        self._marks = marks
+
+    @property
+    def database(self) -> str:
+        return str(self.directory / "table.sqlite")
+
+    def _own(self) -> dict[str, Any]:
+        return {"database": self.database, "marks": self._marks, "key": self.ground.log.cluster_key.hex()}
+
+    def wrong(self, driver: Driver) -> list[str]:
+        found: dict[int, list[str]] = {}
+        with closing(sqlite3.connect(self.database)) as db:
+            for partition, data in db.execute("SELECT partition, data FROM found ORDER BY rowid"):
+                found.setdefault(partition, []).append(data)
+        return judge(self.ground.expected(self.sources), found, ordered=not self.shuffled)

@@ -1,0 +1,137 @@
+"""A cluster of real processes with rows to read, partitions to write to, and what must be in them at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import polonaise.blocking
+from polonaise.client.protocol.group import Group
+from polonaise.errors import PolonaiseError
+from polonaise.node.local import LocalCluster
+
+from .processes import wait_for
+
+FEW = (0, 1)
+"""Source partitions of a few hundred rows: many micro-batches."""
+MANY = (2, 3)
+"""Source partitions with so many rows that a micro-batch takes several groups of the log."""
+TARGETS = (4, 5)
+OTHER_TARGETS = (6, 7)
+BUSY = 8
+"""Appended to while it is read."""
+PARTITIONS = 9
+FEW_ROWS = 250
+MANY_ROWS = 10_000
+
+
+UNANSWERED_S = 0.3
+AWAY_S = 0.3
+
+
+class Ground:
+    """Use as a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.local = LocalCluster(directory / "cluster", storage=3, partitions=PARTITIONS)
+        self._scratch = 0
+        self.accounted = dict.fromkeys(TARGETS + OTHER_TARGETS, -1)
+        """Up to which id the rows of target partitions have been compared: what comes after that, however late, is
+        held against the next copy."""
+
+    def __enter__(self) -> Ground:
+        self.local.__enter__()
+        try:
+            self.log = polonaise.blocking.connect(self.cluster)
+            for partition, count in [(each, FEW_ROWS) for each in FEW] + [(each, MANY_ROWS) for each in MANY]:
+                self._fill(partition, count)
+        except BaseException:
+            self.local.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.log.close()
+        self.local.stop()
+
+    @property
+    def cluster(self) -> str:
+        return self.local.coordinator
+
+    def _fill(self, partition: int, count: int) -> None:
+        rows = bodies(partition, count)
+        for start in range(0, count, 4_000):
+            group = Group.of([row.encode() for row in rows[start : start + 4_000]])
+            self.log.append_group(group, partition).result(60)
+
+    def scratch(self, name: str) -> Path:
+        """A new directory."""
+        self._scratch += 1
+        directory = self.directory / f"{self._scratch:03d}-{name}"
+        directory.mkdir()
+        return directory
+
+    # ------------------------------------------------------------------ what is there, and what should be
+
+    def expected(self, sources: tuple[int, ...]) -> dict[int, list[str]]:
+        """The rows of source partitions."""
+        return {each: bodies(each, FEW_ROWS if each in FEW else MANY_ROWS) for each in sources}
+
+    def end(self, partition: int) -> int:
+        """The last id that is committed there; -1 for none."""
+        return self.log.high_water_mark(partition, timeout=60)
+
+    def account(self) -> None:
+        """What is in the target partitions now is not looked at any more."""
+        self.accounted = {partition: self.end(partition) for partition in self.accounted}
+
+    def written(self, marks: Mapping[int, int]) -> dict[int, list[str]]:
+        """What is in each of these partitions, after an id."""
+        return {partition: self._after(mark, partition) for partition, mark in marks.items()}
+
+    def _after(self, mark: int, partition: int) -> list[str]:
+        end = self.end(partition)
+        if end == mark:
+            return []
+        return [tx.data.decode() for tx in self.log.read(partition, after=mark, until=end, timeout=60)]
+
+    # ------------------------------------------------------------------ what is done to it
+
+    def break_server(self, meanwhile: Callable[[], None]) -> None:
+        """The server stops, takes what is sent to it for a moment, and is killed; a while later it is there again."""
+        server = self.local.server
+        assert server is not None
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSTOP)
+        meanwhile()
+        time.sleep(UNANSWERED_S)
+        server.kill()
+        time.sleep(AWAY_S)
+        server.start()
+
+    def lose_storage(self, number: int) -> None:
+        """A storage node is killed, and its disk is gone."""
+        self.local.storage[number].kill()
+        shutil.rmtree(self.local.storage_directories[number])
+
+    def replace_storage(self, number: int) -> None:
+        """It is there again, with an empty disk; returns when the log rests on it too."""
+        self.local.storage[number].start()
+        wait_for(self._all_engaged, "the new replica", every_s=0.1)
+
+    def _all_engaged(self) -> bool:
+        try:
+            health = self.log.health(0, timeout=10)
+        except PolonaiseError:
+            return False
+        return all(len(health["partitions"][str(each)]["engaged"]) == 3 for each in range(PARTITIONS))
+
+
+def bodies(partition: int, count: int) -> list[str]:
+    return [f"{partition}/{id:06d}" for id in range(count)]
