@@ -53,6 +53,7 @@ bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/embedded.py --write
 	$(BIN)/python benchmarks/views.py --write
 	$(BIN)/python benchmarks/fragments.py --write
+	$(BIN)/python benchmarks/spark.py --write
 
 docs: $(STAMP) ## the API reference, from the docstrings, into build/docs
 	$(BIN)/pdoc --output-directory build/docs --no-show-source --docformat markdown polonaise polonaise.errors polonaise.blocking polonaise.testing

@@ -34,6 +34,7 @@ from document import DOCUMENT, write_figures
 from polonaise.admin.archive import archive
 from polonaise.fragments.store import open_store
 from polonaise.node.local import LocalCluster
+from polonaise.pipelines import archive as job
 from polonaise.spark.sessions import session
 
 BODY_BYTES = 100
@@ -236,6 +237,10 @@ class Bench:
         began = time.perf_counter()
         asyncio.run(archive_all(coordinator, self.store))
         self.told("archive run, one process", self.transactions / (time.perf_counter() - began))
+        summed(self.spark.range(1).selectExpr("id AS transaction_id", "cast('' AS binary) AS data"))  # Spark is awake
+        began = time.perf_counter()
+        job.archive(self.spark, coordinator, str(self.root / "again"), job.HowToArchive(rest=True))
+        self.told("archive job", self.transactions / (time.perf_counter() - began))
 
     def sink(self, coordinator: str) -> None:
         rows = min(self.transactions, 1_000_000)
@@ -249,7 +254,7 @@ class Bench:
 
 
 class _Peak:
-    """The largest resident memory, in MB, of any Python process below this one that runs Spark's workers."""
+    """The largest resident memory, in MB, of any Python process that Spark has started for this one."""
 
     def __enter__(self) -> _Peak:
         self.mb = 0.0
@@ -260,15 +265,30 @@ class _Peak:
 
     def _watch(self) -> None:
         while not self._over.wait(0.02):
+            parents: dict[int, int] = {}
+            sizes: dict[int, float] = {}
             for status in Path("/proc").glob("[0-9]*/status"):
-                with suppress(OSError, ValueError):
-                    if b"pyspark" in (status.parent / "cmdline").read_bytes():
-                        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-                        self.mb = max(self.mb, int(lines["VmRSS"].split()[0]) / 1024)
+                with suppress(OSError, KeyError, ValueError):
+                    lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+                    pid = int(status.parent.name)
+                    parents[pid] = int(lines["PPid"])
+                    if lines["Name"].strip().startswith("python"):
+                        sizes[pid] = int(lines["VmRSS"].split()[0]) / 1024
+            for pid, size in sizes.items():
+                if pid != os.getpid() and _is_below(pid, parents):
+                    self.mb = max(self.mb, size)
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+
+
+def _is_below(pid: int, parents: dict[int, int]) -> bool:
+    while pid in parents:
+        pid = parents[pid]
+        if pid == os.getpid():
+            return True
+    return False
 
 
 def measure(options: argparse.Namespace, root: Path) -> dict[str, float]:
@@ -299,7 +319,7 @@ GOALS = {
     "cold, polonaise.spark.read": (0.8, "Parquet"),
     "hot, source": (2_000_000, ""),
     "stream, inside a batch": (1_500_000, ""),
-    "archive run, one process": (2_000_000, ""),
+    "archive job": (2_000_000, ""),
     "sink": (200_000, ""),
 }
 """From the design: rows per second, or a share of another figure of the same session."""
