@@ -229,7 +229,7 @@ class History:
         return Extent(partition, span, None, count * batch.length // batch.count)
 
     def trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:
-        """What a server says that has dropped a range and knows of no fragments, with what the query can do about it."""
+        """What a server says that has dropped a range and knows of no fragments, and what the query can do about it."""
         if self.store is None:
             return HistoryTrimmed(f"{refused.text}, in Spark by .option('fragments', its address)")
         return HistoryTrimmed(
