@@ -1,4 +1,4 @@
-"""A log whose beginning is in fragments only: whoever knows of them reads it, and others are told before a job starts."""
+"""A log whose beginning is in fragments only: who knows of them reads it, others are told before a job starts."""
 
 from __future__ import annotations
 
