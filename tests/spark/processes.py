@@ -1,14 +1,22 @@
-"""Python processes that start a Spark of their own, as a user's would."""
+"""Python processes that start a Spark of their own, as a user's would, and Spark's own servers."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import polonaise
+from polonaise.spark.java import find_java
+from polonaise.spark.sessions import QUICK_START
 
 SOURCE = str(Path(polonaise.__file__).parents[1])
 STARTED_S = 300.0
@@ -41,3 +49,72 @@ def run(
         timeout=STARTED_S,
         check=False,
     )
+
+
+# ------------------------------------------------------------------ Spark's servers
+
+
+@contextmanager
+def connect_server(directory: Path) -> Iterator[str]:
+    """The address of a Spark Connect server."""
+    settings = ("spark.ui.enabled=false", "spark.connect.grpc.binding.port=0", "spark.driver.host=127.0.0.1",
+                f"spark.driver.extraJavaOptions={QUICK_START}", "spark.log.level=INFO")  # fmt: skip
+    command = [_spark("bin/spark-submit"), "--master", "local[2]"]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    command += [word for setting in settings for word in ("--conf", setting)]
+    started = r"Spark Connect server started at: \S*:(?P<port>\d+)"
+    with _server([*command, "spark-internal"], directory, "connect", started) as said:
+        yield f"sc://127.0.0.1:{said['port']}"
+
+
+@contextmanager
+def standalone_cluster(directory: Path) -> Iterator[str]:
+    """The address of the master of a cluster with one worker, of two cores."""
+    here = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    kind = "org.apache.spark.deploy"
+    master = [_spark("bin/spark-class"), f"{kind}.master.Master", *here]
+    worker = [_spark("bin/spark-class"), f"{kind}.worker.Worker", *here, "--cores", "2", "--memory", "2g"]
+    worker += ["--work-dir", str(directory / "work")]
+    with _server(master, directory, "master", r"Starting Spark master at (?P<address>spark://\S+)") as said:
+        address = said["address"]
+        with _server([*worker, address], directory, "worker", "Successfully registered with master"):
+            yield address
+
+
+def _spark(program: str) -> str:
+    """One of the programs that come with PySpark."""
+    pyspark = find_spec("pyspark")
+    assert pyspark is not None
+    assert pyspark.origin is not None
+    return str(Path(pyspark.origin).parent / program)
+
+
+@contextmanager
+def _server(command: list[str], directory: Path, name: str, started: str) -> Iterator[re.Match[str]]:
+    """A process that is there once it has said so, until it is killed with all that it has started."""
+    log = directory / f"{name}.log"
+    environment = {
+        **os.environ, "JAVA_HOME": find_java().home, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": SOURCE,
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_START, "SPARK_LOCAL_DIRS": str(directory / "local"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }  # fmt: skip
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=directory,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield _said(log, server, started)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait(30)
+
+
+def _said(log: Path, server: subprocess.Popen[bytes], pattern: str) -> re.Match[str]:
+    deadline_s = time.monotonic() + STARTED_S
+    while (found := re.search(pattern, log.read_text())) is None:
+        assert server.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < deadline_s, log.read_text()[-3000:]
+        time.sleep(0.1)
+    return found

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.errors import BadOption
+from polonaise.node.embedded import parse_embedded
 from polonaise.spark.options import EARLIEST, LATEST, MIB, ReadOptions, microseconds, read_options
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
@@ -44,6 +45,10 @@ def test_places_are_made_absolute_because_workers_run_elsewhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert read_options({"cluster": "embedded:log?partitions=2"}).cluster == f"embedded:{tmp_path}/log?partitions=2"
+    with_store = parse_embedded(read_options({"cluster": "embedded:log?fragments=a%20store&partitions=2"}).cluster)
+    monkeypatch.chdir("/")
+    assert (with_store.fragments, with_store.partitions) == (f"{tmp_path}/a store", 2)
+    monkeypatch.chdir(tmp_path)
     assert read_options({"cluster": "fragments:store"}).fragments == os.path.join(tmp_path, "store")
 
 

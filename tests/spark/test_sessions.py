@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import STARTED_S, path_without_java, run
+from processes import path_without_java, run
 
 from polonaise.errors import BadOption
 from polonaise.spark.java import find_java
@@ -92,60 +84,3 @@ def test_a_session_that_is_there_takes_what_can_be_changed(spark: SparkSession) 
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     with pytest.raises(BadOption, match=r"'spark.driver.memory' can't be changed"):
         session(conf={"spark.driver.memory": "2g"})
-
-
-# ------------------------------------------------------------------ Spark Connect
-
-
-@pytest.fixture
-def connect_server(tmp_path: Path) -> Iterator[str]:
-    """The address of a Spark Connect server in a process of its own."""
-    pyspark = find_spec("pyspark")
-    assert pyspark is not None
-    assert pyspark.origin is not None
-    command = [str(Path(pyspark.origin).parent / "bin" / "spark-submit"), "--master", "local[1]"]
-    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    for setting in ("spark.ui.enabled=false", "spark.connect.grpc.binding.port=0", "spark.driver.host=127.0.0.1"):
-        command += ["--conf", setting]
-    log = tmp_path / "connect.log"
-    environment = {**os.environ, "JAVA_HOME": find_java().home, "PYSPARK_PYTHON": sys.executable}
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            [*command, "--conf", "spark.log.level=INFO", "spark-internal"],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=tmp_path,
-        )  # fmt: skip
-    try:
-        port = _port_in(log, server)
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait(30)
-
-
-def _port_in(log: Path, server: subprocess.Popen[bytes]) -> int:
-    deadline_s = time.monotonic() + STARTED_S
-    while True:
-        found = re.search(r"Spark Connect server started at: \S*:(\d+)", log.read_text())
-        if found:
-            with closing(socket.create_connection(("127.0.0.1", int(found[1])), 10)):
-                return int(found[1])
-        assert server.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline_s, log.read_text()[-3000:]
-        time.sleep(0.1)
-
-
-REMOTE = """
-from polonaise.spark.sessions import session
-
-spark = session("{address}", conf={{"spark.sql.shuffle.partitions": "3"}})
-print(type(spark).__module__, spark.range(5).count(), spark.conf.get("spark.sql.shuffle.partitions"))
-assert session().range(2).count() == 2, "the session that is there"
-spark.read.format("polonaise").schema("data binary").load()
-"""
-
-
-def test_a_spark_connect_server_is_spoken_to_without_a_java(tmp_path: Path, connect_server: str) -> None:
-    script = REMOTE.format(address=connect_server)
-    done = run(script, tmp_path, PATH=path_without_java(tmp_path / "bin"), JAVA_HOME="/nowhere")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["pyspark.sql.connect.session", "5", "3"]

@@ -11,7 +11,15 @@ from typing import Final
 
 from polonaise.blocking.log import Log
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, FragmentMissing, NotFound, UnknownPartition
+from polonaise.errors import (
+    BadOption,
+    BeyondLog,
+    DeadlineExceeded,
+    FragmentMissing,
+    HistoryTrimmed,
+    NotFound,
+    UnknownPartition,
+)
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore
@@ -26,10 +34,6 @@ _log = logging.getLogger("polonaise.spark")
 
 _LIST_S: Final = 30.0
 """For how long a stream goes by one listing of the fragments: what is archived meanwhile the servers have, too."""
-_LOOK_FROM: Final = 4_096
-"""Transactions from which on a stream looks how large they are: that takes milliseconds, and a micro-batch has few."""
-_BYTES_GUESSED: Final = 256
-"""Of a transaction that nobody has looked at."""
 
 
 class History:
@@ -182,7 +186,8 @@ class History:
         """The tasks that read these ranges.
 
         Raises `FragmentMissing` when part of a range is nowhere, unless `failOnDataLoss` is false: that is left out
-        then, with a warning.
+        then, with a warning. Raises `HistoryTrimmed` for a range that is archived where nobody here knows of it:
+        nothing is lost, so it is never left out.
         """
         extents = [each for partition, span in sorted(spans.items()) for each in self._extents(partition, span)]
         splits = divide(extents, self._options.split_bytes_max, self._options.partitions_min)
@@ -211,16 +216,25 @@ class History:
     def _hot_extent(self, log: Log, partition: PartitionId, span: Span) -> Extent:
         """A range that the servers are asked for.
 
-        A look at its first batch tells how large it is, about, and whether the servers have it at all.
+        A look at its first batch tells how large it is, about, and whether the servers have it at all. It takes a
+        millisecond or two, and the range's task takes ten times as long to begin.
         """
         count = span.last - span.first + 1
-        if count < _LOOK_FROM and self._in_a_hurry:
-            return Extent(partition, span, None, count * _BYTES_GUESSED)
-        with log.read_batches(
-            partition, after=span.first - 1, until=span.first, timeout=self._options.timeout_s
-        ) as first:
-            batch = next(first)
+        reading = log.read_batches(partition, after=span.first - 1, until=span.first, timeout=self._options.timeout_s)
+        try:
+            with reading as first:
+                batch = next(first)
+        except HistoryTrimmed as error:
+            raise self.trimmed(error) from error
         return Extent(partition, span, None, count * batch.length // batch.count)
+
+    def trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:
+        """What a server says that has dropped a range and knows of no fragments, and what the query can do about it."""
+        if self.store is None:
+            return HistoryTrimmed(f"{refused.text}, in Spark by .option('fragments', its address)")
+        return HistoryTrimmed(
+            f"{refused.text}; the option fragments names {self.store}, which does not hold them either"
+        )
 
     def _missing(self, what: str) -> None:
         if self._options.fail_on_data_loss:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, urlencode
 
 from polonaise.client.protocol.arguments import INT64_MAX
 from polonaise.errors import BadOption
@@ -240,8 +241,16 @@ def _where(said: _Said) -> tuple[str, str | None]:
         if fragments is not None:
             raise BadOption("fragments is said twice: once in cluster=fragments:URL")
         return FRAGMENTS + absolute(rest), absolute(rest)
+    return _absolute_cluster(scheme, rest), None if fragments is None else absolute(fragments)
+
+
+def _absolute_cluster(scheme: str, rest: str) -> str:
     path, mark, query = rest.partition("?") if scheme == "embedded" else (rest, "", "")
-    return f"{scheme}:{os.path.abspath(path)}{mark}{query}", None if fragments is None else absolute(fragments)
+    said = [
+        (name, absolute(value) if name == "fragments" and value else value)
+        for name, value in parse_qsl(query, keep_blank_values=True)
+    ]
+    return f"{scheme}:{os.path.abspath(path)}{mark}{urlencode(said)}"
 
 
 def absolute(url: str) -> str:

@@ -55,7 +55,8 @@ def read(
     `options` are those of the source by their names (`fragments=…`, `partitions=…`); `schema` names the columns that
     are wanted, in DDL.
 
-    Raises what planning a query raises: `BadOption`, `BeyondLog`, `FragmentMissing` and so on, in this process.
+    Raises what planning a query raises: `BadOption`, `BeyondLog`, `FragmentMissing`, `HistoryTrimmed` and so
+    on, in this process.
     """
     given = {"cluster": cluster, **{name: _text(value) for name, value in options.items()}}
     ranges = Ranges() if where is None else ranges_in(where)
@@ -68,6 +69,7 @@ def read(
         if ranges.partitions is None or partition in ranges.partitions
     }
     files, rest = _by_place(history, checked, wanted)
+    history.splits(rest)  # Spark plans them for itself, but what is wrong with them is said here
     frames = [_by_parquet(spark, files, columns)] if files else []
     if rest or not files:
         frames.append(_by_source(spark, _only(given, rest, ranges), schema))

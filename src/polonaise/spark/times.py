@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polonaise.fragments.protocol.coverage import Piece, Span, cover
+from polonaise.errors import HistoryTrimmed
+from polonaise.fragments.protocol.coverage import Piece, Span, archived_up_to, cover
 from polonaise.spark.fragmentfiles import columns_from
 from polonaise.terms import PartitionId, TransactionId
 
@@ -15,11 +16,26 @@ if TYPE_CHECKING:
 
 
 def first_at(history: History, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
-    """The first transaction committed at this time or later, microseconds UTC; `end` if there is none."""
-    if history.log is not None:
+    """The first transaction committed at this time or later, microseconds UTC; `end` if there is none.
+
+    Raises `HistoryTrimmed` when that may be in a range which is in no fragments that are known here.
+    """
+    if history.log is None:
+        return _in_fragments(history, partition, time_us, end)
+    try:
         with history.log.read_time(partition, since=time_us, timeout=history.timeout_s) as found:
             first = next(iter(found), None)
-        return end if first is None else min(first.id, end)
+    except HistoryTrimmed as error:
+        if history.store is None:
+            raise history.trimmed(error) from error
+        # What no server holds is archived without a gap from the beginning on, so what follows that is the first left.
+        archived = archived_up_to(history.fragments(partition))
+        return _in_fragments(history, partition, time_us, min(archived + 1, end))
+    return end if first is None else min(first.id, end)
+
+
+def _in_fragments(history: History, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+    """The same by what the store holds below `end`."""
     pieces = cover(history.fragments(partition), Span(0, end - 1)).pieces
     low, high = 0, len(pieces)
     while low < high:  # the first piece whose last transaction is not before that time
