@@ -308,7 +308,7 @@ async def test_a_lower_session_is_fenced_whatever_it_says(storage: Target) -> No
     old = await session_of(storage) - 1
     said = [
         LastSessionInfo(old), Truncate(old, -1), Copy(old), Join(old, -1, 0), Confirm(old, 0), Store(old, 0),
-        ReadBatches(old, 0, HUGE, 1, 1, 0), GetRegisters(old), Digest(old, 0),
+        ReadBatches(old, 0, HUGE, 1, 1, 0), GetRegisters(old), Digest(old, 0, 0),
     ]  # fmt: skip
     async with greet(storage) as peer:
         for message in said:
@@ -339,7 +339,7 @@ async def test_ranges_that_are_empty_reversed_or_past_the_end_read_nothing(stora
             answer = await peer.answer(ReadBatches(session, first, last, 2**32 - 1, 1, 0))
             assert isinstance(answer, Batches), (first, last)
             assert not answer.payload
-        assert await peer.refused(Digest(session, HUGE)) == "out_of_order"
+        assert await peer.refused(Digest(session, 0, HUGE)) == "out_of_order"
 
 
 @pytest.mark.parametrize("partition", [-1, 4_096, 2**31 - 1, -(2**31)])

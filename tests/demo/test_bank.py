@@ -245,7 +245,7 @@ def test_the_demo_runs_kills_a_node_and_every_check_holds(tmp_path: Path) -> Non
         capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "COLUMNS": "160"},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("holds") == CHECKS + CHECKS_ON_SPARK
+    assert ended.stdout.count("│ holds │") == CHECKS + CHECKS_ON_SPARK
     assert "FAILS" not in ended.stdout
     assert "The bank on the log" in (day / "report.html").read_text()
     assert "3,000 on " in ended.stdout
