@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("polonaise", deadline=None, print_blob=True)
 settings.load_profile("polonaise")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two cores, four attempts at a task; one session for all tests of a process, whichever room they are of.
+
+    Tests that set what others could notice take `spark.newSession()`.
+    """
+    from sparksession import begun  # not for the many tests that need no Spark
+
+    made = begun(tmp_path_factory)
+    yield made
+    made.stop()

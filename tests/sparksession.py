@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,19 +22,16 @@ CONF = {
 }
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two cores, four attempts at a task. Tests that set what others could notice take `spark.newSession()`."""
+def begun(places: pytest.TempPathFactory) -> SparkSession:
+    """The session; skips the test that asks for it where there is no Java."""
     try:
         find_java()
     except JavaMissing as error:
         lacking(str(error))
-    places = {
-        "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    directories = {
+        "spark.local.dir": str(places.mktemp("spark")),
+        "spark.sql.warehouse.dir": str(places.mktemp("warehouse")),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # Spark leaves its launcher's pipes open
-        made = session("local[2,4]", name="tests", conf={**CONF, **places})
-    yield made
-    made.stop()
+        return session("local[2,4]", name="tests", conf={**CONF, **directories})

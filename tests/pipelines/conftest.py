@@ -8,9 +8,6 @@ import pytest
 from databases import PostgreSQL
 
 from lacking import lacking
-from sparksession import spark
-
-__all__ = ["spark"]
 
 
 @pytest.fixture(scope="session")

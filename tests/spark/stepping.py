@@ -26,7 +26,7 @@ from polonaise.spark import staging
 from polonaise.spark.protocol.plans import Plan, Staged, plans_of
 from polonaise.spark.publishing import Publication, RealDoor
 from polonaise.spark.rows import Piece
-from polonaise.spark.staging import Stage, discard, unpublished
+from polonaise.spark.staging import Stage, discard
 from polonaise.terms import ExpectationKind
 
 APP = "app"
@@ -156,6 +156,10 @@ class SteppedDoor(RealDoor):
 DoorOf = Callable[[World], SteppedDoor]
 
 
+async def aborted(store: SteppedStore, staged: Sequence[Staged]) -> None:
+    """What the sink's `abort` does: nothing."""
+
+
 async def attempt(world: World, door: SteppedDoor, batch: int, staged: Sequence[Staged]) -> None:
     """As `publish`, its partitions one after the other; and as Spark, `abort` when it fails."""
     store = SteppedStore(world)
@@ -166,7 +170,7 @@ async def attempt(world: World, door: SteppedDoor, batch: int, staged: Sequence[
             await publication.run()
             used += publication.used
     except PolonaiseError:
-        await discard(store, await unpublished(store, APP, batch, staged), 1_000.0)
+        await aborted(store, staged)
         raise
     await discard(store, used, 1_000.0)
 

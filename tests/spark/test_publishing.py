@@ -130,10 +130,10 @@ def takes_zombies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def abort_deletes_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def everything(store: Any, app: str, batch: int, staged: Any) -> list[str]:
-        return [name for task in staged for name in task.objects]
+    async def everything(store: Any, staged: Any) -> None:
+        await stepping.discard(store, [name for task in staged for name in task.objects], 1_000.0)
 
-    monkeypatch.setattr(stepping, "unpublished", everything)
+    monkeypatch.setattr(stepping, "aborted", everything)
 
 
 def nothing(_: pytest.MonkeyPatch) -> None:

@@ -56,9 +56,10 @@ async def trim(
 
 
 async def _check_all(log: Log, store: ObjectStore, names: Sequence[FragmentName]) -> None:
-    """Read these fragments through. Raises `FragmentDamaged`, `WrongClusterKey`."""
+    """Read these fragments through, and have them on the disk. Raises `FragmentDamaged`, `WrongClusterKey`."""
     good: list[tuple[FragmentName, Footer]] = []
     for name in names:
+        await store.make_durable(name.path)
         good.append((name, await verified(store, name)))
         if good[-1][1].cluster_key != log.cluster_key:
             raise WrongClusterKey(f"{name.path} in {store} is of another cluster: name the store of this log")

@@ -110,7 +110,8 @@ class BatchReader:
             # By time there may be nothing; by id there is, and whoever answered does not know it (yet).
             self._done = self._since_us > 0 and self._end is not None and answer.committed >= self._end
             if not self._done:
-                await self._rest()
+                if self._first <= asked.last:  # not when answers before it have brought all of its part
+                    await self._rest()
                 self._ask_rest_of(asked)
         if self._end is not None and self._first > self._end:
             self._done = True
@@ -192,7 +193,7 @@ class BatchReader:
                 self._asked.append(self._ask_for(self._first, INT64_MAX))
             return
         while len(self._asked) < self._settings.reads_ahead:
-            part = self._ahead.next_part()
+            part = self._ahead.next_part(self._first)
             if part is None:
                 return
             self._asked.append(self._ask_for(*part))

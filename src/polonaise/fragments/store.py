@@ -41,6 +41,9 @@ class ObjectStore(Protocol):
     async def put_if_absent(self, path: str, data: bytes) -> bool:
         """Store an object, durably; False, with nothing changed, if there is one of this name."""
 
+    async def make_durable(self, path: str) -> None:
+        """See to it that an object which is there survives a loss of power, whoever put it. Raises `NotFound`."""
+
     async def get(self, path: str) -> bytes:
         """The whole object. Raises `NotFound`."""
 
@@ -74,16 +77,23 @@ class ObstoreStore:
         def put() -> bool:
             try:
                 obstore.put(self._store, path, data, mode="create")
+                made = True
             except exceptions.AlreadyExistsError:
-                return False
+                made = False
             if self._directory is not None:
+                # Also of one that is there already: whoever put it may have died before it got as far as this.
                 _make_durable(self._directory, path)
-            return True
+            return made
 
         try:
             return await self._asked(path, put)
         except NotFound as error:
             raise self._absent() from error
+
+    async def make_durable(self, path: str) -> None:
+        if self._directory is not None:
+            directory = self._directory
+            await self._asked(path, lambda: _make_durable(directory, path))
 
     async def get(self, path: str) -> bytes:
         return await self._asked(path, lambda: bytes(obstore.get(self._store, path).bytes()))

@@ -20,6 +20,7 @@ from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import View
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targets import Held
+from polonaise.spark.paths import written_to
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class DeltaTarget:
             shutil.rmtree(left)
         staging = self._directory / f"{_STAGING}{uuid.uuid4()}"
         try:
-            rows.write.parquet(staging.as_uri())
+            rows.write.parquet(written_to(staging))
             made: Any = ds.dataset(staging, format="parquet").scanner().to_reader()
             write_deltalake(
                 table if table is not None else str(self._directory),

@@ -25,6 +25,7 @@ from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import View
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targets import Held
+from polonaise.spark.paths import read_from, written_to
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ParquetTarget:
         place = version or self._directory
         if not place.is_dir():
             raise ViewUnfit(f"no table in {self._directory}: there is no such directory")
-        yield Held(self._marks_of(place) if with_marks else None, self._spark.read.parquet(str(place)))
+        yield Held(self._marks_of(place) if with_marks else None, self._spark.read.parquet(read_from(place)))
 
     def close(self) -> None:
         """Nothing is open between two calls."""
@@ -110,9 +111,9 @@ class ParquetTarget:
     def _write(self, making: Path, rows: DataFrame, current: Path | None) -> Path | None:
         """Write the new version's own files; the version that it shares all others with, if any."""
         if current is not None and self._view.key:
-            rows = self._view.merged([self._spark.read.parquet(str(current)), rows])
+            rows = self._view.merged([self._spark.read.parquet(read_from(current)), rows])
             current = None
-        rows.write.parquet(making.as_uri())
+        rows.write.parquet(written_to(making))
         return current
 
     def _finish(self, making: Path, marks: Marks) -> None:

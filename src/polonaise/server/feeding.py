@@ -14,7 +14,7 @@ from polonaise.server.mounts import Mount
 from polonaise.server.opening import expect
 from polonaise.server.protocol.feed import Committed, TailCache
 from polonaise.server.settings import ServerSettings
-from polonaise.terms import TransactionId
+from polonaise.terms import NO_TRANSACTION, TransactionId
 from polonaise.wire.messages import Batches, ReadBatches
 
 if TYPE_CHECKING:
@@ -159,9 +159,10 @@ class Feeding:
             return await self._from_replicas(first, last, bytes_max, with_data, after_time_us)
         except HistoryTrimmed as trimmed:
             history = needed(owner.history, trimmed, owner.partition)
+        # Before it is read: what is archived meanwhile was not looked at.
+        reached = await history.up_to(owner.partition) if after_time_us else NO_TRANSACTION
         batches = await history.read(owner.partition, first, last, bytes_max, after_time_us)
         if not batches and after_time_us:  # none of that time below what the replicas hold
-            reached = await history.up_to(owner.partition)
             return await self._from_replicas(max(first, reached + 1), last, bytes_max, with_data, after_time_us)
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
 

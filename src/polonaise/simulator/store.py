@@ -51,6 +51,10 @@ class SimulatedStore:
         await self._way()
         return True
 
+    async def make_durable(self, path: str) -> None:
+        await self._way()
+        self._object(path)
+
     async def get(self, path: str) -> bytes:
         await self._way()
         return self._object(path)

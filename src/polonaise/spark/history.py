@@ -20,7 +20,7 @@ from polonaise.errors import (
     NotFound,
     UnknownPartition,
 )
-from polonaise.fragments.protocol.coverage import Span
+from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
@@ -141,6 +141,26 @@ class History:
             grown = {partition: end - 1 for partition, end in self.ends().items()}  # which has the query's own deadline
         return {partition: mark + 1 for partition, mark in grown.items()}
 
+    def without_holes(
+        self, places: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
+    ) -> dict[PartitionId, TransactionId]:
+        """The ends that a stream over a store alone may go to: an archiver at work may fill a hole at any moment.
+
+        All of them when holes are to be read around.
+        """
+        if self.log is not None or not self._options.fail_on_data_loss:
+            return dict(ends)
+        reached: dict[PartitionId, TransactionId] = {}
+        for partition, end in ends.items():
+            place = places.get(partition, 0)
+            holes = cover(self.fragments(partition), Span(place, end - 1)).holes
+            if holes:
+                _log.warning(
+                    "no fragment in %s holds %d to %d of partition %d: waiting for it", self.store, *holes[0], partition
+                )
+            reached[partition] = holes[0].first if holes else end
+        return reached
+
     # ------------------------------------------------------------------ which range
 
     def wanted(self) -> dict[PartitionId, Span]:
@@ -191,7 +211,7 @@ class History:
         """
         extents = [each for partition, span in sorted(spans.items()) for each in self._extents(partition, span)]
         splits = divide(extents, self._options.split_bytes_max, self._options.partitions_min)
-        return [split if split.fragment is None else split._replace(cluster_key=self.cluster_key) for split in splits]
+        return [split._replace(cluster_key=self.cluster_key) for split in splits]
 
     def _extents(self, partition: PartitionId, span: Span) -> list[Extent]:
         if span.last < span.first:
@@ -223,9 +243,14 @@ class History:
         reading = log.read_batches(partition, after=span.first - 1, until=span.first, timeout=self._options.timeout_s)
         try:
             with reading as first:
-                batch = next(first)
+                batch = next(first, None)
         except HistoryTrimmed as error:
             raise self.trimmed(error) from error
+        if batch is None:
+            raise BeyondLog(
+                f"partition {partition} ends before {span.first}, and the query reads from there up to {span.last}: "
+                "the log is another one now, or an older copy of it"
+            )
         return Extent(partition, span, None, count * batch.length // batch.count)
 
     def trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:

@@ -126,7 +126,10 @@ class Publication:
     async def _go_on(self) -> None:
         """From where the register says that the batch is, to its end."""
         own = self._own
-        self._held = await self._door.register(register_key(own.app), own.partition)
+        held = await self._door.register(register_key(own.app), own.partition)
+        if held != self._held:  # somebody got further, if not we
+            self._until_s = self._door.now_s() + self._patience_s
+        self._held = held
         progress = None if self._held is None else Progress.parse(self._held)
         step = next_step(progress, own.batch, own.app, own.partition)
         if step is Step.BEGIN:

@@ -21,6 +21,7 @@ from polonaise.spark.conditions import Ranges, ranges_in
 from polonaise.spark.fragmentfiles import footer_from
 from polonaise.spark.history import History
 from polonaise.spark.options import ReadOptions, microseconds, read_options
+from polonaise.spark.paths import read_from
 from polonaise.spark.reading import projection_of
 from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId
@@ -134,7 +135,7 @@ def _whole_fragments(history: History, partition: PartitionId, span: Span) -> tu
         if part.first != following or part != Span(fragment.first, fragment.last):
             break
         footer_from(history.store, fragment, sizes[fragment], history.cluster_key)
-        files.append(Path(str(history.store.source(fragment.path, 0))).as_uri())
+        files.append(read_from(Path(str(history.store.source(fragment.path, 0)))))
         following = part.last + 1
     return files, following
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
+from polonaise.errors import BeyondLog, WrongClusterKey
 from polonaise.fragments.arrow import columns_of
 from polonaise.spark import clusters
 from polonaise.spark.decoders import Decoder, row_decoder
@@ -71,11 +72,21 @@ def _cold(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[
 def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """From the servers, which read through fragments where no replica has the range any more."""
     log = clusters.log_at(options.cluster)
+    if split.cluster_key is not None and log.cluster_key != split.cluster_key:
+        raise WrongClusterKey(
+            f"{options.cluster} is another log here than where the query was planned: give all of Spark one address"
+        )
     first, last = split.span
     for batches in _runs(log, options, split):
         made = columns_of(batches, needs)
         begin, end = max(first, batches[0].first), min(last, batches[-1].last)
         yield made.slice(begin - batches[0].first, end - begin + 1)
+        first = end + 1
+    if first <= last:
+        raise BeyondLog(
+            f"partition {split.partition} ends before {first}, and the query was planned up to {last}: the log is "
+            "another one now, or an older copy of it"
+        )
 
 
 def _runs(log: Log, options: ReadOptions, split: Split) -> Iterator[list[Batch]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from polonaise.client.protocol.draft import Limits
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, PolonaiseError
 from polonaise.spark import clusters, publishing, staging
 from polonaise.spark.options import WriteOptions, absolute
 from polonaise.spark.protocol.plans import Staged
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+_log = logging.getLogger("polonaise.spark")
+
 _QUERY_ID = "sql.streaming.queryId"
+_swept: set[str] = set()
+"""Staging stores from which this process has collected leftovers: once is enough."""
 
 
 @dataclass(frozen=True)
@@ -80,20 +85,14 @@ class Sink:
     def publish(self, messages: Sequence[Any], app: str | None, batch: int) -> None:
         """In the driver: raises as `publishing.publish`."""
         store, patience_s = clusters.store_at(self.staging), self.options.timeout_s
-        clusters.log_at(self.options.cluster).call(
-            lambda log: publishing.publish(log, store, app, batch, _staged(messages), patience_s)
-        )
-
-    def discard(self, messages: Sequence[Any], app: str | None, batch: int) -> None:
-        """In the driver, after a failure: delete what no plan refers to. After a commit whose answer was lost that is
-        nothing, or what nobody needs."""
-        store, patience_s = clusters.store_at(self.staging), self.options.timeout_s
-
-        async def clear_up() -> None:
-            asked = staging.unpublished(store, app, batch, _staged(messages))
-            await staging.discard(store, await staging.within(patience_s, asked), patience_s)
-
-        clusters.wait(clear_up)
+        log = clusters.log_at(self.options.cluster)
+        log.call(lambda log: publishing.publish(log, store, app, batch, _staged(messages), patience_s))
+        if self.staging not in _swept:
+            _swept.add(self.staging)
+            try:
+                log.call(lambda log: publishing.collect_leftovers(log, store))
+            except PolonaiseError as error:
+                _log.warning("leftovers in %s are not collected: %s", self.staging, error)
 
 
 def _staged(messages: Sequence[Any]) -> list[Staged]:
@@ -115,8 +114,7 @@ class BatchSink(DataSourceArrowWriter):
         self._sink.publish(messages, options.app_id, options.app_version or 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        options = self._sink.options
-        self._sink.discard(messages, options.app_id, options.app_version or 0)
+        """Nothing: a commit whose answer was lost, or that is still at it, needs what is staged. It goes by its age."""
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -133,8 +131,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             self._sink.publish(messages, self._app(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        if any(message is not None for message in messages):
-            self._sink.discard(messages, self._app(messages), batchId)
+        """Nothing, as in a batch write."""
 
     def _app(self, messages: Sequence[WriterCommitMessage | None]) -> str:
         if self._sink.options.app_id is not None:

@@ -19,7 +19,7 @@ class Split(NamedTuple):
     """Where it is; None for the servers."""
     fragment_bytes: int = 0
     cluster_key: bytes | None = None
-    """Whose fragment it has to be."""
+    """Whose fragment it has to be, or whose log; None when nobody knows."""
 
 
 class Extent(NamedTuple):

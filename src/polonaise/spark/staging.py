@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeVar
@@ -27,7 +27,7 @@ from polonaise.errors import DeadlineExceeded, NotFound, PolonaiseError
 from polonaise.fragments.store import ObjectStore
 from polonaise.node.embedded import parse_embedded
 from polonaise.spark.protocol import blocks
-from polonaise.spark.protocol.plans import INLINE, PLANS, STAGED, BlockRef, Plan, Staged, plans_folder, plans_prefix
+from polonaise.spark.protocol.plans import INLINE, PLANS, STAGED, BlockRef, Plan, Staged, plans_prefix
 from polonaise.spark.rows import Piece
 from polonaise.terms import PartitionId
 
@@ -201,23 +201,6 @@ async def discard(store: ObjectStore, names: Iterable[str], patience_s: float) -
         except PolonaiseError as error:
             _log.warning("%s in the staging store is left to be collected later: %s", name, error)
             return
-
-
-async def unpublished(store: ObjectStore, app: str | None, batch: int, staged: Sequence[Staged]) -> list[str]:
-    """The objects of these tasks that no plan of the batch refers to: they may go, whatever became of a commit.
-
-    A plan is stored before its first group is sent, so a group that may still arrive never misses its plan's objects.
-    """
-    mine = {name for task in staged for name in task.objects}
-    if app is not None:
-        for listed in await store.list(plans_folder(app)):
-            if not listed.path.startswith(plans_prefix(app, batch)):
-                continue
-            try:
-                mine.difference_update(Plan.parse(await store.get(listed.path), listed.path).objects)
-            except NotFound:
-                continue  # finished meanwhile
-    return sorted(mine)
 
 
 # ------------------------------------------------------------------ leftovers

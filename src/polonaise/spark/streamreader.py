@@ -66,6 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None:
             self._ends = self._ends_after(places)
         _check_grown(places, self._ends)
+        if self._target is None:
+            self._ends = History(self._options).without_holes(places, self._ends)
         # A partition that was not there before begins at its beginning.
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         starts = {partition: places.get(partition, 0) for partition in self._ends}

@@ -7,6 +7,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import (
@@ -144,8 +145,8 @@ class MarkedTable:
     def _commit(self, chunks: Chunks, before: MarkMap, after: MarkMap, *, replaces: bool) -> bool:
         for partition in sorted(set(after) - set(before)):
             # Somebody else may be quicker; then the marks are not where they should be.
-            with contextlib.suppress(IntegrityError), self._used().transaction() as db:
-                self._marks.add(db, partition, self._cluster)
+            with contextlib.suppress(_Moved):
+                self._tried(partial(self._begin, partition))
 
         def commit(db: Connection) -> bool:
             for partition in sorted(after):
@@ -163,6 +164,12 @@ class MarkedTable:
             return self._tried(commit)
         except _Moved:
             return False
+
+    def _begin(self, partition: PartitionId, db: Connection) -> None:
+        try:
+            self._marks.add(db, partition, self._cluster)
+        except IntegrityError as error:
+            raise _Moved from error
 
     def _check_keys(self, chunk: Sequence[Mapping[str, Any]]) -> None:
         """SQLite would make up a number where a whole key is NULL."""

@@ -22,11 +22,14 @@ class Ahead:
         self._answer_bytes = answer_bytes
         self._ids = self._fitting(ids, size)
 
-    def next_part(self) -> tuple[TransactionId, TransactionId] | None:
-        """The next part to ask for, first and last id; None when all are asked for."""
-        if self._next > self._last:
+    def next_part(self, at: TransactionId) -> tuple[TransactionId, TransactionId] | None:
+        """The next part to ask for, first and last id; None when all are asked for. `at` is what has to come next.
+
+        Answers hold whole batches, which may reach far beyond what was asked for.
+        """
+        first = max(self._next, at)
+        if first > self._last:
             return None
-        first = self._next
         self._next = min(first + self._ids, self._last + 1)
         return first, self._next - 1
 
