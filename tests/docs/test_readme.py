@@ -29,7 +29,7 @@ def run(script: Path) -> str:
 
 
 def test_the_example_runs_as_it_stands_and_finds_its_log_again(tmp_path: Path) -> None:
-    (example,) = blocks("python")
+    example, *_ = blocks("python")
     script = tmp_path / "bank.py"
     script.write_text(example)
     assert run(script) == "account 1 has 70\n"

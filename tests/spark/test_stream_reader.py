@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from sparkrig import Filled, columns, filled, forget, stream_reader, table
 
 from polonaise.blocking.log import Log
-from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded
+from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, WrongClusterKey
 from polonaise.spark import streamreader
 from polonaise.spark.admission import admitted
 from polonaise.spark.history import History
@@ -44,7 +44,22 @@ def read(reader: StreamReader, start: dict[str, int], end: dict[str, int]) -> li
     return list(zip(found["partition"].to_pylist(), found["transaction_id"].to_pylist(), strict=True))
 
 
+def places(offset: dict[str, Any]) -> dict[str, Any]:
+    """An offset without the entry that says of which log it is."""
+    return {name: place for name, place in offset.items() if name != "log"}
+
+
 # ------------------------------------------------------------------ where it begins, and what is new
+
+
+def test_a_checkpoint_of_another_log_is_refused_however_long_that_is(log: Filled) -> None:
+    reader = stream_reader(log.address)
+    start = reader.initialOffset()
+    other = {**start, "log": "00" * 16}
+    with pytest.raises(WrongClusterKey, match="another log"):
+        reader.latestOffset(other, ALL)
+    with pytest.raises(WrongClusterKey, match="another log"):
+        reader.partitions(start, {**other, "0": 3})
 
 
 @pytest.mark.parametrize(
@@ -58,7 +73,7 @@ def read(reader: StreamReader, start: dict[str, int], end: dict[str, int]) -> li
     ],
 )
 def test_a_stream_begins_where_it_was_told(log: Filled, options: Any, initial: Any) -> None:
-    assert stream_reader(log.address, **options).initialOffset() == initial
+    assert places(stream_reader(log.address, **options).initialOffset()) == initial
 
 
 def test_a_stream_begins_at_one_place_however_often_spark_asks(log: Filled) -> None:
@@ -71,10 +86,10 @@ def test_a_stream_begins_at_one_place_however_often_spark_asks(log: Filled) -> N
 def test_each_transaction_is_in_one_micro_batch(log: Filled) -> None:
     reader = stream_reader(log.address, IDS)
     first = reader.latestOffset(reader.initialOffset(), ALL)
-    assert first == {"0": 10, "1": 4}
+    assert places(first) == {"0": 10, "1": 4}
     log.append(2, 1)
     second = reader.latestOffset(first, ALL)
-    assert second == {"0": 10, "1": 6}
+    assert places(second) == {"0": 10, "1": 6}
     assert read(reader, reader.initialOffset(), first) == [
         *((0, id) for id in range(10)),
         *((1, id) for id in range(4)),
@@ -112,7 +127,7 @@ def test_available_now_ends_where_the_log_ended_when_it_began(log: Filled) -> No
     log.append(5)
     place = reader.latestOffset(reader.initialOffset(), ReadMaxRows(8))
     place = reader.latestOffset(place, ReadMaxRows(8))
-    assert place == {"0": 10, "1": 4}
+    assert places(place) == {"0": 10, "1": 4}
     assert reader.latestOffset(place, ReadMaxRows(8)) == place
 
 
@@ -121,17 +136,17 @@ def test_a_partition_that_appears_later_is_read_from_its_beginning(log: Filled) 
     reader = stream_reader(f"fragments:{log.store}", IDS)
     start = reader.initialOffset()
     first = reader.latestOffset(start, ALL)
-    assert first == {"0": 10}
+    assert places(first) == {"0": 10}
     log.archive(1)
     second = reader.latestOffset(first, ALL)
-    assert second == {"0": 10, "1": 4}
+    assert places(second) == {"0": 10, "1": 4}
     assert read(reader, first, second) == [(1, id) for id in range(4)]
 
 
 def test_progress_is_reported_without_another_question(log: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = stream_reader(log.address)
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
-    assert sum(end.values()) == 2
+    assert sum(places(end).values()) == 2
     monkeypatch.setattr(History, "ends", None)
     assert reader.reportLatestOffset() == {"0": 10, "1": 4}
 
@@ -164,7 +179,7 @@ def test_what_comes_ends_the_wait(log: Filled, monkeypatch: pytest.MonkeyPatch) 
     later = threading.Timer(0.1, lambda: log.append(1, 1))
     later.start()
     began = time.monotonic()
-    assert reader.latestOffset(place, ALL) == {"0": 10, "1": 5}
+    assert places(reader.latestOffset(place, ALL)) == {"0": 10, "1": 5}
     assert time.monotonic() - began < 10
     later.join()
 

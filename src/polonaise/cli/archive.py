@@ -13,7 +13,7 @@ from polonaise.cli import inputs
 from polonaise.cli.log import EXIT_STATUS, Json, with_log
 from polonaise.cli.output import judge, print_table, say, say_json, tidy
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, NotFound
 
 if TYPE_CHECKING:
     from polonaise.admin.restore import HowToRestore, RestoredPartition
@@ -81,12 +81,17 @@ def run(
                 rest=rest,
                 until=None if ends is None else ends[number],
             )
+            count = 0
             async with aclosing(writing) as written:
                 async for name, size in written:
+                    count += 1
                     if as_json:
                         say_json({**name._asdict(), "path": name.path, "bytes": size}, now=True)
                     else:
                         say(f"{name.path} {size:,} bytes", now=True)
+            if not count and not as_json:
+                left = "" if rest else ", or it fills no fragment yet (--rest writes it all the same)"
+                say(f"partition {number}: nothing to write, all is archived{left}", now=True)
 
     with_log(address, work)
 
@@ -108,7 +113,7 @@ def trim(
     from polonaise.admin import trimming
     from polonaise.fragments.store import open_store
 
-    opened = open_store(store)
+    opened = open_store(store, make=False)
 
     async def work(log: Log) -> None:
         for number in partitions_named(partition, log.partition_count):
@@ -128,10 +133,13 @@ def verify(store: Store, as_json: Json = False) -> None:
     from polonaise.fragments.objects import partitions_in
     from polonaise.fragments.store import open_store
 
-    opened = open_store(store)
+    opened = open_store(store, make=False)
 
     async def work() -> bool:
-        reports = [await archives.verify(opened, number) for number in await partitions_in(opened)]
+        there = await partitions_in(opened)
+        if not there:
+            raise NotFound(f"{opened} holds no fragments: correct the address of the store")
+        reports = [await archives.verify(opened, number) for number in there]
         rows = []
         for report in reports:
             fields = {
@@ -186,7 +194,7 @@ def restore(
             say(f"partition {done.partition} up to {done.last}{left}", now=True)
 
     with tidy():
-        asyncio.run(restores.restore(open_store(store), directory, how, tell))
+        asyncio.run(restores.restore(open_store(store, make=False), directory, how, tell))
 
 
 def how_to_restore(

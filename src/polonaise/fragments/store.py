@@ -158,8 +158,11 @@ class ObstoreStore:
         return StoreUnavailable(f"{self._url}, {path!r}: {said}")
 
 
-def open_store(url: str) -> ObstoreStore:
-    """The store at this URL; a directory is made if it is not there. Raises `BadOption`, `AccessDenied`."""
+def open_store(url: str, *, make: bool = True) -> ObstoreStore:
+    """The store at this URL; a directory is made if it is not there, unless it is only to be read.
+
+    Raises `BadOption`, `AccessDenied`, and `NotFound` for a directory that is not there and not to be made.
+    """
     parts = urlsplit(url)
     if not url or "\0" in url:
         raise BadOption(f"{url!r} names no object store: {_USAGE}")
@@ -167,6 +170,8 @@ def open_store(url: str) -> ObstoreStore:
         if parts.netloc not in ("", "localhost"):
             raise BadOption(f"{url!r} names a directory of another machine, {parts.netloc}: {_USAGE}")
         directory = Path(unquote(parts.path) if parts.scheme == "file" else url).absolute()
+        if not make and not directory.exists():
+            raise NotFound(f"no directory {directory}: correct the address of the store")
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:

@@ -8,12 +8,12 @@ a micro-batch time, so what is known is not asked again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from polonaise.errors import BadOption, BeyondLog, PolonaiseError
+from polonaise.errors import BadOption, BeyondLog, PolonaiseError, WrongClusterKey
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.spark.admission import admitted
 from polonaise.spark.history import History
@@ -25,10 +25,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from polonaise.blocking.log import Log
+
 _WAIT_S: Final = 1.0
 """How long an answer waits for something new: long enough to cost little, short enough to see new partitions."""
 
-Offset = dict[str, TransactionId]
+_LOG: Final = "log"
+"""The entry of an offset that says of which log its places are: the cluster's key, in hexadecimal."""
+
+Offset: TypeAlias = dict[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -50,8 +55,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         if self._initial is None:  # Spark asks twice, and means the same
-            spans = History(self._options).wanted()
-            self._initial = {str(partition): span.first for partition, span in sorted(spans.items())}
+            history = History(self._options)
+            places = {partition: span.first for partition, span in history.wanted().items()}
+            self._initial = _offset(places, history.cluster_key)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -63,6 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         places = _places(start)
+        _check_log(start, History(self._options).log)
         if self._target is None:
             self._ends = self._ends_after(places)
         _check_grown(places, self._ends)
@@ -72,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         starts = {partition: places.get(partition, 0) for partition in self._ends}
         reached = admitted(starts, self._ends, rows_max)
-        return {str(partition): place for partition, place in sorted(reached.items())}
+        return _offset(reached, _key_in(start))
 
     def _ends_after(self, places: Mapping[PartitionId, TransactionId]) -> Mapping[PartitionId, TransactionId]:
         """What there is, once there is something beyond these places or the wait is over."""
@@ -93,7 +100,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition, stop in _places(end).items()
             if stop > places.get(partition, 0)
         }
-        return input_partitions(History(self._options, in_a_hurry=True).splits(spans))
+        history = History(self._options, in_a_hurry=True)
+        _check_log(end, history.log)
+        return input_partitions(history.splits(spans))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(self._options, self._projection, partition.value)
@@ -105,8 +114,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark never calls this."""
 
 
+def _offset(places: Mapping[PartitionId, TransactionId], key: bytes | None) -> Offset:
+    """Also of which log they are places, where that is known."""
+    offset: Offset = {str(partition): place for partition, place in sorted(places.items())}
+    return offset if key is None else {**offset, _LOG: key.hex()}
+
+
 def _places(offset: Mapping[str, Any]) -> dict[PartitionId, TransactionId]:
-    return {int(partition): int(place) for partition, place in offset.items()}
+    return {int(partition): int(place) for partition, place in offset.items() if partition != _LOG}
+
+
+def _key_in(offset: Mapping[str, Any]) -> bytes | None:
+    return bytes.fromhex(offset[_LOG]) if _LOG in offset else None
+
+
+def _check_log(offset: Mapping[str, Any], log: Log | None) -> None:
+    if log is not None and _LOG in offset and _key_in(offset) != log.cluster_key:
+        raise WrongClusterKey(
+            "the checkpoint is of another log than the one at this address: correct the address, or begin with a new "
+            "checkpoint"
+        )
 
 
 def _check_grown(places: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]) -> None:
