@@ -211,7 +211,8 @@ def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     told = json.loads(ran.stdout)
     assert (told["partition"], told["first"], told["last"]) == (0, 0, 0)
     assert (store / told["path"]).stat().st_size == told["bytes"]
-    assert polonaise_says("archive", "run", address, store, "--rest").stdout == ""
+    again = polonaise_says("archive", "run", address, store, "--rest").stdout
+    assert again == "partition 0: nothing to write, all is archived\n"
     well = polonaise_says("archive", "verify", store)
     assert (well.returncode, "well" in well.stdout) == (0, True)
     assert polonaise_says("archive", "run", address, store, "--until", "0=0").stdout == ""
