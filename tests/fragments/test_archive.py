@@ -211,11 +211,11 @@ def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     told = json.loads(ran.stdout)
     assert (told["partition"], told["first"], told["last"]) == (0, 0, 0)
     assert (store / told["path"]).stat().st_size == told["bytes"]
-    again = polonaise_says("archive", "run", address, store, "--rest").stdout
-    assert again == "partition 0: nothing to write, all is archived\n"
+    nothing = "partition 0: nothing to write, all is archived\n"
+    assert polonaise_says("archive", "run", address, store, "--rest").stdout == nothing
     well = polonaise_says("archive", "verify", store)
     assert (well.returncode, "well" in well.stdout) == (0, True)
-    assert polonaise_says("archive", "run", address, store, "--until", "0=0").stdout == ""
+    assert polonaise_says("archive", "run", address, store, "--until", "0=0").stdout == nothing
     for until, said in (("1=0", "name each"), ("0", "no partition with an id"), ("0=1", "[beyond_log]")):
         refused = polonaise_says("archive", "run", address, store, "--until", until)
         assert (refused.returncode, said in refused.stderr) == (1, True), refused.stderr

@@ -90,7 +90,9 @@ def run(
                     else:
                         say(f"{name.path} {size:,} bytes", now=True)
             if not count and not as_json:
-                left = "" if rest else ", or it fills no fragment yet (--rest writes it all the same)"
+                left = (
+                    "" if rest or ends is not None else ", or it fills no fragment yet (--rest writes it all the same)"
+                )
                 say(f"partition {number}: nothing to write, all is archived{left}", now=True)
 
     with_log(address, work)
