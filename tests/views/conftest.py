@@ -24,7 +24,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
     if MariaDB.program() is None:
-        lacking("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
+        pytest.skip("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
     server = MariaDB()
     server.start()
     yield server
