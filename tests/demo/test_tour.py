@@ -41,17 +41,22 @@ def run(commands: str, directory: Path, within_s: float = 120) -> str:
     return ended.stdout
 
 
-@pytest.mark.slow
-def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
-    install, *rest = steps(TOUR.read_text())
+def said_by(text: str, directory: Path, within_s: float = 120) -> list[str]:
+    """What the commands of a document say, one after the other, without the first, which installs."""
+    install, *rest = steps(text)
     assert "pip install" in install.text
     said = []
     for step in rest:
         if step.file is not None:
-            (tmp_path / step.file).write_text(step.text)
+            (directory / step.file).write_text(step.text)
         else:
-            said.append(run(step.text, tmp_path))
-    first, deposit, again, conflict, killed, compared = said
+            said.append(run(step.text, directory, within_s))
+    return said
+
+
+@pytest.mark.slow
+def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
+    first, deposit, again, conflict, killed, compared = said_by(TOUR.read_text(), tmp_path)
     assert first.index("hello") < first.index("world")
     assert "account 1 has 100" in deposit
     assert "account 1 has 200" in again

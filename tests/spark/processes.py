@@ -74,7 +74,7 @@ def standalone_cluster(directory: Path) -> Iterator[str]:
     kind = "org.apache.spark.deploy"
     master = [_spark("bin/spark-class"), f"{kind}.master.Master", *here]
     worker = [_spark("bin/spark-class"), f"{kind}.worker.Worker", *here, "--cores", "2", "--memory", "2g"]
-    worker += ["--work-dir", str(directory / "work")]
+    worker += ["--work-dir", str(directory / "executors")]
     with _server(master, directory, "master", r"Starting Spark master at (?P<address>spark://\S+)") as said:
         address = said["address"]
         with _server([*worker, address], directory, "worker", "Successfully registered with master"):

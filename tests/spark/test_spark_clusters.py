@@ -80,7 +80,7 @@ def check_reads_and_writes(address: str, log: Filled, directory: Path, **environ
 def test_a_standalone_cluster_reads_and_writes_the_log(tmp_path: Path, log: Filled) -> None:
     with standalone_cluster(tmp_path) as master:
         where = check_reads_and_writes(master, log, tmp_path)
-    assert where.startswith(f"{tmp_path}/work/app-"), "in an executor that the worker has started"
+    assert where.startswith(f"{tmp_path}/executors/app-"), "in an executor that the worker has started"
 
 
 # ------------------------------------------------------------------ Spark Connect

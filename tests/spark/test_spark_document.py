@@ -39,17 +39,9 @@ def test_the_table_of_columns_is_that_of_the_code() -> None:
 
 @pytest.mark.slow
 def test_the_ten_minutes_do_what_they_say(tmp_path: Path) -> None:
-    from test_tour import run, steps
+    from test_tour import said_by
 
-    install, *rest = steps(section("Ten minutes"))
-    assert "pip install" in install.text
-    said = []
-    for step in rest:
-        if step.file is not None:
-            (tmp_path / step.file).write_text(step.text)
-        else:
-            said.append(run(step.text, tmp_path, within_s=600))
-    _, looked, first, second, archived = said
+    _, looked, first, second, archived = said_by(section("Ten minutes"), tmp_path, within_s=600)
     assert '{"account": 1, "amount": -30}' in looked
     assert "paid from the third on: 70.50" in looked
     assert "account 1 has 70.50\naccount 2 has 100.50\naccount 3 has 100.50" in first

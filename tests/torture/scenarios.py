@@ -220,36 +220,34 @@ def caught(driver: Driver, files: ToParquet, batch: int) -> bool:
     return not files.committed(batch)
 
 
-def killed_between_groups(rig: Rig) -> list[str]:
-    """The driver is killed with a chain of groups half done, files half written, a SQL transaction open."""
+def half_done(rig: Rig, in_log: str, in_sql: str) -> tuple[list[Copy], list[Fault], Driver]:
+    """A driver that waits at a gate in each copy: in a chain of groups, in files half written, in a SQL transaction."""
     log, files, table = copies = three(rig.ground, MANY, None)
     rig.drivers.prepare()
     lives = {
-        log: log.fault("append/after", "gate", at=2),
+        log: log.fault(in_log, "gate", at=2),
         files: files.fault("read/batch", "gate", at=1),
-        table: table.fault("sql/inside", "gate"),
+        table: table.fault(in_sql, "gate"),
     }
     driver = rig.begin(lives)
     all_hit(list(lives.values()), driver)
+    return copies, list(lives.values()), driver
+
+
+def killed_between_groups(rig: Rig) -> list[str]:
+    """The driver is killed with a chain of groups half done, files half written, a SQL transaction open."""
+    copies, _, driver = half_done(rig, "append/after", "sql/inside")
     driver.kill()
     return rig.finish(copies, BY_BYTES)
 
 
 def zombie(rig: Rig) -> list[str]:
     """A driver is stopped in the middle of everything, its successor does all there is to do, and it wakes up."""
-    log, files, table = copies = three(rig.ground, MANY, None)
-    rig.drivers.prepare()
-    lives = {
-        log: log.fault("append/sent", "gate", at=2),
-        files: files.fault("read/batch", "gate", at=1),
-        table: table.fault("sql/begin", "gate"),
-    }
-    stopped = rig.begin(lives)
-    all_hit(list(lives.values()), stopped)
+    copies, faults, stopped = half_done(rig, "append/sent", "sql/begin")
     rig.drivers.retire()
     stopped.stop()
     wait_for(lambda: stopped.stopped, "the driver to stop")
-    for fault in lives.values():
+    for fault in faults:
         fault.open_gate()
     wrong = rig.finish(copies, FINER)
     stopped.resume()

