@@ -77,6 +77,8 @@ class Heard:
     unmounts: int = 0
     credits: int = 0
     reads: list[Read] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    """First ids of the batches that were the answers to these."""
     fetches: list[list[int]] = field(default_factory=list)
 
 
@@ -189,8 +191,11 @@ class FakeServer:
         for batch in log.from_id(message.first):
             if message.after_time_us and batch.commit_time_us < message.after_time_us:
                 continue
+            if message.part_last >= 0 and not message.first <= batch.first <= message.part_last:
+                continue
             raw = bytes(batch.view) if message.with_data else batch.without_data()
             found.append(self.damage(raw) if self.damage else raw)
+            self.heard.sent.append(batch.first)
             size += batch.length
             if size >= message.bytes_max:
                 break

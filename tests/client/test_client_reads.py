@@ -106,9 +106,11 @@ async def test_whatever_the_sizes_each_transaction_is_read_once(world: World, se
     client = await world.client(settings=settings)
     after = chance.randrange(-1, len(expected))
     stop = chance.randrange(after, len(expected) + 5)
+    world.server.heard.sent.clear()
     read = [tx async for tx in client.read(after=after, until=max(stop, 0), timeout=5.0)]
     assert [tx.id for tx in read] == list(range(after + 1, min(stop + 1, len(expected))))
     assert [tx.data for tx in read] == expected[after + 1 : stop + 1]
+    assert len(set(world.server.heard.sent)) == len(world.server.heard.sent), "no batch was sent twice"
 
 
 async def test_without_following_it_ends_at_what_was_committed_when_it_began(world: World) -> None:

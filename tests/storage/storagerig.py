@@ -22,6 +22,7 @@ from polonaise.storage.settings import StorageSettings
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     ROLE_SERVER,
+    WHOLE,
     Batches,
     Confirm,
     Copy,
@@ -135,9 +136,16 @@ class Owner:
         await self.settled(number)
 
     async def read(
-        self, first: int, last: int, *, bytes_max: int = 1 << 20, with_data: bool = True, after_time_us: int = 0
+        self,
+        first: int,
+        last: int,
+        *,
+        bytes_max: int = 1 << 20,
+        with_data: bool = True,
+        after_time_us: int = 0,
+        part_last: int = WHOLE,
     ) -> list[Batch]:
-        message = ReadBatches(self.session, first, last, bytes_max, with_data, after_time_us)
+        message = ReadBatches(self.session, first, last, bytes_max, with_data, after_time_us, part_last)
         answer = await self.ask(message, Batches)
         return split(answer.payload[0]) if answer.payload else []
 

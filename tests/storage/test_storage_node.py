@@ -318,6 +318,8 @@ def test_no_number_in_a_question_harms_the_node() -> None:
                 for bytes_max in (0, 2**32 - 1):
                     for time_us in (0, -1, 3_000, 2**63 - 1):
                         await owner.ask(ReadBatches(1, first, last, bytes_max, 255, time_us), Batches)
+                    for part_last in EDGES:
+                        await owner.ask(ReadBatches(1, first, last, bytes_max, 1, 0, part_last), Batches)
             try:
                 await owner.digest(first)
             except OutOfOrder:
@@ -360,6 +362,41 @@ def test_ranges_are_read_across_segments_with_and_without_bodies() -> None:
         bare = await owner.read(0, 5, with_data=False)
         assert crcs(bare) == crcs(made[:3])
         assert not any(batch.has_data for batch in bare)
+
+    simulate(script, segment_bytes_max=3_000)
+
+
+def test_each_batch_is_in_the_part_of_a_range_that_it_begins_in() -> None:
+    """However a range is divided: parts have no batch in common, and leave out none but for an answer's end."""
+
+    async def script(host: Host, node: Node) -> None:
+        maker = Maker()
+        made = [maker.batch(size=100, count=1 + number % 4) for number in range(40)]
+        owner = await connected(host)
+        await owner.open(1)
+        for number, batch in enumerate(made, 1):
+            await owner.store(number, batch)
+        assert len(node.segments()) > 4
+        last, one = made[-1].last, made[3].length
+        for width in (1, 2, 3, 5, 17, 200):
+            found: list[int] = []
+            for first in range(0, last + 1, width):
+                part_last = min(first + width - 1, last)
+                wanted = [batch.first for batch in made if first <= batch.first <= part_last]
+                got = await owner.read(first, last, part_last=part_last)
+                assert [batch.first for batch in got] == wanted[: len(got)]
+                small = await owner.read(first, last, part_last=part_last, bytes_max=one)
+                assert [batch.first for batch in small] == wanted[: len(small)]
+                assert not got or small
+                # An answer ends with its segment: what is left begins where a batch does.
+                while len(got) < len(wanted):
+                    rest = await owner.read(wanted[len(got)], last, part_last=part_last)
+                    assert rest[0].first == wanted[len(got)]
+                    got += rest
+                found += [batch.first for batch in got]
+            assert found == [batch.first for batch in made]
+        assert await owner.read(0, made[1].last, part_last=last) != []
+        assert (await owner.read(0, made[1].last, part_last=last))[-1].first == made[1].first, "none beyond the end"
 
     simulate(script, segment_bytes_max=3_000)
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from polonaise.client.asking import Questions
 from polonaise.client.protocol.ahead import Ahead
-from polonaise.client.protocol.arguments import INT64_MAX
 from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
 from polonaise.errors import DeadlineExceeded, ProtocolError
 from polonaise.log.batch import Batch, split
 from polonaise.terms import PartitionId, Transaction, TransactionId
-from polonaise.wire.messages import Batches, Read
+from polonaise.wire.messages import WHOLE, Batches, Read
 
 if TYPE_CHECKING:
     from typing import Self
@@ -27,7 +26,7 @@ class _Asked(NamedTuple):
 
     first: TransactionId
     last: TransactionId
-    """What is wanted of the answer; it may hold more, or less."""
+    """The part: batches that begin in it are wanted; the answer may hold fewer. `WHOLE` while there are no parts."""
     coming: asyncio.Task[Batches]
 
 
@@ -110,7 +109,7 @@ class BatchReader:
             # By time there may be nothing; by id there is, and whoever answered does not know it (yet).
             self._done = self._since_us > 0 and self._end is not None and answer.committed >= self._end
             if not self._done:
-                if self._first <= asked.last:  # not when answers before it have brought all of its part
+                if asked.first == self._first:  # a batch begins here; in a part that reaches from here on perhaps none
                     await self._rest()
                 self._ask_rest_of(asked)
         if self._end is not None and self._first > self._end:
@@ -135,11 +134,9 @@ class BatchReader:
             self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
 
     def _ask_rest_of(self, asked: _Asked) -> None:
-        """What its answer left over of a part comes first; a part that other answers brought already is not needed."""
+        """What its answer left over of a part comes first."""
         if self._ahead is not None and self._first <= asked.last:
             self._asked.appendleft(self._ask_for(self._first, asked.last))
-        while self._asked and self._asked[0].last < self._first:
-            self._asked.popleft().coming.cancel()
 
     def _drop_asked(self) -> None:
         self._ahead = None
@@ -190,7 +187,7 @@ class BatchReader:
         """Have as many answers on their way as can be of use."""
         if self._ahead is None:
             if not self._asked:
-                self._asked.append(self._ask_for(self._first, INT64_MAX))
+                self._asked.append(self._ask_for(self._first, WHOLE))
             return
         while len(self._asked) < self._settings.reads_ahead:
             part = self._ahead.next_part(self._first)
@@ -206,6 +203,7 @@ class BatchReader:
             wait_ms=int(wait_s * 1000),
             with_data=int(self._with_data),
             after_time_us=self._since_us,
+            part_last=last,
         )
         coming = asyncio.get_running_loop().create_task(
             self._questions.ask(self._partition, question, Batches, self._timeout + wait_s, wait_s=wait_s)

@@ -412,12 +412,18 @@ class PartitionLog:
     # ------------------------------------------------------------------ reading
 
     async def read(
-        self, first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int = 0
+        self,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        after_time_us: int = 0,
+        part_last: TransactionId = -1,
     ) -> list[Batch]:
         """Batches from the one that holds `first` on, as far as one segment goes, none that ends above `last`.
 
-        With `after_time_us`, not from before the first batch of that commit time or a later one. Raises `DamageFound`,
-        and `HistoryTrimmed` when what is asked for begins, or by its time may begin, below what is left.
+        With `after_time_us`, not from before the first batch of that commit time or a later one. With `part_last`, only
+        those that begin at `first` or above and at that id or below. Raises `DamageFound`, and `HistoryTrimmed` when
+        what is asked for begins, or by its time may begin, below what is left.
         """
         async with self._gate.open():
             self._check_whole()
@@ -432,7 +438,7 @@ class PartitionLog:
                     return []
                 if first < self.first:
                     raise HistoryTrimmed(f"ids below {self.first} were trimmed here")
-                return await self._reader.read(self._segment_of(first), first, last, bytes_max)
+                return await self._reader.read(self._segment_of(first), first, last, bytes_max, part_last)
             except DamageFound as error:
                 error.cuts = cuts
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -92,14 +92,22 @@ class Reader:
     def path(self, segment: Segment) -> str:
         return f"{self._directory}/{name(segment.first)}"
 
-    async def read(self, segment: Segment, first: TransactionId, last: TransactionId, bytes_max: int) -> list[Batch]:
+    async def read(
+        self,
+        segment: Segment,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        part_last: TransactionId = -1,
+    ) -> list[Batch]:
         """The batches of the segment from the one with `first` on, none that ends above `last`.
 
-        Not more than `bytes_max` unless a single batch is. Raises `DamageFound`.
+        With `part_last`, only those that begin at `first` or above and at that id or below. Not more than `bytes_max`
+        unless a single batch is. Raises `DamageFound`.
         """
 
         async def read(opened: Opened) -> list[Batch]:
-            return await _read(segment, opened, first, last, bytes_max)
+            return await _read(segment, opened, first, last, bytes_max, part_last)
 
         async def read_again(opened: Opened) -> list[Batch]:
             try:
@@ -184,10 +192,10 @@ async def _scanned(segment: Segment, file: File) -> Scan:
     return found
 
 
-async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_max: int) -> list[Batch]:
+async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_max: int, part_last: int) -> list[Batch]:
     """Raises `BatchDamaged` when what the index points to is not there."""
     index = opened.index
-    start, stop = _span(segment, index, first, last, bytes_max)
+    start, stop = _span(segment, index, first, last, bytes_max, part_last)
     if start >= stop:
         return []
     firsts, offsets = index.firsts[start:stop], index.offsets[start:stop]
@@ -205,10 +213,13 @@ async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_m
     return batches
 
 
-def _span(segment: Segment, index: Index, first: int, last: int, bytes_max: int) -> tuple[int, int]:
-    """The places start..stop of the batches from the one with `first` on that end at or below `last`."""
+def _span(segment: Segment, index: Index, first: int, last: int, bytes_max: int, part_last: int) -> tuple[int, int]:
+    """The places start..stop of the batches from the one with `first` on that end at or below `last`, in the part."""
     start = max(index.place(first), 0)
     stop = index.place(last + 1) if last < segment.last else index.place(segment.last) + 1
+    if part_last >= 0:
+        start = bisect_left(index.firsts, first)
+        stop = min(stop, index.place(part_last) + 1)
     if start >= stop:
         return start, start
     full = bisect_right(index.offsets, index.offsets[start] + bytes_max) - 1

@@ -15,7 +15,7 @@ from polonaise.server.opening import expect
 from polonaise.server.protocol.feed import Committed, TailCache
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_TRANSACTION, TransactionId
-from polonaise.wire.messages import Batches, ReadBatches
+from polonaise.wire.messages import WHOLE, Batches, ReadBatches
 
 if TYPE_CHECKING:
     from polonaise.server.owner import Owner
@@ -146,28 +146,38 @@ class Feeding:
         *,
         with_data: bool = True,
         after_time_us: int = 0,
+        part_last: TransactionId = WHOLE,
     ) -> memoryview:
         """Committed batches from `first` on, from an engaged replica; `last` must be committed.
 
-        When none of them holds these any more, from the fragments, and then it raises what `History.read` does, or
-        `HistoryTrimmed` in a server that knows of none.
+        With `part_last`, only those that begin at `first` or above and at that id or below. When none of the replicas
+        holds these any more, from the fragments, and then it raises what `History.read` does, or `HistoryTrimmed` in a
+        server that knows of none.
         """
         owner = self._owner
         if last > owner.committed:
             raise BeyondLog(f"{last} is above the committed high-water mark {owner.committed}")
         try:
-            return await self._from_replicas(first, last, bytes_max, with_data, after_time_us)
+            return await self._from_replicas(first, last, bytes_max, with_data, after_time_us, part_last)
         except HistoryTrimmed as trimmed:
             history = needed(owner.history, trimmed, owner.partition)
         # Before it is read: what is archived meanwhile was not looked at.
         reached = await history.up_to(owner.partition) if after_time_us else NO_TRANSACTION
         batches = await history.read(owner.partition, first, last, bytes_max, after_time_us)
         if not batches and after_time_us:  # none of that time below what the replicas hold
-            return await self._from_replicas(max(first, reached + 1), last, bytes_max, with_data, after_time_us)
+            return await self._from_replicas(max(first, reached + 1), last, bytes_max, with_data, after_time_us, WHOLE)
+        if part_last >= 0:
+            batches = [batch for batch in batches if first <= batch.first <= part_last]
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
 
     async def _from_replicas(
-        self, first: TransactionId, last: TransactionId, bytes_max: int, with_data: bool, after_time_us: int
+        self,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        with_data: bool,
+        after_time_us: int,
+        part_last: TransactionId,
     ) -> memoryview:
         """Of the engaged ones. Raises `HistoryTrimmed` when none could read them and one has dropped them.
 
@@ -178,7 +188,7 @@ class Feeding:
         writing = owner.writing
         if writing is None:
             raise PartitionNotReady(f"partition {owner.partition} is not ready: {owner.waits_for}")
-        request = ReadBatches(writing.session, first, last, bytes_max, int(with_data), after_time_us)
+        request = ReadBatches(writing.session, first, last, bytes_max, int(with_data), after_time_us, part_last)
         trimmed: HistoryTrimmed | None = None
         names = list(writing.engaged)
         self._next_source += 1

@@ -41,13 +41,17 @@ async def read(owner: Owner, settings: ServerSettings, request: Read) -> Batches
     if request.first > committed:
         return Batches(committed)
     bytes_max = min(request.bytes_max, settings.read_bytes_max)
-    with_data = bool(request.with_data)
     if not request.after_time_us:
-        cached = _from_cache(owner, request.first, bytes_max, with_data)
+        cached = _from_cache(owner, request, bytes_max)
         if cached:
             return Batches(committed, payload=cached)
     raw = await owner.feeding.read(
-        request.first, committed, bytes_max, with_data=with_data, after_time_us=request.after_time_us
+        request.first,
+        committed,
+        bytes_max,
+        with_data=bool(request.with_data),
+        after_time_us=request.after_time_us,
+        part_last=request.part_last,
     )
     return Batches(committed, payload=[raw])
 
@@ -58,13 +62,16 @@ def _check_opened(owner: Owner) -> None:
         raise PartitionNotReady(f"partition {owner.partition} is not ready: {owner.waits_for}")
 
 
-def _from_cache(owner: Owner, first: TransactionId, bytes_max: int, with_data: bool) -> list[bytes]:
+def _from_cache(owner: Owner, request: Read, bytes_max: int) -> list[bytes]:
     found: list[bytes] = []
-    size = 0
+    first, size, in_part = request.first, 0, request.part_last >= 0
     while size < bytes_max and (batch := owner.feeding.cache.holding(first)) is not None:
-        raw = batch.raw if with_data else _without_data(batch)
-        found.append(raw)
-        size += len(raw)
+        if in_part and batch.first > request.part_last:
+            break
+        if not in_part or batch.first >= request.first:
+            raw = batch.raw if request.with_data else _without_data(batch)
+            found.append(raw)
+            size += len(raw)
         first = batch.last + 1
     return found
 

@@ -328,7 +328,9 @@ class PartitionReplica:
         match question:
             case ReadBatches():
                 bytes_max = min(question.bytes_max, self._settings.read_bytes_max)
-                batches = await log.read(question.first, question.last, bytes_max, question.after_time_us)
+                batches = await log.read(
+                    question.first, question.last, bytes_max, question.after_time_us, question.part_last
+                )
                 payload = [batch.view if question.with_data else batch.without_data() for batch in batches]
                 return Batches(question.last, payload)
             case GetRegisters():

@@ -24,6 +24,8 @@ from polonaise.wire.codec import (
 )
 
 PROTOCOL_VERSION: Final = 1
+WHOLE: Final = -1
+"""Asked for in one piece. Parts of a range are asked for side by side: each batch is in the one that it begins in."""
 
 ROLE_CLIENT: Final = 1
 ROLE_SERVER: Final = 2
@@ -176,6 +178,8 @@ class Read(Message):
     with_data: U8
     after_time_us: I64
     """If not 0: from the first batch with this commit time or a later one, if that is after `first`."""
+    part_last: I64 = WHOLE
+    """If 0 or above: only batches that begin at `first` or above and at this id or below."""
 
 
 @message(22)
@@ -343,6 +347,8 @@ class ReadBatches(Message):
     bytes_max: U32
     with_data: U8
     after_time_us: I64
+    part_last: I64 = WHOLE
+    """As in `Read`."""
 
 
 @message(74)

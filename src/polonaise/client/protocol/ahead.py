@@ -6,14 +6,17 @@ from typing import Final
 
 from polonaise.terms import TransactionId
 
+_FILLED: Final = 0.75
+"""Of an answer: what does not fit costs one more question, in which everything after it waits."""
 _GROWTH_MAX: Final = 2
 """A part holds at most so many times the ids of one that was answered: sizes may change on the way."""
 
 
 class Ahead:
-    """Divides the ids from `first` to `last` into parts, each about one answer of `answer_bytes`.
+    """Divides the ids from `first` to `last` into parts, each of which most likely fits into one answer.
 
-    How many ids fill an answer is learnt from the answers; `ids` of them had `size` bytes in the first one.
+    An answer holds `answer_bytes`. How many ids that is is learnt from the answers; `ids` of them had `size` bytes in
+    the first one.
     """
 
     def __init__(self, first: TransactionId, last: TransactionId, answer_bytes: int, ids: int, size: int) -> None:
@@ -38,4 +41,4 @@ class Ahead:
         self._ids = self._fitting(ids, size) if whole else min(self._ids, ids)
 
     def _fitting(self, ids: int, size: int) -> int:
-        return max(min(ids * self._answer_bytes // max(size, 1), _GROWTH_MAX * ids), 1)
+        return max(min(int(_FILLED * ids * self._answer_bytes) // max(size, 1), _GROWTH_MAX * ids), 1)
