@@ -66,8 +66,7 @@ def fragment_of(batches: Sequence[Batch]) -> tuple[Footer, bytes]:
     writer = Writer(KEY)
     for batch in batches:
         writer.add(batch)
-    footer, data = writer.finish()
-    return footer, data.to_pybytes()
+    return writer.finish()
 
 
 def name_of(footer: Footer) -> FragmentName:

@@ -6,14 +6,16 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import polonaise
 from polonaise.admin.archive import archive, verify
 from polonaise.errors import BeyondLog, FragmentDamaged, WrongClusterKey
+from polonaise.fragments import format as fragment_format
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import Archived, partitions_in, verified, write_fragments
 from polonaise.fragments.protocol.coverage import Span
@@ -165,6 +167,68 @@ async def test_a_flipped_bit_is_found_and_the_fragment_named(log: Log, store: Ob
     assert name.path in report.wrong[0]
     with pytest.raises(FragmentDamaged, match=name.digest):
         await verified(store, name)
+
+
+async def test_a_damaged_object_is_not_taken_for_the_fragment_that_it_was(log: Log, store: ObstoreStore) -> None:
+    """Whoever archives the same again finds it under the name, and reads it back."""
+    await fill(log, 30)
+    ((name, size),) = await archived(log, store, rest=True)
+    raw = bytearray(await store.get(name.path))
+    raw[size // 2] ^= 1
+    await store.delete(name.path)
+    await store.put_if_absent(name.path, bytes(raw))
+    with pytest.raises(FragmentDamaged, match=f"{name.digest}.* does not read back .* archive again"):
+        [each async for each in write_fragments(store, log.cluster_key, log.read_batches(0))]
+
+
+async def test_what_batches_can_t_be_made_of_again_is_not_stored(
+    log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(log, 30)
+    right = fragment_format.columns_of
+
+    def wrong(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBatch:
+        made = right(batches, columns)
+        place = made.schema.get_field_index("header")
+        return made.set_column(place, made.schema.field(place), pa.array([1] * made.num_rows, pa.int32()))
+
+    monkeypatch.setattr(fragment_format, "columns_of", wrong)
+    with pytest.raises(FragmentDamaged, match="can't be made again"):
+        await archived(log, store, rest=True)
+    assert await store.list() == []
+
+
+async def test_the_next_fragment_is_made_while_one_is_stored(
+    log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And whoever stops in the middle leaves no task behind."""
+    await fill(log, 200)
+    may_go_on, read_on, asked = asyncio.Event(), asyncio.Event(), list[str]()
+    put = store.put_if_absent
+
+    async def slow(path: str, data: bytes) -> bool:
+        asked.append(path)
+        await may_go_on.wait()
+        return await put(path, data)
+
+    monkeypatch.setattr(store, "put_if_absent", slow)
+
+    async def noted() -> AsyncIterator[Batch]:
+        async for batch in log.read_batches(0):
+            if asked:
+                read_on.set()
+            yield batch
+
+    before = asyncio.all_tasks()
+    writing = write_fragments(store, log.cluster_key, noted(), fragment_bytes=2_000)
+    first = asyncio.ensure_future(anext(writing))
+    await asyncio.wait_for(read_on.wait(), 10)
+    assert len(asked) == 1, "two are in memory, and no more"
+    may_go_on.set()
+    assert (await first).fragment.path == asked[0]
+    may_go_on.clear()
+    await writing.aclose()
+    assert asyncio.all_tasks() <= before
 
 
 async def test_a_fragment_under_another_name_is_found(log: Log, store: ObstoreStore) -> None:

@@ -61,8 +61,7 @@ class Store:
         writer = Writer(KEY)
         for batch in batches:
             writer.add(batch)
-        footer, data = writer.finish()
-        raw = data.to_pybytes()
+        footer, raw = writer.finish()
         name = FragmentName(0, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
         self.objects[name.path] = raw
         return name

@@ -89,6 +89,21 @@ async def test_what_is_put_is_got_whole_and_in_parts(store: ObstoreStore) -> Non
         assert Path(source).read_bytes() == b"abcdef"
 
 
+async def test_an_object_is_compared_with_what_it_should_be(store: ObstoreStore) -> None:
+    large = os.urandom(3 * 1024 * 1024 + 17)
+    for path, data in (("0/large", large), ("0/small", b"abc"), ("0/empty", b"")):
+        await store.put_if_absent(path, data)
+        assert await store.holds(path, data)
+        assert not await store.holds(path, data + b"x")
+    assert not await store.holds("0/large", large[:-1])
+    for place in (0, 1024 * 1024, len(large) - 1):
+        other = bytearray(large)
+        other[place] ^= 1
+        assert not await store.holds("0/large", bytes(other))
+    with pytest.raises(NotFound, match="0/nothing"):
+        await store.holds("0/nothing", b"")
+
+
 async def test_an_empty_object_is_an_object(store: ObstoreStore) -> None:
     assert await store.put_if_absent("a", b"")
     assert await store.get("a") == b""

@@ -204,9 +204,9 @@ async def test_another_fragment_that_holds_the_same_ids_takes_the_place_of_a_dam
     for name in trimmed.fragments[:3]:
         for raw in batches_in(await trimmed.store.get(name.path)):
             writer.add(Batch.parse(raw))
-    footer, data = writer.finish()
-    copy = FragmentName(0, footer.first, footer.last, hashlib.sha256(data.to_pybytes()).hexdigest())
-    await trimmed.store.put_if_absent(copy.path, data.to_pybytes())
+    footer, raw = writer.finish()
+    copy = FragmentName(0, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
+    await trimmed.store.put_if_absent(copy.path, raw)
     await flip(trimmed.store, trimmed.fragments[1])
     await trimmed.cluster.stop_server()
     await trimmed.cluster.start_server(trimmed.store)
@@ -303,9 +303,9 @@ async def forged(log: polonaise.Log, store: ObstoreStore, *, salt: bytes = b"x",
         batch = Batch.parse(raw)
         writer.add(batch)
         crc = batch.crc
-    footer, data = writer.finish()
-    name = FragmentName(0, footer.first, footer.last, hashlib.sha256(data.to_pybytes()).hexdigest())
-    await store.put_if_absent(name.path, data.to_pybytes())
+    footer, raw = writer.finish()
+    name = FragmentName(0, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
+    await store.put_if_absent(name.path, raw)
     return name
 
 

@@ -8,6 +8,7 @@ compression makes little of columns that hardly change.
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +84,7 @@ class Writer:
 
     def __init__(self, cluster_key: bytes) -> None:
         self._cluster_key = cluster_key
-        self._sink = pa.BufferOutputStream()
+        self._sink = io.BytesIO()
         self._parquet: Any = None
         self._pending: list[Batch] = []
         self._pending_rows = self._pending_bytes = 0
@@ -106,7 +107,7 @@ class Writer:
         if self._pending_rows >= GROUP_ROWS or self._pending_bytes >= GROUP_BYTES:
             self._write_pending()
 
-    def finish(self) -> tuple[Footer, pa.Buffer]:
+    def finish(self) -> tuple[Footer, bytes]:
         """The footer and the fragment's bytes. Raises `BatchDamaged` when no batch was added."""
         first, last = self._first, self._last
         if first is None or last is None:
@@ -117,9 +118,9 @@ class Writer:
         )
         self._parquet.add_key_value_metadata({**footer.encode(), CRC_KEY: NO_CRC})
         self._parquet.close()
-        raw = self._sink.getvalue()
-        seal_footer(memoryview(raw).cast("B"))
-        return footer, raw
+        with self._sink.getbuffer() as written:
+            seal_footer(written)
+        return footer, self._sink.getvalue()
 
     def _write_pending(self) -> None:
         if not self._pending:

@@ -75,24 +75,35 @@ async def write_fragments(
     """Write consecutive batches of one partition as fragments; each is told once it is stored and verified.
 
     A fragment ends with the batch that brings it to `fragment_bytes`, so everybody who is given the same batches
-    writes the same objects. The last one may not get there: it is written if `rest`. Memory holds one fragment.
-    Raises what `batches` and the store raise, `BatchDamaged` for batches that do not follow each other, and
-    `FragmentDamaged` for an object that does not read back as it was written.
+    writes the same objects. The last one may not get there: it is written if `rest`. While a fragment is stored and
+    verified, the next one is made: memory holds two. Raises what `batches` and the store raise, `BatchDamaged` for
+    batches that do not follow each other, and `FragmentDamaged` for an object that does not read back as it was
+    written.
     """
     writer, waiting, waiting_bytes, size = Writer(cluster_key), list[Batch](), 0, 0
-    async for batch in batches:
-        waiting.append(batch)
-        waiting_bytes += batch.length
-        size += batch.length
-        if waiting_bytes >= _CHUNK_BYTES or size >= fragment_bytes:
+    storing: asyncio.Task[Archived] | None = None
+    try:
+        async for batch in batches:
+            waiting.append(batch)
+            waiting_bytes += batch.length
+            size += batch.length
+            if waiting_bytes >= _CHUNK_BYTES or size >= fragment_bytes:
+                await asyncio.to_thread(_add, writer, waiting)
+                waiting, waiting_bytes = [], 0
+            if size >= fragment_bytes:
+                if storing is not None:
+                    yield await storing
+                storing = asyncio.create_task(_put(store, writer))
+                writer, size = Writer(cluster_key), 0
+        if storing is not None:
+            yield await storing
+        if size and rest:
             await asyncio.to_thread(_add, writer, waiting)
-            waiting, waiting_bytes = [], 0
-        if size >= fragment_bytes:
             yield await _put(store, writer)
-            writer, size = Writer(cluster_key), 0
-    if size and rest:
-        await asyncio.to_thread(_add, writer, waiting)
-        yield await _put(store, writer)
+    finally:
+        if storing is not None:
+            storing.cancel()
+            await asyncio.gather(storing, return_exceptions=True)
 
 
 def _add(writer: Writer, batches: Sequence[Batch]) -> None:
@@ -101,17 +112,22 @@ def _add(writer: Writer, batches: Sequence[Batch]) -> None:
 
 
 async def _put(store: ObjectStore, writer: Writer) -> Archived:
+    """Verified twice: its batches can be made again, or nothing is stored; and the store holds these very bytes."""
     name, raw = await asyncio.to_thread(_finished, writer)
     written = await store.put_if_absent(name.path, raw)
-    await verified(store, name)
+    if not await store.holds(name.path, raw):
+        raise FragmentDamaged(
+            f"{name.path} does not read back as it was written: move it out of the store, and archive again"
+        )
     _log.info("%s %s, %d bytes", "wrote" if written else "found", name.path, len(raw))
     return Archived(name, len(raw))
 
 
 def _finished(writer: Writer) -> tuple[FragmentName, bytes]:
-    footer, data = writer.finish()
-    raw = data.to_pybytes()
-    return FragmentName(footer.partition, footer.first, footer.last, hashlib.sha256(raw).hexdigest()), raw
+    footer, raw = writer.finish()
+    name = FragmentName(footer.partition, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
+    _check_batches(raw, name)
+    return name, raw
 
 
 # ------------------------------------------------------------------ verifying
@@ -144,12 +160,16 @@ async def verified(store: ObjectStore, name: FragmentName) -> Footer:
 
 def _verify(raw: bytes, name: FragmentName) -> Footer:
     footer = open_bytes(raw, name)
+    _check_batches(raw, name)
+    return footer
+
+
+def _check_batches(raw: bytes, name: FragmentName) -> None:
     try:
         for _ in batches_in(raw):  # each is made again, and compared with the CRC that it had
             pass
     except FragmentDamaged as error:
         raise FragmentDamaged(f"{name.path}: {error.text}") from error
-    return footer
 
 
 def contradictions(good: Sequence[tuple[FragmentName, Footer]]) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import builtins
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import obstore
 from obstore import exceptions
 from obstore.store import LocalStore, from_url
@@ -22,6 +23,8 @@ from polonaise.fragments.ranges import Range, RangeFile
 T = TypeVar("T")
 
 _LIST_CHUNK: Final = 1_000
+_CHUNK_BYTES: Final = 1024 * 1024
+"""Of a file, compared at a time."""
 _DENIED: Final = ("ermission denied", "403 Forbidden", "401 Unauthorized")
 _CALLS_MAX: Final = 16
 """Under way at a time; others wait."""
@@ -49,6 +52,9 @@ class ObjectStore(Protocol):
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         """A part of an object that lies within it. Raises `NotFound`."""
+
+    async def holds(self, path: str, data: bytes) -> bool:
+        """Whether an object is exactly this, read back for that, a little at a time. Raises `NotFound`."""
 
     async def list(self, prefix: str = "") -> builtins.list[Listed]:
         """The objects below a prefix, which ends with a slash unless it is empty, sorted by name."""
@@ -103,6 +109,28 @@ class ObstoreStore:
             return bytes(obstore.get_range(self._store, path, start=offset, end=offset + length))
 
         return await self._asked(path, get)
+
+    async def holds(self, path: str, data: bytes) -> bool:
+        def compare() -> bool:
+            place = 0
+            for chunk in self._chunks(path):
+                expected = np.frombuffer(data, np.uint8)[place : place + len(chunk)]
+                if not np.array_equal(np.frombuffer(chunk, np.uint8), expected):
+                    return False
+                place += len(chunk)
+            return place == len(data)
+
+        return await self._asked(path, compare)
+
+    def _chunks(self, path: str) -> Iterator[Any]:
+        """The object's bytes, in pieces that are gone with the next one."""
+        if self._directory is None:
+            yield from obstore.get(self._store, path)
+            return
+        piece = bytearray(_CHUNK_BYTES)
+        with (self._directory / path).open("rb", buffering=0) as file:
+            while length := file.readinto(piece):
+                yield memoryview(piece)[:length]
 
     async def list(self, prefix: str = "") -> builtins.list[Listed]:
         def listed() -> builtins.list[Listed]:

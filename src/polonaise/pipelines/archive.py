@@ -45,7 +45,7 @@ class HowToArchive:
     partitions: str = "all"
     """`all`, `3` or `0-6,9`."""
     fragment_bytes: int = FRAGMENT_BYTES
-    """A fragment holds at most about so much of the log; a task has one in memory."""
+    """A fragment holds at most about so much of the log; a task has one in memory, or two."""
     rest: bool = False
     """Also what does not fill a fragment yet."""
     until: Mapping[PartitionId, TransactionId] | None = None

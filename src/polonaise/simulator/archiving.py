@@ -92,6 +92,6 @@ class Archiving:
             )  # fmt: skip
             writer = Writer(CLUSTER_KEY)
             writer.add(Batch.parse(raw))
-            written = writer.finish()[1].to_pybytes()
+            written = writer.finish()[1]
             name = FragmentName(log.partition, len(log), len(log), hashlib.sha256(written).hexdigest())
             self.store.put_now(name.path, written)

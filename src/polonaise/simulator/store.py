@@ -59,6 +59,10 @@ class SimulatedStore:
         await self._way()
         return self._object(path)
 
+    async def holds(self, path: str, data: bytes) -> bool:
+        await self._way()
+        return self._object(path) == data
+
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         await self._way()
         self.fragments_read += 1
