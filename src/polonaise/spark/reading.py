@@ -98,8 +98,6 @@ def _runs(log: Log, options: ReadOptions, split: Split) -> Iterator[list[Batch]]
     )
     with reading as batches:
         for batch in batches:
-            if batch.first > split.span.last:  # an answer may hold more than was asked for
-                break
             run.append(batch)
             rows, size = rows + batch.count, size + batch.length
             if rows >= _ROWS or size >= _BYTES:
