@@ -18,8 +18,8 @@ from sparkrig import Filled, columns, filled, forget, stream_reader, table
 from polonaise.blocking.log import Log
 from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, WrongClusterKey
 from polonaise.spark import clusters, streamreader
-from polonaise.spark.admission import admitted
 from polonaise.spark.history import History
+from polonaise.spark.protocol.admission import admitted
 from polonaise.spark.streamreader import StreamReader
 
 ALL = ReadAllAvailable()

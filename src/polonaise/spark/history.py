@@ -26,7 +26,7 @@ from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
 from polonaise.spark.fragmentfiles import footer_from
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, Places, ReadOptions
-from polonaise.spark.splits import Extent, Split, cold_extents, divide, rest_of
+from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId, TransactionId
 

@@ -15,8 +15,8 @@ from polonaise.spark import clusters
 from polonaise.spark.decoders import Decoder, row_decoder
 from polonaise.spark.fragmentfiles import columns_from
 from polonaise.spark.options import ReadOptions
+from polonaise.spark.protocol.splits import Split
 from polonaise.spark.schemas import Projection
-from polonaise.spark.splits import Split
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

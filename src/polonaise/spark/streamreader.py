@@ -16,9 +16,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from polonaise.errors import BadOption, BeyondLog, PolonaiseError, WrongClusterKey
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.spark.admission import admitted
 from polonaise.spark.history import History
 from polonaise.spark.options import UP_TO_LATEST, ReadOptions
+from polonaise.spark.protocol.admission import admitted
 from polonaise.spark.reading import input_partitions, projection_of, read_split
 from polonaise.terms import PartitionId, TransactionId
 
