@@ -116,6 +116,18 @@ async def test_of_a_batch_that_goes_beyond_the_id_nothing_is_restored(
         assert (await copy.append(b"x", 0)).id == ends[place - 1] + 1
 
 
+async def test_a_batch_that_was_left_out_is_named(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
+    await fill(log, 100)
+    await archived(log, store, fragment_bytes=3_000)
+    batches = [Batch.parse(raw) for raw in (await contents(log)).batches]
+    cut = next(batch for batch in batches if batch.count > 1)
+    inside = await restored(store, target / "inside", until={0: cut.first}, key=Key.NEW)
+    whole = await restored(store, target / "whole", until={0: cut.last}, key=Key.NEW)
+    before = await restored(store, target / "before", until={0: cut.first - 1}, key=Key.NEW)
+    assert [done.partitions[0].cut for done in (inside, whole, before)] == [(cut.first, cut.last), None, None]
+    assert [done.partitions[0].last for done in (inside, whole, before)] == [cut.first - 1, cut.last, cut.first - 1]
+
+
 async def test_a_log_is_restored_to_a_time(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
     await fill(log, 60)
     await fill(log, 20, 1)

@@ -18,6 +18,7 @@ from polonaise.cli.archive import (
     Until,
     UntilTime,
     how_to_restore,
+    say_cut,
 )
 from polonaise.cli.output import print_table, say
 from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitions, ReportFile, run_job, run_on_spark
@@ -111,3 +112,5 @@ def _show_restored(report: RestoreReport) -> None:
         for each in report.restored.partitions
     ]
     print_table(columns, rows, right=range(5))
+    for each in report.restored.partitions:
+        say_cut(each)
