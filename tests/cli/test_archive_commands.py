@@ -41,3 +41,12 @@ def test_restore_says_it_to_programs_too(shell: Shell, tmp_path: Path) -> None:
     assert (told["last"], told["batch_left_out"]) == (-1, {"first": 0, "last": 9})
     [told] = shell.run(*restore, tmp_path / "whole", "--json").objects
     assert (told["last"], told["batch_left_out"]) == (9, None)
+
+
+@pytest.mark.parametrize("room", ["archive", "pipeline"])
+def test_restore_warns_of_a_key_that_two_logs_would_have(shell: Shell, tmp_path: Path, room: str) -> None:
+    asyncio.run(_archive_a_group(shell, tmp_path / "store"))
+    restore = (room, "restore", tmp_path / "store")
+    assert "restore with --new-key instead" in shell.run(*restore, tmp_path / "unsaid").errors
+    for said in ("--new-key", "--same-key"):
+        assert "--new-key instead" not in shell.run(*restore, tmp_path / said, said).errors

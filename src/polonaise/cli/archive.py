@@ -199,6 +199,17 @@ def restore(
 
     with tidy():
         asyncio.run(restores.restore(open_store(store, make=False), directory, how, tell))
+    warn_of_key(how)
+
+
+def warn_of_key(how: HowToRestore) -> None:
+    """What can't be told from the outside: whether the log that was archived is still there."""
+    if how.key is None:
+        typer.echo(
+            "it goes on in place of the log that was archived, with its key: if that one is still there, restore with "
+            "--new-key instead",
+            err=True,
+        )
 
 
 def say_cut(done: RestoredPartition) -> None:

@@ -19,6 +19,7 @@ from polonaise.cli.archive import (
     UntilTime,
     how_to_restore,
     say_cut,
+    warn_of_key,
 )
 from polonaise.cli.output import print_table, say
 from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitions, ReportFile, run_job, run_on_spark
@@ -103,6 +104,7 @@ def restore(
         return job.restore(store, directory, how, progress=progress)
 
     run_job("restore", work, _show_restored, Output(as_json, report))
+    warn_of_key(how)
 
 
 def _show_restored(report: RestoreReport) -> None:
