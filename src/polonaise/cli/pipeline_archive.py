@@ -66,7 +66,7 @@ def archive(
         )
         return job.archive(spark, address, store, how, progress=progress)
 
-    run_on_spark("archive", work, _show_archived, Output(as_json, report), master=master, conf=conf)
+    run_on_spark("archive", work, _show_archived, Output(as_json, report), master=master, conf=conf, address=address)
 
 
 def _show_archived(report: ArchiveReport) -> None:
