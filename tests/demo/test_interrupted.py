@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from polonaise.node.local import LocalCluster
+from polonaise.demo import run
+from polonaise.demo.checks import Folded, Seen
+from polonaise.node.local import LocalCluster, StartFailed
 
 WITHIN_S = 30.0
 INTERRUPTED = 130
@@ -92,6 +95,28 @@ def test_a_demo_that_is_stopped_while_spark_works_takes_spark_along(number: sign
         process.send_signal(number)
         process.communicate(timeout=WITHIN_S)
         until(lambda: session_of(process) == [])
+
+
+STUCK_SPARK = """#!/bin/sh
+sleep 60 &
+echo $! > "$5/jvm"
+wait
+"""
+
+
+async def test_a_spark_that_does_not_end_is_ended_with_all_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = tmp_path / "python"
+    stuck.write_text(STUCK_SPARK)
+    stuck.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stuck))
+    monkeypatch.setattr(run, "SPARK_S", 0.5)
+    seen = Seen(set(), set(), {}, Counter(), {}, Counter(), Folded(), {}, 3)
+    with pytest.raises(StartFailed, match=r"within 0\.5 s .*spark\.log says .* run the demo again with fewer"):
+        await run._told("file:nowhere", "sqlite://", seen, tmp_path)
+    child = Path("/proc") / (tmp_path / "jvm").read_text().strip() / "stat"
+    until(lambda: not child.exists() or " Z " in child.read_text())
 
 
 def test_a_second_hangup_does_not_break_the_end_off(tmp_path: Path) -> None:

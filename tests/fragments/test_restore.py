@@ -23,9 +23,12 @@ from polonaise.errors import (
     BadOption,
     DirectoryInUse,
     FragmentDamaged,
+    FragmentsAhead,
     HistoryIncomplete,
     LockConflict,
+    LogForked,
     NotEmbeddedLog,
+    PolonaiseError,
     StoreUnavailable,
     WrongClusterKey,
 )
@@ -114,6 +117,18 @@ async def test_of_a_batch_that_goes_beyond_the_id_nothing_is_restored(
     async with polonaise.connect(f"embedded:{target}") as copy:
         assert (await contents(copy)).batches == whole[:place]
         assert (await copy.append(b"x", 0)).id == ends[place - 1] + 1
+
+
+async def test_a_batch_that_was_left_out_is_named(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
+    await fill(log, 100)
+    await archived(log, store, fragment_bytes=3_000)
+    batches = [Batch.parse(raw) for raw in (await contents(log)).batches]
+    cut = next(batch for batch in batches if batch.count > 1)
+    inside = await restored(store, target / "inside", until={0: cut.first}, key=Key.NEW)
+    whole = await restored(store, target / "whole", until={0: cut.last}, key=Key.NEW)
+    before = await restored(store, target / "before", until={0: cut.first - 1}, key=Key.NEW)
+    assert [done.partitions[0].cut for done in (inside, whole, before)] == [(cut.first, cut.last), None, None]
+    assert [done.partitions[0].last for done in (inside, whole, before)] == [cut.first - 1, cut.last, cut.first - 1]
 
 
 async def test_a_log_is_restored_to_a_time(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
@@ -206,6 +221,24 @@ async def test_a_log_with_a_new_key_is_refused_by_the_archived_ones_store(
         assert view.cluster_key == copy.cluster_key != log.cluster_key
 
 
+@pytest.mark.parametrize(("more", "fault"), [(30, LogForked), (20, LogForked), (10, FragmentsAhead)])
+async def test_a_copy_with_the_same_key_and_its_original_do_not_share_a_store(
+    log: polonaise.Log, store: ObstoreStore, target: Path, more: int, fault: type[PolonaiseError]
+) -> None:
+    """Whoever archives second is told, whether it has more transactions than the other, as many, or fewer."""
+    await fill(log, 50)
+    await archived(log, store)
+    await restored(store, target)
+    await fill(log, more)
+    async with polonaise.connect(f"embedded:{target}") as copy:
+        await fill(copy, 20)
+        await archived(copy, store)
+    before = [name.path for name in await fragments_of(store, 0)]
+    with pytest.raises(fault, match="a copy that was restored from them and has gone on by itself"):
+        await archived(log, store)
+    assert [name.path for name in await fragments_of(store, 0)] == before
+
+
 # ------------------------------------------------------------------ what is refused
 
 
@@ -254,16 +287,22 @@ async def test_fragments_of_two_logs_are_refused(
         await restored(store, target)
 
 
-async def test_two_histories_of_one_key_are_refused(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
+async def test_two_histories_of_one_key_are_refused(
+    log: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
+) -> None:
     """Both went on from id 20: fragments that meet tell by the CRC of the batch before."""
     await fill(log, 20)
     await archived(log, store)
     await restored(store, target)
     await fill(log, 20)
     await archived(log, store)
+    other = open_store(str(tmp_path / "other"))
     async with polonaise.connect(f"embedded:{target}") as copy:
-        await fill(copy, 30)
-        await archived(copy, store)
+        for more in (20, 10):
+            await fill(copy, more)
+            await archived(copy, other)
+    *_, latest = await fragments_of(other, 0)
+    await store.put_if_absent(latest.path, await other.get(latest.path))
     with pytest.raises(HistoryIncomplete, match="another batch than the one that ends at 39"):
         await restored(store, target / "third")
 

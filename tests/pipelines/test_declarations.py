@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from polonaise.errors import BadOption
-from polonaise.pipelines.declarations import View, load_view
+from polonaise.pipelines.declarations import Declared, View, load_view
 
 SQL = "SELECT account, amount FROM {log}"
 
@@ -86,3 +86,48 @@ def test_a_module_is_named_as_for_an_import(file: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(file.parent)
     monkeypatch.delitem(sys.modules, "declared", raising=False)
     assert load_view("declared:one").name == "first"
+
+
+# ------------------------------------------------------------------ before there is a session
+
+
+def test_a_name_that_is_not_there_needs_no_session_to_be_told(file: Path) -> None:
+    with pytest.raises(BadOption, match="which view of"):
+        Declared(f"{file}:typo").look()
+    with pytest.raises(BadOption, match="no file"):
+        Declared(f"{file}x.py:one").look()
+    file.write_text("views = [")
+    with pytest.raises(BadOption, match="SyntaxError"):
+        Declared(f"{file}:one").look()
+
+
+def test_what_a_session_may_mend_is_left_until_there_is_one(file: Path) -> None:
+    file.write_text("import needs_a_session")
+    declared = Declared(f"{file}:one")
+    declared.look()
+    file.write_text(FILE)
+    assert declared.load().name == "first"
+
+
+@pytest.mark.parametrize("makes", ["SparkSession.builder.getOrCreate()", "session('local[2]')"])
+def test_a_file_that_makes_a_session_is_loaded_in_that_of_the_job(file: Path, makes: str) -> None:
+    loaded = file.with_name("loaded")
+    file.write_text(f"import os\nos.mkdir({str(loaded)!r})\nif False: {makes}\n{FILE}")
+    declared = Declared(f"{file}:one")
+    declared.look()
+    assert not loaded.exists()
+    assert declared.load().name == "first"
+
+
+def test_a_file_is_loaded_once(file: Path) -> None:
+    file.write_text(f"import os\nos.mkdir({str(file.with_name('loaded'))!r})\n{FILE}")
+    declared = Declared(f"{file}:other")
+    declared.look()
+    assert declared.load() is declared.load()
+
+
+def test_a_module_that_fails_says_why(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.with_name("failing_views.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(file.parent)
+    with pytest.raises(BadOption, match="failing_views fails as it is loaded: ZeroDivisionError"):
+        load_view("failing_views:one")

@@ -33,7 +33,7 @@ from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import reading
 from polonaise.spark.options import microseconds
-from polonaise.spark.splits import Split
+from polonaise.spark.protocol.splits import Split
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.spark.conditions import Ranges, ranges_in
+from polonaise.spark.protocol.conditions import Ranges, ranges_in
 
 MOMENT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

@@ -10,7 +10,7 @@ import pytest
 
 from polonaise.errors import BadOption
 from polonaise.node.embedded import parse_embedded
-from polonaise.spark.options import EARLIEST, LATEST, MIB, ReadOptions, microseconds, read_options
+from polonaise.spark.options import EARLIEST, LATEST, MIB, ReadOptions, microseconds, read_options, write_options
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 
@@ -92,6 +92,13 @@ def test_an_option_that_can_not_be_meant_is_refused_with_what_to_write(options: 
     with pytest.raises(BadOption) as refused:
         said(**options)
     assert hint in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["queryName", "checkpointLocation", "__partition_columns"])
+def test_what_spark_says_beside_the_user_is_passed_over(name: str) -> None:
+    assert said(**{name: "x"}) == said()
+    there = {"cluster": "embedded:/x"}
+    assert write_options({**there, name: "x"}, is_stream=True) == write_options(there, is_stream=True)
 
 
 def test_a_query_of_no_log_asks_for_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 import polonaise.blocking
 from polonaise.blocking.log import Log
 from polonaise.errors import BadColumns, BadOption
+from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
 from polonaise.spark.options import write_options
 from polonaise.spark.sink import BatchSink, Sink, StreamSink
@@ -101,6 +103,20 @@ def test_staging_may_be_elsewhere(address: str, tmp_path: Path) -> None:
     assert [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()]
     sink.commit([message])
     assert bodies(address) == [b"x"]
+
+
+def test_a_store_that_does_not_tell_what_is_left_over_holds_no_commit_up(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def never(store: ObstoreStore, prefix: str = "") -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ObstoreStore, "list", never)
+    sink = BatchSink(opened(address, timeout="0.5"))
+    sink.commit([sink.write(rows(b"x"))])
+    assert bodies(address) == [b"x"]
+    [told] = [message for message in caplog.messages if "are not collected" in message]
+    assert "did not answer within 0.5 s" in told
 
 
 def test_wrong_columns_and_names_are_refused_before_a_log_is_looked_for(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from sparkrig import Filled, columns, filled, forget, stream_reader, table
 
 from polonaise.blocking.log import Log
 from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, WrongClusterKey
-from polonaise.spark import streamreader
-from polonaise.spark.admission import admitted
+from polonaise.spark import clusters, streamreader
 from polonaise.spark.history import History
+from polonaise.spark.protocol.admission import admitted
 from polonaise.spark.streamreader import StreamReader
 
 ALL = ReadAllAvailable()
@@ -170,6 +170,48 @@ def test_an_idle_stream_over_a_store_does_not_list_it_all_the_time(log: Filled) 
     began = time.monotonic()
     assert reader.latestOffset(place, ALL) == place
     assert time.monotonic() - began >= 0.09
+
+
+def test_a_poll_over_a_store_alone_lists_it_once(log: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.archive()
+    reader = stream_reader(f"fragments:{log.store}")
+    start = reader.initialOffset()
+    listings: list[str] = []
+
+    def listed(url: str, prefix: str, age_s_max: float) -> Any:
+        listings.append(prefix)
+        return listed_by_store(url, prefix, age_s_max)
+
+    listed_by_store = clusters.listed
+    monkeypatch.setattr(clusters, "listed", listed)
+    place = reader.latestOffset(start, ALL)
+    assert listings == [""]
+    assert reader.latestOffset(place, ALL) == place  # after a wait
+    assert listings == ["", ""]
+
+
+def test_a_hole_is_waited_for_and_told_once(log: Filled, caplog: pytest.LogCaptureFixture) -> None:
+    log.append(100)
+    log.archive(fragment_bytes=500)
+    first, second, third, *rest = sorted(Path(log.store).rglob("*.parquet"))
+    assert rest
+    aside = {place: place.rename(place.with_suffix(".aside")) for place in (second, third)}
+    reader = stream_reader(f"fragments:{log.store}")
+    start = reader.initialOffset()
+    held = int(first.name.split("-")[1])
+    place = start
+    for _ in range(3):
+        place = reader.latestOffset(place, ALL)
+        assert places(place) == {"0": held + 1}
+    assert len(caplog.messages) == 1
+    assert f"holds {held + 1} to " in caplog.messages[0]
+    aside[second].rename(second)
+    for _ in range(3):
+        place = reader.latestOffset(place, ALL)
+    assert len(caplog.messages) == 2  # what is left of it
+    aside[third].rename(third)
+    assert places(reader.latestOffset(place, ALL)) == {"0": 110}
+    assert len(caplog.messages) == 2
 
 
 def test_what_comes_ends_the_wait(log: Filled, monkeypatch: pytest.MonkeyPatch) -> None:

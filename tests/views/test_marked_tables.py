@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, event, text
 
-from polonaise.errors import BadOption, ViewFailed, ViewUnfit
+from polonaise.errors import BadOption, NotFound, ViewFailed, ViewUnfit
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
 
 BALANCES = Shape(
@@ -106,6 +106,16 @@ def test_what_the_database_refuses_changes_nothing(url: str) -> None:
     assert table.marks().get(0, -1) == -1
     assert found(url) == []
     table.close()
+
+
+def test_a_file_that_is_not_there_is_not_made_by_who_only_reads(tmp_path: Path) -> None:
+    file = tmp_path / "typo.db"
+    with (
+        pytest.raises(NotFound, match=r"no SQLite file .*typo\.db"),
+        snapshot(f"sqlite:///{file}", BALANCES.fields, "balances", marks_table=None),
+    ):
+        pass
+    assert not file.exists()
 
 
 def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:

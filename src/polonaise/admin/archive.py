@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Final
 
 from polonaise.client.log import Log
-from polonaise.errors import BeyondLog, FragmentDamaged, WrongClusterKey
+from polonaise.errors import BeyondLog, FragmentDamaged, FragmentsAhead, LogForked, WrongClusterKey
 from polonaise.fragments.format import Footer
 from polonaise.fragments.objects import (
     FRAGMENT_BYTES,
@@ -24,6 +25,12 @@ from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObjectStore
 from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, TransactionId
+
+_OTHER_LIFE: Final = (
+    "they are of another log with the same key, such as a copy that was restored from them and has gone on by itself. "
+    "Nothing is written. Archive one of the two into a store of its own (a copy is restored with --new-key), and move "
+    "the fragments that are not of this log out of this one"
+)
 
 
 async def archive(
@@ -44,9 +51,9 @@ async def archive(
 
     Several archivers may run at the same time, and any of them may be killed: what they write twice is the same
     object, or overlaps. Raises what reading and the store raise, `BeyondLog` for an `until` that is not committed, and
-    `WrongClusterKey` for a store that holds another cluster's fragments.
+    as `own_fragments_of` for a store of another log.
     """
-    fragments = await own_fragments_of(store, partition, log.cluster_key)
+    fragments = await own_fragments_of(log, store, partition, timeout)
     committed = await log.high_water_mark(partition, timeout=timeout)
     if until is not None and until > committed:
         raise BeyondLog(f"partition {partition} is committed up to {committed}: nothing can be archived up to {until}")
@@ -61,12 +68,45 @@ async def archive(
                     yield each
 
 
-async def own_fragments_of(store: ObjectStore, partition: PartitionId, cluster_key: bytes) -> dict[FragmentName, int]:
-    """As `fragments_of`. Raises `WrongClusterKey` for a store that holds another cluster's fragments."""
+async def own_fragments_of(
+    log: Log, store: ObjectStore, partition: PartitionId, timeout: float | None = None
+) -> dict[FragmentName, int]:
+    """As `fragments_of`, after a look whether the log goes on where they end: one restored from them has its key, too.
+
+    Raises `WrongClusterKey` for a store that holds another cluster's fragments; `FragmentsAhead` and `LogForked` for
+    one into which a log of the same key was archived that has gone on differently.
+    """
     fragments = await fragments_of(store, partition)
-    if fragments and (await footer_of(store, *list(fragments.items())[-1])).cluster_key != cluster_key:
-        raise WrongClusterKey(f"{store} holds fragments of another cluster: choose another address, one per cluster")
+    if fragments:
+        latest = max(fragments, key=lambda name: name.last)
+        footer = await footer_of(store, latest, fragments[latest])
+        if footer.cluster_key != log.cluster_key:
+            raise WrongClusterKey(
+                f"{store} holds fragments of another cluster: choose another address, one per cluster"
+            )
+        await _check_goes_on(log, store, footer, timeout)
     return fragments
+
+
+async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: float | None) -> None:
+    """What follows the latest fragment names the CRC of its last batch. The mark is asked for after the listing."""
+    partition, last = latest.partition, latest.last
+    committed = await log.high_water_mark(partition, timeout=timeout)
+    if last > committed:
+        raise FragmentsAhead(
+            f"partition {partition}: the fragments in {store} reach up to {last}, and the log is committed up to "
+            f"{committed}: {_OTHER_LIFE}"
+        )
+    # No later one is asked for: only what is not archived is sure to be with the servers.
+    place = min(last + 1, committed)
+    async with aclosing(log.read_batches(partition, after=place - 1, until=place, timeout=timeout)) as reader:
+        batch = await anext(reader)
+    goes_on = batch.previous_crc if batch.first == last + 1 else batch.crc if batch.last == last else None
+    if goes_on != latest.last_crc:
+        raise LogForked(
+            f"partition {partition}: the fragments in {store} reach up to {last}, and the log has other transactions "
+            f"there: {_OTHER_LIFE}"
+        )
 
 
 async def batches_of(

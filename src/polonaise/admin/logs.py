@@ -73,11 +73,8 @@ class Mark(NamedTuple):
 
 async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[Mark]:
     """The committed high-water marks, each proved by its owner after it was asked."""
-
-    async def mark(partition: PartitionId) -> Mark:
-        return Mark(partition, await log.high_water_mark(partition, timeout=timeout_s))
-
-    return list(await asyncio.gather(*map(mark, partitions)))
+    marks = await log.high_water_marks(partitions, timeout=timeout_s)
+    return [Mark(partition, mark) for partition, mark in marks.items()]
 
 
 async def conditions(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[Condition]:

@@ -96,6 +96,8 @@ class RestoredPartition:
         """The last id in the store."""
         self.last: TransactionId = NO_TRANSACTION
         """The last id restored; -1 for none."""
+        self.cut: Span | None = None
+        """The batch that the last id asked for lies in, and that goes beyond it: nothing of it is restored."""
         self.last_crc = 0
         self.batches = 0
         self.bytes = 0
@@ -317,9 +319,10 @@ def _batches(raw: bytes, piece: Piece, partition: RestoredPartition, how: HowToR
                 raise HistoryIncomplete(
                     f"{piece.fragment.path} goes on from another batch than the one that ends at {partition.last}"
                 )
-            if batch.last > last_allowed or (
-                how.until_time_us is not None and batch.commit_time_us > how.until_time_us
-            ):
+            if batch.last > last_allowed:
+                partition.cut = Span(batch.first, batch.last) if batch.first <= last_allowed else None
+                return
+            if how.until_time_us is not None and batch.commit_time_us > how.until_time_us:
                 return
             partition.take(batch)
             yield batch

@@ -190,13 +190,37 @@ def restore(
     def tell(done: RestoredPartition) -> None:
         if as_json:
             fields = {"partition": done.partition, "last": done.last, "batches": done.batches, "bytes": done.bytes}
-            say_json({**fields, "in_store_up_to": done.held}, now=True)
+            cut = None if done.cut is None else done.cut._asdict()
+            say_json({**fields, "in_store_up_to": done.held, "batch_left_out": cut}, now=True)
         else:
             left = f", the store holds up to {done.held}" if done.last < done.held else ""
             say(f"partition {done.partition} up to {done.last}{left}", now=True)
+            say_cut(done)
 
     with tidy():
         asyncio.run(restores.restore(open_store(store, make=False), directory, how, tell))
+    warn_of_key(how)
+
+
+def warn_of_key(how: HowToRestore) -> None:
+    """What can't be told from the outside: whether the log that was archived is still there."""
+    if how.key is None:
+        typer.echo(
+            "it goes on in place of the log that was archived, with its key: if that one is still there, restore with "
+            "--new-key instead",
+            err=True,
+        )
+
+
+def say_cut(done: RestoredPartition) -> None:
+    """Which batch was left out because the id asked for lies inside of it, and what to say to have it."""
+    if done.cut is not None:
+        first, last = done.cut
+        say(
+            f"partition {done.partition} without the batch from {first} to {last}, which goes beyond the id asked for: "
+            f"--until {done.partition}={last} restores it, too",
+            now=True,
+        )
 
 
 def how_to_restore(

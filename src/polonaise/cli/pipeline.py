@@ -75,13 +75,21 @@ def run_on_spark(
     *,
     master: str | None,
     conf: list[str] | None,
+    address: str,
+    look: Callable[[], None] = lambda: None,
 ) -> None:
-    """As `run_job`, with the session of Spark that the job runs in."""
+    """As `run_job`, with the session of Spark that the job runs in.
+
+    What can be known to be wrong without a session does not wait for one: the log's address, and whatever `look` finds.
+    """
     settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
 
     def with_session(progress: Progress) -> ReportT:
         from polonaise.pipelines.sessions import job_session
+        from polonaise.pipelines.source import check_address
 
+        check_address(address)
+        look()
         progress.begin("starting Spark", 1)
         with job_session(master, f"polonaise {job}", settings) as spark:
             return work(spark, progress)

@@ -18,6 +18,8 @@ from polonaise.cli.archive import (
     Until,
     UntilTime,
     how_to_restore,
+    say_cut,
+    warn_of_key,
 )
 from polonaise.cli.output import print_table, say
 from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitions, ReportFile, run_job, run_on_spark
@@ -64,7 +66,7 @@ def archive(
         )
         return job.archive(spark, address, store, how, progress=progress)
 
-    run_on_spark("archive", work, _show_archived, Output(as_json, report), master=master, conf=conf)
+    run_on_spark("archive", work, _show_archived, Output(as_json, report), master=master, conf=conf, address=address)
 
 
 def _show_archived(report: ArchiveReport) -> None:
@@ -102,6 +104,7 @@ def restore(
         return job.restore(store, directory, how, progress=progress)
 
     run_job("restore", work, _show_restored, Output(as_json, report))
+    warn_of_key(how)
 
 
 def _show_restored(report: RestoreReport) -> None:
@@ -111,3 +114,5 @@ def _show_restored(report: RestoreReport) -> None:
         for each in report.restored.partitions
     ]
     print_table(columns, rows, right=range(5))
+    for each in report.restored.partitions:
+        say_cut(each)

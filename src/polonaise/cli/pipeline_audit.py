@@ -57,25 +57,34 @@ def audit(
                 spark, address, partitions=partition, fragments=fragments, storage=storage or (), progress=progress
             )
 
-        run_on_spark("audit", of_log, _show_log, output, master=master, conf=conf)
+        run_on_spark("audit", of_log, _show_log, output, master=master, conf=conf, address=address)
         return
     if table is None:
         raise BadOption(f"which table of view {view}? Name it behind the view: {TABLE}")
     if storage or partition != "all":
         raise BadOption("--storage and --partition are for the audit of a log: a view says which partitions it is of")
 
+    from polonaise.pipelines.declarations import Declared
+    from polonaise.pipelines.source import EVERYTHING
+
+    place = EVERYTHING if until is None and until_time is None else place_of(until, until_time)
+    declared = Declared(view)
+
+    def look() -> None:
+        from polonaise.pipelines.targets import check_target
+
+        declared.look()
+        check_target(table, there=True)
+
     def of_table(spark: Any, progress: Progress) -> AuditReport:
         from polonaise.pipelines.audit import audit_table
-        from polonaise.pipelines.declarations import load_view
-        from polonaise.pipelines.source import EVERYTHING
 
-        place = EVERYTHING if until is None and until_time is None else place_of(until, until_time)
         return audit_table(
-            spark, address, load_view(view), table,
+            spark, address, declared.load(), table,
             marks_table=marks, until=place, fragments=fragments, named_max=named, progress=progress,
         )  # fmt: skip
 
-    run_on_spark("audit", of_table, _show_table, output, master=master, conf=conf)
+    run_on_spark("audit", of_table, _show_table, output, master=master, conf=conf, address=address, look=look)
 
 
 def _show_table(report: AuditReport) -> None:

@@ -67,7 +67,7 @@ def report(
         )
         return job.report(spark, address, directory, how, progress=progress)
 
-    run_on_spark("report", work, _show, Output(as_json, report), master=master, conf=conf)
+    run_on_spark("report", work, _show, Output(as_json, report), master=master, conf=conf, address=address)
 
 
 def _show(report: LogReport) -> None:

@@ -51,23 +51,32 @@ def views(
     if follow and (rebuild or report is not None):
         raise BadOption("--follow goes on until it is interrupted: it neither rebuilds nor ends with a report")
 
+    from polonaise.pipelines.declarations import Declared
+
+    place, declared = place_of(until, until_time), Declared(view)
+
+    def look() -> None:
+        from polonaise.pipelines.targets import check_target
+
+        declared.look()
+        check_target(table, there=False)
+
     def work(spark: Any, progress: Progress) -> ViewReport:
         from polonaise.pipelines import views as job
-        from polonaise.pipelines.declarations import load_view
 
-        declared = load_view(view)
+        found = declared.load()
         if rebuild:
-            place = place_of(until, until_time)
-            return job.rebuild(spark, address, declared, table, until=place, fragments=fragments, progress=progress)
+            return job.rebuild(spark, address, found, table, until=place, fragments=fragments, progress=progress)
         if follow:
-            commits = job.follow(spark, address, declared, table, fragments=fragments, transactions_max=transactions)
+            commits = job.follow(spark, address, found, table, fragments=fragments, transactions_max=transactions)
             for commit in commits:
                 _say_commit(commit, as_json)
         return job.update(
-            spark, address, declared, table, fragments=fragments, transactions_max=transactions, progress=progress
+            spark, address, found, table, fragments=fragments, transactions_max=transactions, progress=progress
         )
 
-    run_on_spark("views", work, _show, Output(as_json, report), master=master, conf=conf)
+    output = Output(as_json, report)
+    run_on_spark("views", work, _show, output, master=master, conf=conf, address=address, look=look)
 
 
 def place_of(until: list[str] | None, until_time: str | None) -> Place:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -33,8 +33,6 @@ from polonaise.demo.tellers import TellerProcess, shares
 from polonaise.errors import BadOption
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 
-T = TypeVar("T")
-
 AT_A_TIME: Final = 96
 """Payments under way at the same time, of all tellers together."""
 DOWN_S: Final = 1.0
@@ -43,6 +41,8 @@ _MARKER: Final = "polonaise-demo"
 _TELLER_KILLED_AT: Final = 0.25
 _STORAGE_KILLED_AT: Final = 0.5
 _CAUGHT_UP_S: Final = 60.0
+SPARK_S: Final = 3_600.0
+"""How long Spark may take over the day: a million payments are a matter of minutes."""
 
 
 @dataclass
@@ -184,7 +184,7 @@ class Bank:
         await _to_its_end(node.start)
 
 
-async def _to_its_end(call: Callable[[], T]) -> T:
+async def _to_its_end(call: Callable[[], None]) -> None:
     """Run it in a thread. Cancelled, this waits all the same: what is being started has to be stopped, too."""
     task = asyncio.ensure_future(asyncio.to_thread(call))
     try:
@@ -193,7 +193,7 @@ async def _to_its_end(call: Callable[[], T]) -> T:
         await asyncio.wait([task])
         task.exception()  # retrieved: an interrupted start fails, and that is nobody's news
         raise
-    return task.result()
+    task.result()
 
 
 @contextlib.asynccontextmanager
@@ -268,16 +268,29 @@ async def _told(log: str, database: str, seen: Seen, output: Path) -> Told:
         assert process.stdout is not None
         try:
             process.stdin.write(request.encode() + b"\n")  # and left open: it ends when we do
-            said = await process.stdout.read()
-            await process.wait()
+            async with asyncio.timeout(SPARK_S):
+                said = await process.stdout.read()
+                await process.wait()
+        except TimeoutError:
+            await _end_with_all(process)
+            raise StartFailed(
+                f"Spark did not end within {SPARK_S:g} s on the bank's log: {output / 'spark.log'} says how far it "
+                "got; run the demo again with fewer payments, or when the machine has less to do"
+            ) from None
         except asyncio.CancelledError:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await _end_with_all(process)
             raise
     if process.returncode:
         raise StartFailed(f"Spark failed on the bank's log: {output / 'spark.log'} says why")
     *_, last = said.decode().splitlines()
     return Told.decode(last)
+
+
+async def _end_with_all(process: asyncio.subprocess.Process) -> None:
+    """A process and its group, at once."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 def _print(console: Console, book: Book, day: Day, seen: Seen, results: Sequence[Verdict]) -> None:

@@ -112,7 +112,7 @@ def archive(
     May be killed at any time and run again, also by several at once, and beside `polonaise archive run`: what is
     written twice is the same object, or overlaps. With `until` or `until_time` the store holds exactly the history up
     to there afterwards, if it held no more before. Raises `BadOption` for what can't be meant, `BeyondLog` for ids
-    that are not committed, `WrongClusterKey` for another cluster's store, and what reading and the store raise.
+    that are not committed, as `own_fragments_of` for a store of another log, and what reading and the store raise.
     """
     how, progress, url = how or HowToArchive(), progress or Silence(), absolute(store)
     register = _registering() if how.delta else None
@@ -189,7 +189,7 @@ def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowTo
 
 
 def _fragments(log: Log, url: str, number: PartitionId) -> dict[FragmentName, int]:
-    return clusters.wait(lambda: own_fragments_of(clusters.store_at(url), number, log.cluster_key))
+    return log.call(lambda opened: own_fragments_of(opened, clusters.store_at(url), number))
 
 
 def _plan(

@@ -14,7 +14,7 @@ from polonaise.pipelines.comparison import Comparison, compare, plain
 from polonaise.pipelines.declarations import View
 from polonaise.pipelines.progress import Progress, Silence
 from polonaise.pipelines.source import EVERYTHING, Until, open_source
-from polonaise.pipelines.targets import open_target
+from polonaise.pipelines.targets import check_target, open_target
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -74,11 +74,13 @@ def audit_table(
     marks (`marks_table`, such as `polonaise_marks`), read together in one snapshot, so it may be written to meanwhile.
     A table that says nothing of that is compared up to `until`. The table is called as the view is.
 
-    Raises `ClientAhead` for a table that is made of more than the log has, `ViewUnfit` for one that can't be compared,
-    and what reading, Spark and the database raise. What differs is in the report.
+    Raises `NotFound` for a table whose directory or SQLite file is not there, `ClientAhead` for one that is made of
+    more than the log has, `ViewUnfit` for one that can't be compared, and what reading, Spark and the database raise.
+    What differs is in the report.
     """
     if until is not EVERYTHING and marks_table is not None:
         raise BadOption("up to the marks in a table, or up to what is said: say one of them")
+    check_target(table, there=True)
     progress = progress or Silence()
     with (
         open_source(address, fragments) as source,

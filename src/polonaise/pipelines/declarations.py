@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,9 +150,7 @@ def load_view(text: str) -> View:
     NAME is the variable or the view's own name. Functions of a file travel to Spark's workers with the tasks. Raises
     `BadOption`.
     """
-    place, colon, name = text.rpartition(":")
-    if not colon or not name.isidentifier():
-        place, name = text, ""
+    place, name = _place_and_name(text)
     module = _module(place)
     views = {variable: value for variable, value in vars(module).items() if isinstance(value, View)}
     found = [view for variable, view in views.items() if name in (variable, view.name, "")]
@@ -161,12 +160,64 @@ def load_view(text: str) -> View:
     return found[0]
 
 
+def _place_and_name(text: str) -> tuple[str, str]:
+    place, colon, name = text.rpartition(":")
+    return (place, name) if colon and name.isidentifier() else (text, "")
+
+
+class Declared:
+    """The view that a text stands for, as `load_view` has it, loaded once: before there is a Spark, if it can be."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._view: View | None = None
+
+    def look(self) -> None:
+        """Before Spark starts. Raises `BadOption` for what no session will mend: a name or a file that is not there.
+
+        What fails in another way may need a session, or what comes with one, and is left to `load`; and so is a file
+        that makes a session of its own, which must find the job's.
+        """
+        if _MAKES_SESSION.search(_source(self._text)):
+            return
+        try:
+            self._view = load_view(self._text)
+        except BadOption as error:
+            if error.__cause__ is None or isinstance(error.__cause__, SyntaxError):
+                raise
+
+    def load(self) -> View:
+        """In a session. Raises `BadOption`."""
+        if self._view is None:
+            self._view = load_view(self._text)
+        return self._view
+
+
+_MAKES_SESSION: Final = re.compile(r"\bgetOrCreate\b|\bsession\s*\(")
+
+
+def _source(text: str) -> str:
+    """The Python file that declares the view, as text; empty where there is none to be found."""
+    path = Path(_place_and_name(text)[0])
+    if path.suffix != ".py":
+        try:
+            spec = importlib.util.find_spec(str(path))
+        except (ImportError, ValueError):
+            spec = None
+        path = Path(spec.origin or "") if spec is not None else Path()
+    return path.read_text(errors="replace") if path.is_file() else ""
+
+
 def _module(place: str) -> ModuleType:
     if not place.endswith(".py"):
         try:
             return importlib.import_module(place)
         except (ImportError, ValueError) as error:
             raise BadOption(f"no views in {place!r}: {error}; write FILE.py:NAME or module:NAME") from error
+        except BadOption:
+            raise
+        except Exception as error:
+            raise BadOption(f"{place} fails as it is loaded: {type(error).__name__}: {error}") from error
     path = Path(place).absolute()
     if not path.is_file():
         raise BadOption(f"no file {place!r}: write FILE.py:NAME or module:NAME")

@@ -38,6 +38,7 @@ class RestoreReport:
                     "partition": each.partition,
                     "last": each.last,
                     "in_store_up_to": each.held,
+                    "batch_left_out": None if each.cut is None else each.cut._asdict(),
                     "batches": each.batches,
                     "bytes": each.bytes,
                 }

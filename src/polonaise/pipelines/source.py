@@ -107,6 +107,12 @@ class LogSource:
             history.wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S)
 
 
+def check_address(address: str) -> None:
+    """What can be known of a log's address without opening it. Raises as `full_address`."""
+    if not address.startswith(FRAGMENTS):
+        full_address(address)
+
+
 @contextmanager
 def open_source(address: str, fragments: str | None = None) -> Iterator[LogSource]:
     """The log at an address (`embedded:PATH`, `file:PATH`), with or without a store of its fragments, or a store alone

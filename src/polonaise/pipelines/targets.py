@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, NotFound
 from polonaise.pipelines.declarations import View
 from polonaise.pipelines.source import Marks
 from polonaise.terms import PartitionId, TransactionId
@@ -66,8 +67,28 @@ def open_target(spark: SparkSession, text: str, view: View, cluster: str, *, mar
         from polonaise.pipelines.delta import DeltaTarget
 
         return DeltaTarget(spark, text.removeprefix(DELTA), view, cluster)
-    if "://" not in text:
-        raise BadOption(f"no table at {text!r}: write parquet:DIRECTORY, delta:DIRECTORY, or a database's URL")
+    _check_url(text)
     from polonaise.pipelines.database import SqlTarget
 
     return SqlTarget(spark, text, view, cluster, marks_table)
+
+
+def check_target(text: str, *, there: bool) -> None:
+    """What can be known of `open_target`'s text without a session; `there` if the table is only to be read.
+
+    Raises `BadOption`, `ExtraMissing`, and `NotFound` for a directory or a SQLite file that is not there.
+    """
+    kind = next((each for each in (PARQUET, DELTA) if text.startswith(each)), None)
+    if kind is None:
+        _check_url(text)
+        from polonaise.views.database import check_there
+
+        if there:
+            check_there(text)
+    elif there and "://" not in text and not Path(text.removeprefix(kind)).is_dir():
+        raise NotFound(f"no directory {text.removeprefix(kind)}: correct the path of the table")
+
+
+def _check_url(text: str) -> None:
+    if "://" not in text:
+        raise BadOption(f"no table at {text!r}: write parquet:DIRECTORY, delta:DIRECTORY, or a database's URL")

@@ -12,7 +12,7 @@ from polonaise.pipelines.declarations import View
 from polonaise.pipelines.progress import Progress, Silence
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until, open_source
 from polonaise.pipelines.targets import Target, open_target
-from polonaise.spark.admission import admitted
+from polonaise.spark.protocol.admission import admitted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:

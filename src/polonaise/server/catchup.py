@@ -6,18 +6,17 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from polonaise.errors import HistoryTrimmed, PolonaiseError, ProtocolError
+from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.host import Host
-from polonaise.server.history import History, read_trimmed
-from polonaise.server.opening import answer_of, expect
+from polonaise.server.history import History, read_to_copy
+from polonaise.server.opening import answer_of
 from polonaise.server.protocol import recovery
-from polonaise.server.replicas import StorageLink
+from polonaise.server.replicas import StorageLink, expect
 from polonaise.server.settings import ServerSettings
 from polonaise.server.writing import Writing
 from polonaise.terms import PartitionId, StorageId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
-    Batches,
     Confirm,
     Copy,
     Done,
@@ -109,19 +108,6 @@ class CatchUp:
 
     async def _read(self, first: TransactionId, last: TransactionId) -> memoryview:
         """From an engaged replica; what none of them holds any more, from the fragments."""
-        error: PolonaiseError = ProtocolError("no engaged replica has a bulk connection")
-        trimmed: HistoryTrimmed | None = None
         request = ReadBatches(self._writing.session, first, last, self._settings.copy_bytes, 1, 0)
-        for source in self._writing.engaged:
-            try:
-                answer = expect(await self._ask(source, request), Batches)
-                if answer.payload:
-                    return memoryview(answer.payload[0])
-                error = ProtocolError(f"{source} sent nothing")
-            except HistoryTrimmed as refused:
-                trimmed = refused
-            except PolonaiseError as failed:
-                error = failed
-        if trimmed is not None:
-            return await read_trimmed(self._history, trimmed, self._partition, first, last, self._settings.copy_bytes)
-        raise error
+        nobody = ProtocolError("no engaged replica has a bulk connection")
+        return await read_to_copy(self._ask, self._writing.engaged, request, self._partition, self._history, nobody)

@@ -11,8 +11,8 @@ from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.server.history import needed
 from polonaise.server.mounts import Mount
-from polonaise.server.opening import expect
 from polonaise.server.protocol.feed import Committed, TailCache
+from polonaise.server.replicas import expect
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_TRANSACTION, TransactionId
 from polonaise.wire.messages import WHOLE, Batches, ReadBatches

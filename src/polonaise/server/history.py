@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from polonaise.errors import AccessDenied, FragmentsAhead, HistoryTrimmed, StoreUnavailable
+from polonaise.errors import (
+    AccessDenied,
+    FragmentsAhead,
+    HistoryTrimmed,
+    PolonaiseError,
+    ProtocolError,
+    StoreUnavailable,
+)
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.server.replicas import expect
+from polonaise.terms import PartitionId, StorageId, TransactionId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import Batches, ReadBatches
 
 
 class History(Protocol):
@@ -36,13 +47,35 @@ class History(Protocol):
         """
 
 
-async def read_trimmed(
-    history: History | None, trimmed: HistoryTrimmed, partition: PartitionId,
-    first: TransactionId, last: TransactionId, bytes_max: int,
-) -> memoryview:  # fmt: skip
-    """Batches that replicas have refused as trimmed, to be copied. Raises `HistoryTrimmed` in a server without any."""
-    batches = await needed(history, trimmed, partition).read(partition, first, last, bytes_max)
-    return memoryview(b"".join(batch.view for batch in batches))
+async def read_to_copy(
+    ask: Callable[[StorageId, Message], Awaitable[Message]],
+    sources: Iterable[StorageId],
+    request: ReadBatches,
+    partition: PartitionId,
+    history: History | None,
+    nobody: PolonaiseError,
+) -> memoryview:
+    """Batches for a replica that lacks them: from the first source that has them, or from the fragments.
+
+    From these only what a source has refused as trimmed. Raises the last source's trouble when none of them has it,
+    `nobody` without any, and `HistoryTrimmed` in a server that knows of no fragments.
+    """
+    error = nobody
+    trimmed: HistoryTrimmed | None = None
+    for source in sources:
+        try:
+            answer = expect(await ask(source, request), Batches)
+            if answer.payload:
+                return memoryview(answer.payload[0])
+            error = ProtocolError(f"{source} sent nothing")
+        except HistoryTrimmed as refused:
+            trimmed = refused
+        except PolonaiseError as failed:
+            error = failed
+    if trimmed is None:
+        raise error
+    found = await needed(history, trimmed, partition).read(partition, request.first, request.last, request.bytes_max)
+    return memoryview(b"".join(batch.view for batch in found))
 
 
 def needed(history: History | None, trimmed: HistoryTrimmed, partition: PartitionId) -> History:

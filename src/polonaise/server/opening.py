@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import PartitionValue, Versioned
@@ -18,7 +17,6 @@ from polonaise.errors import (
     ConsistencyLost,
     CoordinatorUnavailable,
     Fenced,
-    HistoryTrimmed,
     LogForked,
     NotOwner,
     PartitionNotReady,
@@ -30,15 +28,14 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.history import History, check_not_ahead, read_trimmed
+from polonaise.server.history import History, check_not_ahead, read_to_copy
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Answer, Contradiction, Decided, Undecided
-from polonaise.server.replicas import StorageLink
+from polonaise.server.replicas import StorageLink, expect
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED, Generation, PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
-    Batches,
     Copy,
     Done,
     GetRegisters,
@@ -49,8 +46,6 @@ from polonaise.wire.messages import (
     SessionInfo,
     Truncate,
 )
-
-M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +64,6 @@ class Opened:
 def answer_of(info: SessionInfo) -> Answer:
     lost_above = None if info.lost_above == UNRESOLVED else info.lost_above
     return Answer(info.joined, info.prepared, info.confirmed, info.max_synced, info.last_crc, lost_above)
-
-
-def expect(message: Message, kind: type[M]) -> M:
-    """The answer as what it should be. Raises `ProtocolError` for anything else."""
-    if not isinstance(message, kind):
-        raise ProtocolError(f"{type(message).__name__} where {kind.__name__} was expected")
-    return message
 
 
 class Opening:
@@ -322,23 +310,9 @@ class Opening:
     ) -> memoryview:
         """Batches from a replica that holds them; what none of them holds any more, from the fragments."""
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
-        error: PolonaiseError = SegmentDamaged("no other replica holds the log's end")
-        trimmed: HistoryTrimmed | None = None
-        for source in sources:
-            if source == reader:
-                continue
-            try:
-                answer = expect(await self._ask(source, request), Batches)
-                if answer.payload:
-                    return memoryview(answer.payload[0])
-                error = ProtocolError(f"{source} sent nothing")
-            except HistoryTrimmed as refused:
-                trimmed = refused
-            except PolonaiseError as failed:
-                error = failed
-        if trimmed is not None:
-            return await read_trimmed(self._history, trimmed, self._partition, first, last, self._settings.copy_bytes)
-        raise error
+        others = [source for source in sources if source != reader]
+        nobody = SegmentDamaged("no other replica holds the log's end")
+        return await read_to_copy(self._ask, others, request, self._partition, self._history, nobody)
 
     # ------------------------------------------------------------------ what the session starts from
 

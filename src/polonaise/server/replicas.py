@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from polonaise.errors import BadOption, ConnectionLost, PolonaiseError
+from polonaise.errors import BadOption, ConnectionLost, PolonaiseError, ProtocolError
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, fault_in, hello
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, Refused, Stored
+
+M = TypeVar("M", bound=Message)
+
+
+def expect(message: Message, kind: type[M]) -> M:
+    """A storage node's answer as what it should be. Raises `ProtocolError` for anything else."""
+    if not isinstance(message, kind):
+        raise ProtocolError(f"{type(message).__name__} where {kind.__name__} was expected")
+    return message
 
 
 class ReplicaListener(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from polonaise.errors import BeyondLog, NotArchived, PartitionNotReady, PolonaiseError, ProtocolError
 from polonaise.fragments.protocol.names import fingerprint
 from polonaise.log.batch import Batch
-from polonaise.server.opening import expect
+from polonaise.server.replicas import expect
 from polonaise.terms import StorageId, TransactionId
 from polonaise.wire.messages import Confirm, Done, LogTrimmed, Trim, TrimLog, Trimmed
 

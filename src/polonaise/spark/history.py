@@ -26,7 +26,7 @@ from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
 from polonaise.spark.fragmentfiles import footer_from
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, Places, ReadOptions
-from polonaise.spark.splits import Extent, Split, cold_extents, divide, rest_of
+from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId, TransactionId
 
@@ -74,7 +74,7 @@ class History:
         first = min(self._listing, default=None)
         return None if first is None else footer_from(self.store, first, self._listing[first]).cluster_key
 
-    @cached_property
+    @property
     def _listing(self) -> dict[FragmentName, int]:
         """All fragments of a store that has no log beside it, and how many bytes each has."""
         return self._listed("")
@@ -89,7 +89,7 @@ class History:
             }
         return self._listings[prefix]
 
-    @cached_property
+    @property
     def partitions(self) -> list[PartitionId]:
         """The partitions that the query names. Raises `UnknownPartition`, `BadOption`."""
         named = self._options.partitions
@@ -133,33 +133,28 @@ class History:
         """
         if self.log is None:
             time.sleep(wait_s)
-            ends_then = History(self._options).ends()
-            return {partition: end for partition, end in ends_then.items() if end > ends.get(partition, 0)}
+            self._listings.clear()
+            return {partition: end for partition, end in self.ends().items() if end > ends.get(partition, 0)}
         try:
             grown = self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s)
         except DeadlineExceeded:
             grown = {partition: end - 1 for partition, end in self.ends().items()}  # which has the query's own deadline
         return {partition: mark + 1 for partition, mark in grown.items()}
 
-    def without_holes(
+    def holes(
         self, places: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
-    ) -> dict[PartitionId, TransactionId]:
-        """The ends that a stream over a store alone may go to: an archiver at work may fill a hole at any moment.
+    ) -> dict[PartitionId, Span]:
+        """The first hole of each partition that has one, where a stream over a store alone has to wait.
 
-        All of them when holes are to be read around.
+        An archiver at work may fill it at any moment. None when holes are to be read around.
         """
         if self.log is not None or not self._options.fail_on_data_loss:
-            return dict(ends)
-        reached: dict[PartitionId, TransactionId] = {}
-        for partition, end in ends.items():
-            place = places.get(partition, 0)
-            holes = cover(self.fragments(partition), Span(place, end - 1)).holes
-            if holes:
-                _log.warning(
-                    "no fragment in %s holds %d to %d of partition %d: waiting for it", self.store, *holes[0], partition
-                )
-            reached[partition] = holes[0].first if holes else end
-        return reached
+            return {}
+        covered = {
+            partition: cover(self.fragments(partition), Span(places.get(partition, 0), end - 1))
+            for partition, end in ends.items()
+        }
+        return {partition: found.holes[0] for partition, found in covered.items() if found.holes}
 
     # ------------------------------------------------------------------ which range
 

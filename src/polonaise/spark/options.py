@@ -77,8 +77,6 @@ class ReadOptions:
     """What one task reads at most, about, as the log has it."""
     timeout_s: float = 60.0
     """How long a question to the log may take before the query fails."""
-    name: str | None = None
-    """Under which a stream's progress is reported; None for the query's id."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,6 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         partitions_min=said.value("minPartitions", _positive, 1),
         split_bytes_max=said.value("maxBytesPerSplit", _bytes, 128 * MIB),
         timeout_s=said.value("timeout", _seconds, 60.0),
-        name=said.text("queryName"),
     )
     if options.decoder is None and options.decoder_schema is not None:
         raise BadOption("decoderSchema without a decoder: say also .option('decoder', 'json')")
@@ -160,10 +157,10 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
 _READ: Final = (
     "cluster", "fragments", "partitions", "startingTransactions", "endingTransactions", "startingTimestamp",
     "endingTimestamp", "headers", "decoder", "decoderSchema", "kafkaColumns", "failOnDataLoss", "failOnDecodeError",
-    "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "timeout", "queryName",
+    "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "timeout",
 )  # fmt: skip
 _WRITE: Final = (
-    "cluster", "txnAppId", "txnVersion", "partitionBy", "staging", "inlineBytesMax", "timeout", "queryName",
+    "cluster", "txnAppId", "txnVersion", "partitionBy", "staging", "inlineBytesMax", "timeout",
 )  # fmt: skip
 _KAFKAS: Final = {
     "startingoffsets": "startingTransactions",
@@ -171,7 +168,7 @@ _KAFKAS: Final = {
     "maxoffsetspertrigger": "maxTransactionsPerTrigger",
 }
 """Names of Spark's Kafka source, for those who come from there."""
-_SPARKS: Final = frozenset({"checkpointlocation", "path", "__partition_columns"})
+_SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname", "__partition_columns"})
 """What Spark says beside the user."""
 _TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
 """What it says besides of a table in a catalog."""

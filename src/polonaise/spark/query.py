@@ -17,11 +17,11 @@ from pyspark.sql.types import DataType, StructType
 
 from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span, cover
-from polonaise.spark.conditions import Ranges, ranges_in
 from polonaise.spark.fragmentfiles import footer_from
 from polonaise.spark.history import History
 from polonaise.spark.options import ReadOptions, microseconds, read_options
 from polonaise.spark.paths import read_from
+from polonaise.spark.protocol.conditions import Ranges, ranges_in
 from polonaise.spark.reading import projection_of
 from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId

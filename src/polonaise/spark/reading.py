@@ -15,8 +15,8 @@ from polonaise.spark import clusters
 from polonaise.spark.decoders import Decoder, row_decoder
 from polonaise.spark.fragmentfiles import columns_from
 from polonaise.spark.options import ReadOptions
+from polonaise.spark.protocol.splits import Split
 from polonaise.spark.schemas import Projection
-from polonaise.spark.splits import Split
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -98,8 +98,6 @@ def _runs(log: Log, options: ReadOptions, split: Split) -> Iterator[list[Batch]]
     )
     with reading as batches:
         for batch in batches:
-            if batch.first > split.span.last:  # an answer may hold more than was asked for
-                break
             run.append(batch)
             rows, size = rows + batch.count, size + batch.length
             if rows >= _ROWS or size >= _BYTES:

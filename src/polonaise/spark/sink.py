@@ -86,11 +86,11 @@ class Sink:
         """In the driver: raises as `publishing.publish`."""
         store, patience_s = clusters.store_at(self.staging), self.options.timeout_s
         log = clusters.log_at(self.options.cluster)
-        log.call(lambda log: publishing.publish(log, store, app, batch, _staged(messages), patience_s))
+        log.call(lambda opened: publishing.publish(opened, store, app, batch, _staged(messages), patience_s))
         if self.staging not in _swept:
             _swept.add(self.staging)
             try:
-                log.call(lambda log: publishing.collect_leftovers(log, store))
+                log.call(lambda opened: staging.within(patience_s, publishing.collect_leftovers(opened, store)))
             except PolonaiseError as error:
                 _log.warning("leftovers in %s are not collected: %s", self.staging, error)
 

@@ -7,6 +7,7 @@ a micro-batch time, so what is known is not asked again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,9 +16,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from polonaise.errors import BadOption, BeyondLog, PolonaiseError, WrongClusterKey
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.spark.admission import admitted
 from polonaise.spark.history import History
 from polonaise.spark.options import UP_TO_LATEST, ReadOptions
+from polonaise.spark.protocol.admission import admitted
 from polonaise.spark.reading import input_partitions, projection_of, read_split
 from polonaise.terms import PartitionId, TransactionId
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from polonaise.blocking.log import Log
+
+_log = logging.getLogger("polonaise.spark")
 
 _WAIT_S: Final = 1.0
 """How long an answer waits for something new: long enough to cost little, short enough to see new partitions."""
@@ -52,6 +55,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offset | None = None
         self._ends: Mapping[PartitionId, TransactionId] = {}
         """What was there when somebody last asked: it can only have become more."""
+        self._told: Mapping[PartitionId, Span] = {}
+        """The holes that are waited for: each is told once, and not at every poll."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         if self._initial is None:  # Spark asks twice, and means the same
@@ -69,26 +74,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         places = _places(start)
-        _check_log(start, History(self._options).log)
+        history = History(self._options)
+        _check_log(start, history.log)
         if self._target is None:
-            self._ends = self._ends_after(places)
+            self._ends = self._ends_after(places, history)
         _check_grown(places, self._ends)
         if self._target is None:
-            self._ends = History(self._options).without_holes(places, self._ends)
+            self._ends = self._before_holes(places, history)
         # A partition that was not there before begins at its beginning.
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         starts = {partition: places.get(partition, 0) for partition in self._ends}
         reached = admitted(starts, self._ends, rows_max)
         return _offset(reached, _key_in(start))
 
-    def _ends_after(self, places: Mapping[PartitionId, TransactionId]) -> Mapping[PartitionId, TransactionId]:
+    def _ends_after(
+        self, places: Mapping[PartitionId, TransactionId], history: History
+    ) -> Mapping[PartitionId, TransactionId]:
         """What there is, once there is something beyond these places or the wait is over."""
-        history = History(self._options)
         if self._ends and all(places.get(partition) == end for partition, end in self._ends.items()):
             grown = history.wait_beyond(self._ends, _WAIT_S)
             if not grown or len(self._ends) == 1:
                 return {**self._ends, **grown}
         return history.ends()
+
+    def _before_holes(
+        self, places: Mapping[PartitionId, TransactionId], history: History
+    ) -> Mapping[PartitionId, TransactionId]:
+        """What there is without a hole before it."""
+        holes = history.holes(places, self._ends)
+        for partition, hole in holes.items():
+            if self._told.get(partition) != hole:
+                _log.warning(
+                    "no fragment in %s holds %d to %d of partition %d: waiting for it", history.store, *hole, partition
+                )
+        self._told = holes
+        return {
+            partition: holes[partition].first if partition in holes else end for partition, end in self._ends.items()
+        }
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
         return {str(partition): end for partition, end in sorted(self._ends.items())}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, cast
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -13,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, InterfaceError, NoSuchModuleError, Ope
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
+from polonaise.errors import BadOption, NotFound, ViewUnavailable, ViewUnfit
 
 SQLITE: Final = "sqlite"
 POSTGRESQL: Final = "postgresql"
@@ -205,6 +206,24 @@ def _begin_sqlite(db: Connection, how: str) -> None:
 
 def _driver(db: Connection) -> sqlite3.Connection:
     return cast(sqlite3.Connection, db.connection.dbapi_connection)
+
+
+def check_there(url: URL | str) -> None:
+    """Of a database that is only to be read: connecting to a SQLite file that is not there would make an empty one.
+
+    Raises `NotFound`, and `BadOption` for what is no URL.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise BadOption(f"no engine for a SQL view: {error}") from error
+    file = parsed.database
+    if parsed.get_backend_name() != SQLITE or not file or file.startswith((":", "file:")):
+        return
+    if not Path(file).is_file():
+        raise NotFound(
+            f"no SQLite file {file}: correct the URL, sqlite:///PATH from here or sqlite:////PATH from the root"
+        )
 
 
 def _engine_at(url: URL | str) -> Engine:

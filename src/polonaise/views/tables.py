@@ -39,7 +39,7 @@ from sqlalchemy.types import TypeEngine
 
 from polonaise.errors import BadOption, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import PartitionId, TransactionId
-from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, Writer
+from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, Writer, check_there
 from polonaise.views.faults import Trouble, trouble_in
 from polonaise.views.fitness import check_tables
 from polonaise.views.marks import Marks
@@ -229,8 +229,10 @@ def snapshot(
     """The marks and the rows of any table, as they were at one moment, whoever is writing to it: `rows_max` at a time.
 
     The marks are None when there is no table of them to read. Raises `BadOption`, `ViewUnfit` for tables or columns
-    that are not there and for the marks of another log than `cluster`, `ViewUnavailable`.
+    that are not there and for the marks of another log than `cluster`, `NotFound` for a file that is not there,
+    `ViewUnavailable`.
     """
+    check_there(engine.url if isinstance(engine, Engine) else engine)
     database = Database(engine, None, _BUSY_S)
     try:
         with database.reading() as db:

@@ -1,0 +1,240 @@
+"""What goes wrong with disks: full, failing, rotten, wiped, or put back as they were."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+from polonaise.errors import SegmentDamaged, UnsupportedFormat
+from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES
+from polonaise.log.promises import SECTOR_BYTES, Copy
+from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_frame
+from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
+from polonaise.simulator.disk import SimulatedDisk
+from polonaise.simulator.images import DirectoryImage
+from polonaise.terms import NO_SESSION, PartitionId, SessionId
+
+_CONTROL: Final = f"{DIRECTORY}/{CONTROL_FILE}"
+
+
+class DiskFaults:
+    """What can be done to the disks of a cluster, within the fault atlas: a minority at most is ever spoilt."""
+
+    def __init__(self, cluster: Cluster, randomness: random.Random) -> None:
+        self._cluster = cluster
+        self._random = randomness
+        count = (len(cluster.storage) - 1) // 2
+        self._spoilable = self._random.sample(cluster.storage, count)
+        self.spoilt: set[str] = set()
+        """Storage nodes whose disk was really damaged, restored, wiped or made to fail."""
+        self.census = {"majority_failed_append": 0}
+
+    # ------------------------------------------------------------------ for the actions
+
+    def some(self, nodes: list[Node]) -> Node:
+        return self._random.choice(nodes)
+
+    def seconds(self, *scale: float) -> float:
+        return self._random.choice(scale) * (0.5 + self._random.random())
+
+    def spoilable(self) -> Node | None:
+        """A node whose disk the atlas lets us spoil; None in a cluster that has no replica to spare."""
+        if not self._spoilable:
+            return None
+        return self.some(self._spoilable)
+
+    def spoil(self, node: Node) -> None:
+        self.spoilt.add(node.name)
+
+    # ------------------------------------------------------------------ disks that run
+
+    async def full_disk(self) -> None:
+        disk = self.some(self._cluster.storage).machine.disk
+        disk.fill(self._random.choice((0, 100, 1_000)))
+        await asyncio.sleep(self.seconds(0.5, 2.0))
+        disk.free()
+
+    async def fail_calls(self) -> None:
+        """Syncs, reads or writes of one disk fail for a while."""
+        node = self.spoilable()
+        if node is None:
+            return
+        self.spoil(node)
+        disk = node.machine.disk
+        fail = self._random.choice((disk.fail_syncs, disk.fail_syncs, disk.fail_reads, disk.fail_writes))
+        if self._random.random() < 0.6:
+            fail(1)
+            return
+        fail(None)
+        await asyncio.sleep(self.seconds(0.2, 1.0))
+        fail(0)
+
+    async def fail_appends(self) -> None:
+        """A majority at least can't sync what it is given, all at once; some may die of something else just then."""
+        storage = self._cluster.storage
+        nodes = self._random.sample(storage, self._random.randrange(len(storage) // 2 + 1, len(storage) + 1))
+        disks = [node.machine.disk for node in nodes]
+        count = self._random.choice((1, 1, 2, 5))
+        self._cluster.rush(0.5)
+        for disk in disks:
+            disk.fail_appends(count)
+        await asyncio.sleep(self.seconds(0.02, 0.1, 0.4))
+        self.census["majority_failed_append"] += all(disk.appends_to_fail < count for disk in disks)
+        for disk in disks:
+            disk.fail_appends(0)
+        strike = self._random.choice((None, None, DiskFaults._crash_of, DiskFaults._power_loss_of))
+        if strike is not None:
+            for node in nodes:
+                strike(self, node)
+
+    def _crash_of(self, node: Node) -> None:
+        if node.process is not None:
+            node.process.crash()
+
+    def _power_loss_of(self, node: Node) -> None:
+        node.machine.power_loss()
+
+    # ------------------------------------------------------------------ disks at rest
+
+    async def rot(self) -> None:
+        """A bit turns, or a sector reads as zeros, where something durable bears witness that it was synced."""
+        node = self.spoilable()
+        if node is not None:
+            self._rot_now(node)
+
+    def _rot_log_now(self, node: Node, snapshot: DirectoryImage) -> None:
+        """Where the next start meets it, with much to repair above: in the header of a segment."""
+        places = [place for place in _witnessed(node.machine.disk) if place[0].endswith(".seq")]
+        self._rot_at(node, [(path, 0, min(stop, HEADER_BYTES)) for path, _, stop in places])
+
+    def _rot_now(self, node: Node) -> None:
+        self._rot_at(node, _witnessed(node.machine.disk))
+
+    def _rot_at(self, node: Node, places: list[tuple[str, int, int]]) -> None:
+        if not places:
+            return
+        disk = node.machine.disk
+        path, start, stop = self._random.choice(places)
+        self.spoil(node)
+        offset = self._random.randrange(start, stop)
+        if self._random.random() < 0.6:
+            disk.flip_bit(path, offset, self._random.randrange(8))
+        else:
+            length = min(stop - offset, self._random.choice((1, 8, 64, 512)))
+            disk.overwrite(path, offset, self._random.choice((bytes(length), self._random.randbytes(length))))
+
+    async def rot_promises(self) -> None:
+        """One of the two copies of a node's promises goes bad, while both say the same."""
+        node = self.spoilable()
+        if node is None:
+            return
+        disk = node.machine.disk
+        if _CONTROL not in disk.paths():
+            return
+        first, second = _copies(bytes(disk.file(_CONTROL).durable))
+        if first is None or first != second:
+            return
+        self.spoil(node)
+        place = SECTOR_BYTES * (1 + self._random.randrange(2)) + self._random.randrange(SECTOR_BYTES)
+        disk.flip_bit(_CONTROL, place, self._random.randrange(8))
+
+    async def wipe(self) -> None:
+        """A new disk in place of the old one."""
+        node = self.spoilable()
+        if node is None or node.held_down:
+            return
+        await self.replace_disk(node, lambda: self._wipe_now(node))
+
+    def _wipe_now(self, node: Node, snapshot: DirectoryImage | None = None) -> None:
+        self.spoil(node)
+        node.machine.disk.wipe()
+
+    async def restore(self) -> None:
+        """An old state of the disk comes back, from before the session that it takes part in now."""
+        node = self.spoilable()
+        if node is None or node.held_down:
+            return
+        snapshot = node.machine.disk.snapshot()
+        await asyncio.sleep(self.seconds(0.5, 2.0))
+        if not node.held_down:
+            await self.replace_disk(node, lambda: self._put_back(node, snapshot))
+
+    def _put_back(self, node: Node, snapshot: DirectoryImage) -> None:
+        """Restore the snapshot, if it is from before the session that the node is engaged in now."""
+        joined = _joined(snapshot)
+        partitions = range(self._cluster.knobs.partitions)
+        values = [self._cluster.partition_value(partition) for partition in partitions]
+        engaged = [value.engagements.get(self._cluster.storage_id(node)) for value in values]
+        if all(e is not None and joined(p) < e.session for p, e in zip(partitions, engaged, strict=True)):
+            self.spoil(node)
+            node.machine.disk.restore(snapshot)
+
+    async def replace_disk(self, node: Node, replace: Callable[[], None]) -> None:
+        """Stop a node, do something to its disk, and let it start again."""
+        node.hold_down()
+        try:
+            if self._random.random() < 0.5:
+                node.machine.power_loss()
+            elif node.process is not None:
+                node.process.crash()
+            await asyncio.sleep(0)
+            replace()
+            await asyncio.sleep(self.seconds(0.05, 0.5))
+        finally:
+            node.let_up()
+
+
+def _witnessed(disk: SimulatedDisk) -> list[tuple[str, int, int]]:
+    """Ranges of files in which damage can always be told from a torn tail: (path, start, stop).
+
+    Below what a durable frame, or the header of the next segment, says was synced; and anywhere in an index, which
+    proves nothing.
+    """
+    places: list[tuple[str, int, int]] = []
+    sealed_to: dict[str, int] = {}
+    for path in reversed(disk.paths()):
+        raw = bytes(disk.file(path).durable)
+        if path.endswith(".idx"):
+            places.append((path, 0, len(raw)))
+        if not path.endswith(".seq"):
+            continue
+        try:
+            header = SegmentHeader.decode(raw)
+        except (SegmentDamaged, UnsupportedFormat):
+            continue
+        directory = path.rpartition("/")[0]
+        stop = max(_claimed(raw, header.seed), sealed_to.get(directory, 0))
+        sealed_to[directory] = header.previous_end
+        places.append((path, 0, min(stop, len(raw))))
+    return [place for place in places if place[2] > place[1]]
+
+
+def _claimed(raw: bytes, seed: int) -> int:
+    """The highest offset that any frame says was synced when it was written."""
+    claimed, at = 0, raw.find(b"PLNF")
+    while at >= 0:
+        frame = open_frame(raw, at, offset=at, seed=seed)
+        if frame is not None and at + FRAME_BYTES + frame.length <= len(raw):
+            claimed = max(claimed, frame.synced)
+        at = raw.find(b"PLNF", at + 1)
+    return claimed
+
+
+def _copies(control: bytes, partition: PartitionId = 0) -> list[Copy | None]:
+    start = SECTOR_BYTES + partition * PARTITION_BYTES
+    sectors = [control[at : at + SECTOR_BYTES] for at in (start, start + SECTOR_BYTES)]
+    return [Copy.decode(sector, partition) for sector in sectors]
+
+
+def _joined(snapshot: DirectoryImage) -> Callable[[PartitionId], SessionId]:
+    """By partition: the session that a copy of a disk says it took part in last."""
+    file = snapshot.files().get(_CONTROL)
+    control = bytes(file.cache) if file is not None else b""
+
+    def joined(partition: PartitionId) -> SessionId:
+        copies = [copy for copy in _copies(control, partition) if copy is not None]
+        return max((copy.promises.joined for copy in copies), default=NO_SESSION)
+
+    return joined

@@ -1,0 +1,52 @@
+"""`polonaise archive …` where it answers without a log: what it says of what it did."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from clirig import Shell
+from restorerig import archived
+
+import polonaise
+from polonaise.fragments.store import open_store
+
+GROUP = 10
+
+
+async def _archive_a_group(shell: Shell, store: Path) -> None:
+    """A log of one batch, in a store."""
+    async with shell.cluster().connect() as log:
+        await log.append_group(polonaise.Group.of([b"%d" % number for number in range(GROUP)]), 0)
+        await archived(log, open_store(str(store)))
+
+
+@pytest.mark.parametrize("room", ["archive", "pipeline"])
+def test_restore_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Shell, tmp_path: Path, room: str) -> None:
+    asyncio.run(_archive_a_group(shell, tmp_path / "store"))
+    restore = (room, "restore", tmp_path / "store")
+    cut = shell.run(*restore, tmp_path / "cut", "--until", "0=4", "--new-key")
+    assert cut.status == 0
+    assert "partition 0 without the batch from 0 to 9, which goes beyond the id asked for" in cut.output
+    assert "--until 0=9 restores it" in cut.output
+    whole = shell.run(*restore, tmp_path / "whole", "--until", "0=9", "--new-key")
+    assert "without the batch" not in whole.output
+
+
+def test_restore_says_it_to_programs_too(shell: Shell, tmp_path: Path) -> None:
+    asyncio.run(_archive_a_group(shell, tmp_path / "store"))
+    restore = ("archive", "restore", tmp_path / "store")
+    [told] = shell.run(*restore, tmp_path / "cut", "--until", "0=4", "--new-key", "--json").objects
+    assert (told["last"], told["batch_left_out"]) == (-1, {"first": 0, "last": 9})
+    [told] = shell.run(*restore, tmp_path / "whole", "--json").objects
+    assert (told["last"], told["batch_left_out"]) == (9, None)
+
+
+@pytest.mark.parametrize("room", ["archive", "pipeline"])
+def test_restore_warns_of_a_key_that_two_logs_would_have(shell: Shell, tmp_path: Path, room: str) -> None:
+    asyncio.run(_archive_a_group(shell, tmp_path / "store"))
+    restore = (room, "restore", tmp_path / "store")
+    assert "restore with --new-key instead" in shell.run(*restore, tmp_path / "unsaid").errors
+    for said in ("--new-key", "--same-key"):
+        assert "--new-key instead" not in shell.run(*restore, tmp_path / said, said).errors
