@@ -203,25 +203,29 @@ async def test_the_next_fragment_is_made_while_one_is_stored(
 ) -> None:
     """And whoever stops in the middle leaves no task behind."""
     await fill(log, 200)
-    may_go_on, read_on, asked = asyncio.Event(), asyncio.Event(), list[str]()
+    may_go_on, begun, read_on, asked = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[str]()
     put = store.put_if_absent
 
     async def slow(path: str, data: bytes) -> bool:
         asked.append(path)
+        begun.set()
         await may_go_on.wait()
         return await put(path, data)
 
     monkeypatch.setattr(store, "put_if_absent", slow)
 
     async def noted() -> AsyncIterator[Batch]:
+        size = 0
         async for batch in log.read_batches(0):
-            if asked:
+            if size >= 2_000:
                 read_on.set()
+            size += batch.length
             yield batch
 
     before = asyncio.all_tasks()
     writing = write_fragments(store, log.cluster_key, noted(), fragment_bytes=2_000)
     first = asyncio.ensure_future(anext(writing))
+    await asyncio.wait_for(begun.wait(), 10)
     await asyncio.wait_for(read_on.wait(), 10)
     assert len(asked) == 1, "two are in memory, and no more"
     may_go_on.set()
