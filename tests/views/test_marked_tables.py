@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,28 @@ def test_what_the_database_refuses_changes_nothing(url: str) -> None:
     assert table.marks().get(0, -1) == -1
     assert found(url) == []
     table.close()
+
+
+def test_a_partition_s_first_row_is_tried_again_while_others_stand_in_its_way(sqlite_url: str) -> None:
+    engine = create_engine(sqlite_url)
+    ended: list[str] = []
+
+    def end_the_first_two(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if statement.startswith("INSERT INTO balances_marks") and len(ended) < 2:
+            ended.append(statement)
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise busy
+
+    event.listen(engine, "before_cursor_execute", end_the_first_two)
+    table = MarkedTable(engine, BALANCES, LOG)
+    table.prepare()
+    assert table.merge(rows(change(1, 100)), {}, {0: 9})
+    assert len(ended) == 2
+    assert table.marks() == {0: 9}
+    assert found(sqlite_url) == [(1, 100, 100, 100)]
+    table.close()
+    engine.dispose()
 
 
 def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:
