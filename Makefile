@@ -14,6 +14,9 @@ MODEL_ARGUMENTS ?=
 KILLS ?= 200
 ROUNDS ?= 20
 
+# Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: check test demo docs simulate model kill-test torture-pipeline bench format clean
 
 $(STAMP): pyproject.toml
