@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("polonaise", deadline=None, print_blob=True)
 settings.load_profile("polonaise")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all that they import are there now until the end: collections need not go through them."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
