@@ -18,10 +18,15 @@ settings.register_profile("polonaise", deadline=None, print_blob=True)
 settings.load_profile("polonaise")
 
 
-def pytest_collection_finish() -> None:
-    """Thousands of tests and all that they import are there now until the end: collections need not go through them."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Thousands of tests and all that they import are there until the end: the garbage collector passes over them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_sessionfinish() -> None:
