@@ -14,6 +14,9 @@ MODEL_ARGUMENTS ?=
 KILLS ?= 200
 ROUNDS ?= 20
 
+# Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: check test demo docs simulate model kill-test torture-pipeline bench format clean
 
 $(STAMP): pyproject.toml
@@ -27,7 +30,7 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -m 'not slow' -n 2
+	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist worksteal
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.
 test: check ## all that a newcomer should see pass: under 20 minutes on 2 cores

@@ -10,6 +10,7 @@ from fakeserver import FakeLog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polonaise.client.protocol.ahead import Ahead
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, joined, operations
@@ -20,6 +21,44 @@ from polonaise.client.protocol.packing import Outgoing, frames
 from polonaise.client.protocol.subscription import Subscription, Verdict
 from polonaise.errors import AppendUnknown, BadOption, BodyTooLarge, LogForked, OutOfOrder, TooManyLocks
 from polonaise.terms import FailureReason, LockMode, MountState
+
+# ------------------------------------------------------------------ reading ahead
+
+
+def test_a_range_is_asked_for_in_parts_of_about_one_answer_without_gaps() -> None:
+    ahead = Ahead(10, 35, answer_bytes=100, ids=5, size=50)
+    assert [ahead.next_part(10) for _ in range(4)] == [(10, 19), (20, 29), (30, 35), None]
+
+
+def test_what_answers_have_brought_already_is_not_asked_for_again() -> None:
+    """They hold whole batches, which may reach far beyond what was asked for."""
+    ahead = Ahead(10, 60, answer_bytes=100, ids=5, size=50)
+    assert ahead.next_part(10) == (10, 19)
+    assert ahead.next_part(34) == (34, 43)
+    assert ahead.next_part(34) == (44, 53)
+    assert ahead.next_part(61) is None
+    assert ahead.next_part(54) == (54, 60)
+
+
+@pytest.mark.parametrize(
+    ("ids", "size", "whole", "expected"),
+    [
+        (20, 100, True, (20, 39)),
+        (1, 400, True, (20, 20)),
+        (20, 1, True, (20, 59)),
+        (3, 100, False, (20, 22)),
+        (30, 100, False, (20, 29)),
+    ],
+    ids=["as large as thought", "larger than an answer", "small ones: twice as many", "fewer", "never more"],
+)
+def test_how_much_is_asked_for_follows_what_answers_brought(
+    ids: int, size: int, whole: bool, expected: tuple[int, int]
+) -> None:
+    ahead = Ahead(10, 1_000, answer_bytes=100, ids=5, size=50)
+    assert ahead.next_part(10) == (10, 19)
+    ahead.answered(ids, size, whole=whole)
+    assert ahead.next_part(20) == expected
+
 
 # ------------------------------------------------------------------ continuity
 

@@ -45,11 +45,11 @@ def until(holds: Callable[[], object]) -> None:
     deadline_s = time.monotonic() + WITHIN_S
     while not holds():
         assert time.monotonic() < deadline_s
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager
-def demo_until(when: str, directory: Path, *before: str, payments: int = 100_000) -> Iterator[subprocess.Popen[str]]:
+def demo_until(when: str, directory: Path, *before: str, payments: int = 20_000) -> Iterator[subprocess.Popen[str]]:
     """A demo in which a process with this in its command line has begun; killed at the end if it is still there."""
     with subprocess.Popen(
         [*before, sys.executable, "-m", "polonaise.cli", "demo", "bank", "--generate", str(payments)],
@@ -72,8 +72,8 @@ def demo_until(when: str, directory: Path, *before: str, payments: int = 100_000
     ("number", "when"),
     [
         (signal.SIGINT, "storage-0"),
-        (signal.SIGTERM, "storage-2"),
-        (signal.SIGTERM, "server run"),
+        pytest.param(signal.SIGTERM, "storage-2", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "server run", marks=pytest.mark.slow),
         (signal.SIGHUP, "demo.teller"),
     ],
 )
@@ -119,6 +119,7 @@ async def test_a_spark_that_does_not_end_is_ended_with_all_it_has_started(
     until(lambda: not child.exists() or " Z " in child.read_text())
 
 
+@pytest.mark.slow
 def test_a_second_hangup_does_not_break_the_end_off(tmp_path: Path) -> None:
     """A shell sends it on to its jobs, and the system to the terminal's foreground."""
     with demo_until("demo.teller", tmp_path) as process:
@@ -138,6 +139,7 @@ def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         until(lambda: session_of(process) == [])
 
 
+@pytest.mark.slow
 def test_a_demo_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     with demo_until("demo.teller", tmp_path, "nohup") as process:
         status = Path(f"/proc/{process.pid}/status").read_text()

@@ -1,4 +1,7 @@
-"""A process that has an embedded log open and does what it is told: one line of JSON in, one out."""
+"""A process that has an embedded log open and does what it is told: one line of JSON in, one out.
+
+Its arguments: the log's address, and for how many seconds a peer may be silent before it is called dead.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import traceback
 from typing import Any
 
 import polonaise
+from polonaise.client.settings import ClientSettings
+from polonaise.link.connection import LinkSettings
 
 
 async def do(log: polonaise.Log, verb: str, given: Any) -> Any:
@@ -48,13 +53,14 @@ async def append_one(address: str, body: str) -> None:
         await log.run(lambda tx: tx.append(body.encode()), partition=0, timeout=30)
 
 
-async def main(address: str) -> None:
+async def main(address: str, silence_s: float) -> None:
     loop = asyncio.get_running_loop()
-    async with polonaise.connect(address) as log:
+    settings = ClientSettings(link=LinkSettings(silence_s_max=silence_s))
+    async with polonaise.connect(address, settings=settings) as log:
         print(json.dumps("open"), flush=True)  # noqa: T201
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             verb, given = json.loads(line)
             print(json.dumps(await do(log, verb, given)), flush=True)  # noqa: T201
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(sys.argv[1], float(sys.argv[2])))

@@ -19,6 +19,8 @@ from polonaise.host.files import try_lock
 CAME_UP_S = 60.0
 """Generous: a shared machine may take its time. What must be quick is measured and asserted on its own."""
 TAKE_OVER_S_MAX = 2.0
+SILENCE_S = 2.0
+"""What a silent peer is given by these processes before they call it dead; applications give it 5 s."""
 CHILD = Path(__file__).with_name("attached.py")
 
 
@@ -72,7 +74,7 @@ class Processes:
 
     async def start(self, options: str = "", *, wait: bool = True) -> Attached:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(CHILD), f"embedded:{self.directory}{options}",
+            sys.executable, str(CHILD), f"embedded:{self.directory}{options}", str(SILENCE_S),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         attached = Attached(process)

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -276,6 +277,33 @@ async def test_a_damaged_archive_is_not_relied_upon(cluster: Cluster, store: Obs
         with pytest.raises(FragmentDamaged, match=written[0].digest):
             await trim(log, store, 0)
         assert cluster.first_held(0) == 0
+
+
+async def test_every_fragment_that_is_relied_upon_is_on_the_disk_before_anything_is_dropped(
+    cluster: Cluster, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever put one may have left it in the kernel's memory: the storage nodes' copy must not go before that."""
+    steps: list[str] = []
+    make_durable, drop = ObstoreStore.make_durable, polonaise.Log.trim
+
+    async def noted(self: ObstoreStore, path: str) -> None:
+        await make_durable(self, path)
+        steps.append(path)
+
+    async def dropped(*arguments: Any, **options: Any) -> Any:
+        steps.append("dropped")
+        return await drop(*arguments, **options)
+
+    monkeypatch.setattr(ObstoreStore, "make_durable", noted)
+    monkeypatch.setattr(polonaise.Log, "trim", dropped)
+    await cluster.start_server(store)
+    async with polonaise.connect(cluster.address) as log:
+        await fill(log, 200)
+        written = await archived(log, store)
+        await trim(log, store, 0, before=150)
+    relied_upon = [name.path for name in written if name.first < 150]
+    assert steps[: len(relied_upon) + 1] == [*relied_upon, "dropped"]
+    assert cluster.first_held(0) > 100
 
 
 async def test_fragments_of_another_log_are_not_relied_upon(cluster: Cluster, store: ObstoreStore) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +16,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from polonaise.errors import BadOption, DirectoryInUse, DiskFailed, DiskFull
+from polonaise.errors import BadOption, DiskFailed, DiskFull
 from polonaise.host.address import HostPort, UnixPath, parse_address
-from polonaise.host.files import try_lock
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost
 
 
@@ -201,31 +198,40 @@ async def test_a_file_that_two_threads_leave_at_once_is_closed_once(
     assert len(closed) == 1
 
 
-def test_a_child_forked_while_another_thread_locks_and_releases_holds_nothing(tmp_path: Path) -> None:
-    path = str(tmp_path / "lock")
-    ended = threading.Event()
+FORKS = """
+import contextlib, os, sys, threading
+from polonaise.errors import DirectoryInUse
+from polonaise.host.files import try_lock
 
-    def lock_and_release() -> None:
-        while not ended.is_set():
-            with contextlib.suppress(DirectoryInUse):  # a child has it open for the moment that its first steps take
-                try_lock(path).release()
+path, ended = sys.argv[1], threading.Event()
 
-    thread = threading.Thread(target=lock_and_release)
-    thread.start()
-    try:
-        for _ in range(100):
-            child = os.fork()
-            if not child:
-                held = [name for name in os.listdir("/proc/self/fd") if _points_to(name, path)]
-                os._exit(1 if held else 0)
-            assert os.waitpid(child, 0)[1] == 0
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _points_to(descriptor: str, path: str) -> bool:
+def points_to(descriptor):
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}") == path
     except OSError:
         return False
+
+def lock_and_release():
+    while not ended.is_set():
+        with contextlib.suppress(DirectoryInUse):  # a child has it open for the moment that its first steps take
+            try_lock(path).release()
+
+thread = threading.Thread(target=lock_and_release)
+thread.start()
+held = 0
+for _ in range(100):
+    child = os.fork()
+    if not child:
+        os._exit(any(points_to(descriptor) for descriptor in os.listdir("/proc/self/fd")))
+    held += os.waitpid(child, 0)[1] != 0
+ended.set()
+thread.join()
+print(held)
+"""
+
+
+def test_a_child_forked_while_another_thread_locks_and_releases_holds_nothing(tmp_path: Path) -> None:
+    """In a process of its own: one as large as this takes long to be forked a hundred times."""
+    command = [sys.executable, "-c", FORKS, str(tmp_path / "lock")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "0\n", "so many of a hundred children held the lock"

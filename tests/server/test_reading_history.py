@@ -177,14 +177,39 @@ def test_without_fragments_it_is_said_what_to_do_and_never_that_it_passes() -> N
     assert told.value.retry is Retry.NEVER
 
 
-def test_a_time_that_the_fragments_do_not_reach_is_sought_in_the_replicas_behind_them() -> None:
-    class Replica(Link):
-        async def ask_bulk(self, request: Any, partition: int) -> Any:
-            if request.first <= 4:
-                raise HistoryTrimmed("ids below 5 were trimmed here")
-            return Batches(10, payload=[b"from %d" % request.first])
+class TrimmedReplica(Link):
+    """Of 5 and what comes after it; tells from where it was asked."""
 
-    owner = Owner({"a": None}, Fragments())
-    owner.links["a"] = Replica(None)
-    found = asyncio.run(feeding(owner).read(0, 10, 100, after_time_us=99))
+    async def ask_bulk(self, request: Any, partition: int) -> Any:
+        if request.first <= 4:
+            raise HistoryTrimmed("ids below 5 were trimmed here")
+        return Batches(10, payload=[b"from %d" % request.first])
+
+
+def trimmed_owner(history: Any) -> Owner:
+    owner = Owner({"a": None}, history)
+    owner.links["a"] = TrimmedReplica(None)
+    return owner
+
+
+def test_a_time_that_the_fragments_do_not_reach_is_sought_in_the_replicas_behind_them() -> None:
+    found = asyncio.run(feeding(trimmed_owner(Fragments())).read(0, 10, 100, after_time_us=99))
+    assert bytes(found) == b"from 7"
+
+
+def test_what_is_archived_while_a_time_is_sought_is_sought_in_the_replicas_too() -> None:
+    """Nobody has looked at it in the fragments: it must not be passed over."""
+
+    class Growing(Fragments):
+        reached = 6
+
+        async def read(self, *asked: Any) -> list[Batch]:
+            found = await super().read(*asked)
+            self.reached = 8
+            return found
+
+        async def up_to(self, partition: int) -> int:
+            return self.reached
+
+    found = asyncio.run(feeding(trimmed_owner(Growing())).read(0, 10, 100, after_time_us=99))
     assert bytes(found) == b"from 7"

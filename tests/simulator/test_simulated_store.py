@@ -26,6 +26,9 @@ def test_an_object_is_put_once_listed_and_read() -> None:
         assert await store.list("0/") == [("0/b", 5)]
         with pytest.raises(NotFound):
             await store.get("0/c")
+        await store.make_durable("0/b")
+        with pytest.raises(NotFound):
+            await store.make_durable("0/c")
         await store.delete("0/b")
         await store.delete("0/b")
         assert await store.list("0/") == []

@@ -267,6 +267,26 @@ def test_a_column_that_is_not_there_or_of_another_type_is_refused(log: Filled, w
         batch_reader(log.address, wanted)
 
 
+def test_a_split_that_the_log_does_not_fill_any_more_is_refused_by_its_task(log: Filled) -> None:
+    """Fewer rows than were planned, and no word of it, would be a loss."""
+    reader = batch_reader(log.address)
+    for first in (290, 300, 310):
+        split = InputPartition(Split(0, Span(first, 310), None))
+        with pytest.raises(BeyondLog, match=rf"ends before {max(first, 300)}, .* planned up to 310: .* older copy"):
+            table(reader, [split])
+
+
+def test_a_split_of_another_log_is_refused_by_its_task(log: Filled) -> None:
+    reader = batch_reader(log.address, fragments=log.store, minPartitions=2)
+    planned = [each.value for each in reader.partitions()]
+    assert {split.cluster_key for split in planned} == {log.log.cluster_key}, "each knows whose it is"
+    for split in (planned[0], planned[-1]):
+        foreign = InputPartition(split._replace(cluster_key=bytes(16)))
+        with pytest.raises(WrongClusterKey, match="another"):
+            table(reader, [foreign])
+    assert [split.fragment is None for split in (planned[0], planned[-1])] == [False, True]
+
+
 # ------------------------------------------------------------------ fragments that are not right
 
 

@@ -194,6 +194,18 @@ def test_launchers_made_at_the_same_time_are_whole(tmp_path: Path) -> None:
     assert len(set(homes)) == 1
 
 
+@pytest.mark.usefixtures("package")
+def test_a_launcher_that_is_open_for_writing_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    """By a child that another thread has forked while the launcher was written."""
+    home = find_java(around(tmp_path)).home
+    with Path(home, "bin", "java").open("r+b") as held:
+        later = threading.Timer(0.1, held.close)
+        later.start()
+        assert find_java(around(tmp_path)).home == home
+        assert held.closed
+        later.join()
+
+
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where temporary files go."""

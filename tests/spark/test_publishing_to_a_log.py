@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from polonaise.errors import (
     Closed,
     CoordinatorUnavailable,
     DeadlineExceeded,
+    ExpectationFailed,
     PolonaiseError,
     RegistersFull,
     SinkStateDamaged,
@@ -248,6 +249,40 @@ async def test_a_batch_that_gets_no_further_fails_in_time_and_says_how_to_go_on(
     assert door.now == 5.0
     with pytest.raises(DeadlineExceeded, match="txnAppId"):
         await publish_unnamed(door, inline_plan(), 5.0)
+
+
+class Overtaken(Unreachable):
+    """A door whose partition another driver publishes the same batch in, one group in each `every` seconds."""
+
+    def __init__(self, plan: Plan, every: float) -> None:
+        super().__init__()
+        self._plan = plan
+        self._every = every
+
+    async def register(self, key: bytes, partition: int) -> bytes | None:
+        done = min(1 + int(self.now / self._every), len(self._plan.groups))
+        return Progress(self._plan.batch, done, len(self._plan.groups), "the other's plan").pack()
+
+    async def load_plan(self, name: str) -> Plan:
+        return self._plan
+
+    async def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
+        for _ in plan.groups[start:]:
+            yield Group.of([b"a"])
+
+    async def append(self, *_: Any) -> None:
+        raise ExpectationFailed("somebody else was quicker")
+
+
+async def test_while_another_driver_gets_further_with_the_batch_nobody_loses_patience() -> None:
+    plan = plans_of(APP, 1, staged_by([{0: BODIES}], {}, inline=True), SMALL)[0]
+    door = Overtaken(plan, every=4.0)
+    await Publication(door, plan, 5.0).run()
+    assert door.now == 12.0, "longer than its patience, and until the last of four groups was there"
+    stuck = Overtaken(plan, every=1_000.0)
+    with pytest.raises(DeadlineExceeded, match="got no further in partition 0 for 5 s"):
+        await Publication(stuck, plan, 5.0).run()
+    assert stuck.now == 5.0
 
 
 async def test_nothing_is_left_in_the_staging_store_but_the_folders_themselves(

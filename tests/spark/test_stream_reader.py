@@ -143,6 +143,49 @@ def test_a_partition_that_appears_later_is_read_from_its_beginning(log: Filled) 
     assert read(reader, first, second) == [(1, id) for id in range(4)]
 
 
+def with_a_hole(log: Filled, to: Path) -> tuple[str, Path, int]:
+    """A store of fragments without the second one: its address, that fragment elsewhere, and the id where it begins."""
+    log.append(90)
+    log.archive(fragment_bytes=1)  # each of the log's batches by itself
+    _, second, *_, _ = sorted(Path(log.store, "0").glob("*.parquet"))
+    elsewhere = second.rename(to / second.name)
+    return f"fragments:{log.store}", elsewhere, int(second.name.split("-")[0])
+
+
+def test_a_stream_over_a_store_waits_at_a_hole_which_an_archiver_may_be_filling(
+    log: Filled, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address, missing, hole = with_a_hole(log, tmp_path)
+    reader = stream_reader(address, IDS)
+    start = reader.initialOffset()
+    place = reader.latestOffset(start, ALL)
+    assert places(place) == {"0": hole}
+    assert f"holds {hole} to" in caplog.text
+    assert reader.latestOffset(place, ALL) == place, "it waits there"
+    missing.rename(Path(log.store, "0", missing.name))
+    filled_up = reader.latestOffset(place, ALL)
+    assert places(filled_up) == {"0": 100}
+    assert read(reader, start, place) + read(reader, place, filled_up) == [(0, id) for id in range(100)]
+
+
+def test_a_stream_that_may_lose_data_reads_around_a_hole(log: Filled, tmp_path: Path) -> None:
+    address, missing, hole = with_a_hole(log, tmp_path)
+    reader = stream_reader(address, IDS, failOnDataLoss=False)
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    assert places(end) == {"0": 100}
+    lost = range(hole, int(missing.name.split("-")[1]) + 1)
+    assert read(reader, reader.initialOffset(), end) == [(0, id) for id in range(100) if id not in lost]
+
+
+def test_a_stream_over_a_log_goes_past_a_hole_of_its_store(log: Filled, tmp_path: Path) -> None:
+    """The servers have what the fragments lack."""
+    with_a_hole(log, tmp_path)
+    reader = stream_reader(log.address, IDS, fragments=log.store, partitions="0")
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    assert places(end) == {"0": 100}
+    assert read(reader, reader.initialOffset(), end) == [(0, id) for id in range(100)]
+
+
 def test_progress_is_reported_without_another_question(log: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = stream_reader(log.address)
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
@@ -232,6 +275,11 @@ def test_what_comes_ends_the_wait(log: Filled, monkeypatch: pytest.MonkeyPatch) 
 def test_a_checkpoint_of_a_longer_log_is_refused(log: Filled) -> None:
     with pytest.raises(BeyondLog, match=r"read up to 10, and the log there ends at 9: it is another log"):
         stream_reader(log.address).latestOffset({"0": 11, "1": 0}, ALL)
+
+
+def test_a_planned_micro_batch_that_the_log_does_not_reach_is_refused(log: Filled) -> None:
+    with pytest.raises(BeyondLog, match=r"partition 0 ends before 12, and the query reads from there up to 14"):
+        stream_reader(log.address).partitions({"0": 12}, {"0": 15})
 
 
 def test_a_checkpoint_of_partitions_that_are_not_read_any_more_is_refused(log: Filled) -> None:

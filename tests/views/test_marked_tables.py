@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,28 @@ def test_a_file_that_is_not_there_is_not_made_by_who_only_reads(tmp_path: Path) 
     ):
         pass
     assert not file.exists()
+
+
+def test_a_partition_s_first_row_is_tried_again_while_others_stand_in_its_way(sqlite_url: str) -> None:
+    engine = create_engine(sqlite_url)
+    ended: list[str] = []
+
+    def end_the_first_two(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if statement.startswith("INSERT INTO balances_marks") and len(ended) < 2:
+            ended.append(statement)
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise busy
+
+    event.listen(engine, "before_cursor_execute", end_the_first_two)
+    table = MarkedTable(engine, BALANCES, LOG)
+    table.prepare()
+    assert table.merge(rows(change(1, 100)), {}, {0: 9})
+    assert len(ended) == 2
+    assert table.marks() == {0: 9}
+    assert found(sqlite_url) == [(1, 100, 100, 100)]
+    table.close()
+    engine.dispose()
 
 
 def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:

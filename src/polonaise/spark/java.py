@@ -7,6 +7,7 @@ asked for. For these a launcher is made: a directory that looks like a Java, who
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import logging
 import os
@@ -17,10 +18,11 @@ import signal
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 from polonaise.errors import JavaMissing
 
@@ -30,6 +32,8 @@ OLDEST: Final = 17
 """Spark 4.3 runs on 17, 21 and 25; its classes can't be loaded by anything older."""
 _ANSWER_S: Final = 30.0
 """Half a second is usual; a machine may be busy."""
+_BUSY_S: Final = 5.0
+_BUSY_PAUSE_S: Final = 0.005
 _MODULE: Final = "--add-modules=jdk.incubator.vector"
 _PROPERTY: Final = re.compile(r"^\s+(java\.home|java\.specification\.version) = (.+?)\s*$", re.MULTILINE)
 _LAUNCHER: Final = """\
@@ -114,16 +118,7 @@ def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
 def _asked(path: str, option: str) -> str:
     """What a Java says to an option. Raises `_Unfit` when it doesn't run, or not with this option."""
     with tempfile.TemporaryFile() as output:  # not a pipe: what it may have started could hold that open for ever
-        try:
-            process = subprocess.Popen(
-                [path, option, "-version"],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise _Unfit(f"does not run: {error.strerror}") from error
+        process = _started([path, option, "-version"], output)
         try:
             code = process.wait(_ANSWER_S)
         except BaseException as error:
@@ -138,6 +133,24 @@ def _asked(path: str, option: str) -> str:
         last = text.strip().rpartition("\n")[2]
         raise _Unfit(f"does not run: it ended with {code}{': ' if last else ''}{last[:200]}")
     return text
+
+
+def _started(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Raises `_Unfit` when it doesn't run.
+
+    A launcher that was written just now may be busy: what another thread forked meanwhile has it open for writing, for
+    the moment until it becomes another program.
+    """
+    until_s = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        except OSError as error:
+            if error.errno != errno.ETXTBSY or time.monotonic() > until_s:
+                raise _Unfit(f"does not run: {error.strerror}") from error
+        time.sleep(_BUSY_PAUSE_S)
 
 
 # ------------------------------------------------------------------ the launcher
