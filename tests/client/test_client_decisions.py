@@ -24,15 +24,18 @@ from polonaise.terms import FailureReason, LockMode, MountState
 
 # ------------------------------------------------------------------ reading ahead
 
+ANSWER = 134
+"""Bytes, of which a part is to fill three quarters: 100."""
+
 
 def test_a_range_is_asked_for_in_parts_of_about_one_answer_without_gaps() -> None:
-    ahead = Ahead(10, 35, answer_bytes=100, ids=5, size=50)
+    ahead = Ahead(10, 35, answer_bytes=ANSWER, ids=5, size=50)
     assert [ahead.next_part(10) for _ in range(4)] == [(10, 19), (20, 29), (30, 35), None]
 
 
 def test_what_answers_have_brought_already_is_not_asked_for_again() -> None:
     """They hold whole batches, which may reach far beyond what was asked for."""
-    ahead = Ahead(10, 60, answer_bytes=100, ids=5, size=50)
+    ahead = Ahead(10, 60, answer_bytes=ANSWER, ids=5, size=50)
     assert ahead.next_part(10) == (10, 19)
     assert ahead.next_part(34) == (34, 43)
     assert ahead.next_part(34) == (44, 53)
@@ -54,7 +57,7 @@ def test_what_answers_have_brought_already_is_not_asked_for_again() -> None:
 def test_how_much_is_asked_for_follows_what_answers_brought(
     ids: int, size: int, whole: bool, expected: tuple[int, int]
 ) -> None:
-    ahead = Ahead(10, 1_000, answer_bytes=100, ids=5, size=50)
+    ahead = Ahead(10, 1_000, answer_bytes=ANSWER, ids=5, size=50)
     assert ahead.next_part(10) == (10, 19)
     ahead.answered(ids, size, whole=whole)
     assert ahead.next_part(20) == expected

@@ -218,9 +218,15 @@ PLANTS: Final[dict[str, Plant]] = {
         "P13: a log that has gone back to an earlier day goes on, and gives ids out again",
     ),
     "wiped-replica-not-filled-from-fragments": Plant(
-        "polonaise.server.catchup",
-        "        if trimmed is not None:\n",
-        "        if False:\n",
+        "polonaise.server.history",
+        "    if trimmed is None:\n",
+        "    if True:\n",
         "P11: once something is trimmed, a new disk never comes back",
+    ),
+    "rest-of-a-part-left-out": Plant(
+        "polonaise.client.reading",
+        "        if self._ahead is not None and self._first <= asked.last:\n",
+        "        if False:\n",
+        "P3: of a range that is read in parts side by side, what an answer had no room for never comes",
     ),
 }
