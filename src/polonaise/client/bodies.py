@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.client.asking import Questions
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve

@@ -11,8 +11,8 @@ import contextlib
 import posixpath
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.errors import (
     CoordinatorDamaged,
     CoordinatorUnavailable,

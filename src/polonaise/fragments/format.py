@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
+from polonaise.checksum import crc32
 from polonaise.errors import BatchDamaged, FragmentDamaged, NotFound, UnsupportedFormat, WrongClusterKey
 from polonaise.fragments.arrow import LOCK, SCHEMA, columns_of
 from polonaise.fragments.ranges import FOOTER_BYTES

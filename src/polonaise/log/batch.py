@@ -24,8 +24,8 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.errors import BatchDamaged, DataDamaged
 from polonaise.terms import ClientId, Generation, PartitionId, SessionId, Transaction, TransactionId
 

@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import struct
 from typing import Final
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.errors import (
     ControlFileDamaged,
     ControlFileMissing,

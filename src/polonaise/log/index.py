@@ -12,8 +12,8 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.host import File
 from polonaise.terms import PartitionId, TransactionId
 

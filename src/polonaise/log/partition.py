@@ -10,8 +10,8 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.errors import (
     BatchDamaged,
     Closed,

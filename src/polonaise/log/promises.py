@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED, PartitionId, SessionId, TransactionId
 
 SECTOR_BYTES: Final = 512

@@ -21,8 +21,8 @@ from array import array
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.errors import BatchDamaged, SegmentDamaged, UnsupportedFormat, WrongClusterKey
 from polonaise.host import Buffer, Disk, File
 from polonaise.log import registers

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from polonaise.checksum import crc32
 from polonaise.client.protocol.draft import HEADER_MAX, HEADER_MIN, Limits
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import BadColumns, BadRow, BodyTooLarge, TooManyLocks, UnknownPartition

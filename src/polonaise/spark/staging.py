@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeVar
-from zlib import crc32
 
 import numpy as np
 
+from polonaise.checksum import crc32
 from polonaise.client.protocol.draft import Limits
 from polonaise.errors import DeadlineExceeded, NotFound, PolonaiseError
 from polonaise.fragments.store import ObjectStore

@@ -7,8 +7,8 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.errors import (
     BeyondLog,
     ConnectionLost,

@@ -14,8 +14,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.errors import FrameDamaged, FrameTooLarge, ProtocolError
 
 HEADER: Final = struct.Struct("<IHHIiII")

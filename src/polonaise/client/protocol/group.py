@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.protocol.draft import Limits, checked_body, checked_header, joined
 from polonaise.client.protocol.locks import LOCK_BYTES, Lock

@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final, TypeAlias
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.client.protocol.locks import LOCK_BYTES
 from polonaise.client.protocol.outstanding import Pending
 from polonaise.terms import TransactionId

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.errors import BodyTooLarge, DataDamaged, ProtocolError, TooManyLocks, invariant
 from polonaise.log import producers, registers
 from polonaise.log.batch import Columns, seal

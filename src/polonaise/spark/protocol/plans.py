@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
+from polonaise.checksum import crc32
 from polonaise.client.protocol.draft import Limits
 from polonaise.errors import SinkStateDamaged
 from polonaise.terms import PartitionId
