@@ -9,6 +9,8 @@ same columns of the same file.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import hashlib
 import os
 import platform
 import tempfile
@@ -27,6 +29,7 @@ from polonaise.fragments.columns import ROWS_MAX, columns_in
 from polonaise.fragments.format import Footer, Writer, batches_in
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.ranges import Range, RangeFile
+from polonaise.fragments.store import ObjectStore, open_store
 from polonaise.log.batch import Batch, Columns, seal
 
 COLUMNS = ["partition", "transaction_id", "timestamp", "header", "data"]
@@ -102,6 +105,10 @@ def read_batches(path: Path, footer: Footer) -> int:
     return footer.last + 1 if sum(1 for _ in batches_in(path)) == footer.batches else 0
 
 
+def stored(store: ObjectStore, raw: bytes, rows: int) -> int:
+    return rows if asyncio.run(store.put_if_absent("0/a", raw)) else 0
+
+
 def measure(rows: int, runs: int, directory: Path) -> dict[str, float]:
     pa.set_cpu_count(1)
     figures: dict[str, float] = {}
@@ -119,6 +126,11 @@ def measure(rows: int, runs: int, directory: Path) -> dict[str, float]:
     figures["`columns_in`, a mapped file"] = best(runs, lambda: read_columns(path, footer))
     figures["`columns_in`, ranges"] = best(runs, lambda: read_ranges(path, footer))
     figures["a fragment to batches"] = best(1, lambda: read_batches(path, footer))
+    raw = path.read_bytes()
+    figures["the digest in a fragment's name"] = best(runs, lambda: rows if hashlib.sha256(raw).digest() else 0)
+    store = open_store(str(directory / "store"))
+    figures["put into a directory, synced"] = best(1, lambda: stored(store, raw, rows))
+    figures["compared with what is stored"] = best(runs, lambda: rows if asyncio.run(store.holds("0/a", raw)) else 0)
     return figures
 
 

@@ -237,10 +237,15 @@ class Bench:
         began = time.perf_counter()
         asyncio.run(archive_all(coordinator, self.store))
         self.told("archive run, one process", self.transactions / (time.perf_counter() - began))
-        summed(self.spark.range(1).selectExpr("id AS transaction_id", "cast('' AS binary) AS data"))  # Spark is awake
-        began = time.perf_counter()
-        job.archive(self.spark, coordinator, str(self.root / "again"), job.HowToArchive(rest=True))
-        self.told("archive job", self.transactions / (time.perf_counter() - began))
+        best = 0.0
+        for run in range(self.runs + 1):  # a first one only warms up
+            store = self.root / f"again-{run}"
+            began = time.perf_counter()
+            job.archive(self.spark, coordinator, str(store), job.HowToArchive(rest=True))
+            if run:
+                best = max(best, self.transactions / (time.perf_counter() - began))
+            shutil.rmtree(store)
+        self.told("archive job", best)
 
     def sink(self, coordinator: str) -> None:
         rows = min(self.transactions, 1_000_000)
