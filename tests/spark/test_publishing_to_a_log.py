@@ -116,6 +116,22 @@ async def test_batches_follow_one_another_and_a_zombies_batch_is_over(log: Log, 
     assert await bodies(log, 0) == [b"a", b"b"]
 
 
+async def test_whoever_writes_a_batch_again_is_told_that_nothing_is_added(
+    log: Log, store: ObstoreStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A number that was used before by mistake would else look like a write."""
+    await write(log, store, 5, ONE_SPLIT)
+    assert not caplog.messages
+    await write(log, store, 5, ANOTHER_SPLIT)
+    await write(log, store, 4, ANOTHER_SPLIT)
+    assert caplog.messages == [
+        f"batch {number} of {APP!r} was written before: partition {at} has all of batch 5, and nothing was added to it"
+        for number in (5, 4)
+        for at in (0, 1)
+    ]
+    assert await bodies(log, 0) == BODIES
+
+
 async def test_a_batch_without_rows_for_a_partition_leaves_it_alone(log: Log, store: ObstoreStore) -> None:
     await write(log, store, 0, [{1: [b"a"]}])
     assert await log.register(register_key(APP), 0) is None

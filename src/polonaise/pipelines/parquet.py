@@ -124,8 +124,10 @@ class ParquetTarget:
             "written": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
         (making / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
-        for file in [*making.iterdir(), making]:
-            _sync(file)
+        for file in making.iterdir():
+            if file.stat().st_nlink == 1:  # the others are an older version's, and were synced with it
+                _sync(file)
+        _sync(making)
         version = making.with_name(making.name.removesuffix(_MAKING))
         making.rename(version)
         _sync(self._versions)

@@ -8,6 +8,7 @@ after a crash, with other staged objects in another order, goes on with that pla
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
 from contextlib import aclosing
@@ -37,6 +38,8 @@ from polonaise.spark.staging import Collected, collect, discard, store_plan
 from polonaise.terms import PartitionId
 
 T = TypeVar("T")
+
+_log = logging.getLogger("polonaise.spark")
 
 PARTITIONS_AT_ONCE: Final = 8
 """Chains under way; each holds a few groups in memory."""
@@ -89,6 +92,8 @@ class Publication:
         self._until_s = 0.0
         self._held: bytes | None = None
         """What the register holds, as far as we know."""
+        self._begun = False
+        """Groups of ours were sent."""
         self._missed_at: list[bytes | None] = []
         """What it held when rows were found to be gone."""
         self.used: list[str] = []
@@ -145,8 +150,14 @@ class Publication:
                 raise SinkStateDamaged(f"{name} in the staging store is not the plan that the log's register means")
             self.used += [name, *plan.objects]
             await self._chain(plan, name, progress.done)
+        elif progress is not None and not self._begun:
+            _log.warning(
+                "batch %d of %r was written before: partition %d has all of batch %d, and nothing was added to it",
+                own.batch, own.app, own.partition, progress.batch,
+            )  # fmt: skip
 
     async def _chain(self, plan: Plan, name: str, done: int) -> None:
+        self._begun = True
         key, total = register_key(plan.app), len(plan.groups)
         async with aclosing(self._door.groups(plan, done)) as groups:
             async for group in groups:
