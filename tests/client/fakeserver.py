@@ -104,6 +104,8 @@ class FakeServer:
         self.silent_mounts = False
         self.answers_anybody = False
         self.damage_bodies = False
+        self.lags_at = 2**63
+        """Reads are answered by a replica that lacks batches from this id on."""
         self.refuse: FailureReason | None = None
         self.refuse_value = 0
         self.on_append: Callable[[FakeMount, FakeLog, Append], bool] | None = None
@@ -189,6 +191,8 @@ class FakeServer:
         found: list[bytes] = []
         size = 0
         for batch in log.from_id(message.first):
+            if batch.first >= self.lags_at:
+                break
             if message.after_time_us and batch.commit_time_us < message.after_time_us:
                 continue
             if message.part_last >= 0 and not message.first <= batch.first <= message.part_last:

@@ -113,6 +113,29 @@ async def test_whatever_the_sizes_each_transaction_is_read_once(world: World, se
     assert len(set(world.server.heard.sent)) == len(world.server.heard.sent), "no batch was sent twice"
 
 
+@pytest.mark.parametrize("lags_at", [40, 90], ids=["in the middle", "in the last part"])
+@pytest.mark.parametrize("ended", ["by its caller", "by its deadline"])
+async def test_a_reader_whose_wait_for_a_late_replica_was_ended_goes_on_later(
+    world: World, lags_at: int, ended: str
+) -> None:
+    filled(world)
+    client = await world.client(settings={"read_bytes": 700, "reads_ahead": 30, "retry_s_min": 0.02})
+    reader = client.read_batches(timeout=0.1 if ended == "by its deadline" else 10.0)
+    world.server.lags_at = lags_at
+    seen: list[int] = []
+
+    async def read_on() -> None:
+        while True:
+            seen.append((await asyncio.wait_for(anext(reader), 0.15)).first)
+
+    with pytest.raises((TimeoutError, DeadlineExceeded)):
+        await read_on()
+    assert seen == list(range(0, lags_at, 10))
+    world.server.lags_at = 2**63
+    seen += [batch.first async for batch in reader]
+    assert seen == list(range(0, 100, 10))
+
+
 async def test_without_following_it_ends_at_what_was_committed_when_it_began(world: World) -> None:
     filled(world)
     client = await world.client(settings={"read_bytes": 1})

@@ -14,7 +14,7 @@ import pytest
 
 import polonaise
 from polonaise.admin.archive import archive, verify
-from polonaise.errors import BeyondLog, FragmentDamaged, WrongClusterKey
+from polonaise.errors import BatchDamaged, BeyondLog, FragmentDamaged, StoreUnavailable, WrongClusterKey
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import Archived, partitions_in, verified, write_fragments
@@ -233,6 +233,66 @@ async def test_the_next_fragment_is_made_while_one_is_stored(
     may_go_on.clear()
     await writing.aclose()
     assert asyncio.all_tasks() <= before
+
+
+async def test_what_was_whole_before_a_place_that_can_t_be_read_is_stored(
+    log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(log, 200)
+    put = store.put_if_absent
+
+    async def slow(path: str, data: bytes) -> bool:
+        await asyncio.sleep(0.1)
+        return await put(path, data)
+
+    monkeypatch.setattr(store, "put_if_absent", slow)
+
+    async def damaged() -> AsyncIterator[Batch]:
+        size = 0
+        async for batch in log.read_batches(0):
+            if size >= 2_000:
+                raise BatchDamaged("here")
+            size += batch.length
+            yield batch
+
+    told: list[Archived] = []
+
+    async def tell() -> None:
+        async for each in write_fragments(store, log.cluster_key, damaged(), fragment_bytes=2_000):
+            told.append(each)
+
+    with pytest.raises(BatchDamaged, match="here"):
+        await tell()
+    assert len(told) == 1
+    assert [each.path for each in await store.list()] == [told[0].fragment.path]
+
+
+async def test_a_store_that_fails_ends_it_before_another_fragment_is_read(
+    log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(log, 200)
+    failed = asyncio.Event()
+
+    async def full(path: str, data: bytes) -> bool:
+        failed.set()
+        raise StoreUnavailable("full")
+
+    monkeypatch.setattr(store, "put_if_absent", full)
+    given = 0
+
+    async def noted() -> AsyncIterator[Batch]:
+        nonlocal given
+        size = 0
+        async for batch in log.read_batches(0):
+            if size >= 2_000:
+                await failed.wait()
+                given += 1
+            size += batch.length
+            yield batch
+
+    with pytest.raises(StoreUnavailable, match="full"):
+        [each async for each in write_fragments(store, log.cluster_key, noted(), fragment_bytes=2_000)]
+    assert given <= 2
 
 
 async def test_a_fragment_under_another_name_is_found(log: Log, store: ObstoreStore) -> None:

@@ -234,7 +234,7 @@ async def test_a_copy_with_the_same_key_and_its_original_do_not_share_a_store(
         await fill(copy, 20)
         await archived(copy, store)
     before = [name.path for name in await fragments_of(store, 0)]
-    with pytest.raises(fault, match="a copy that was restored from them and has gone on by itself"):
+    with pytest.raises(fault, match="a log and a copy of it that was restored with its key have gone on differently"):
         await archived(log, store)
     assert [name.path for name in await fragments_of(store, 0)] == before
 

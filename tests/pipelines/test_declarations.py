@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,19 @@ def test_what_a_session_may_mend_is_left_until_there_is_one(file: Path) -> None:
     declared.look()
     file.write_text(FILE)
     assert declared.load().name == "first"
+
+
+def test_whatever_fails_on_the_way_to_a_module_is_told_as_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("failing_views", "raise RuntimeError('boom')"), ("broken_views", "views = [")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for text in ("failing_views.bank:one", "broken_views.bank:one", f"{'x' * 300}.py:one"):
+        declared = Declared(text)
+        with suppress(BadOption):
+            declared.look()
+        with pytest.raises(BadOption):
+            declared.load()
 
 
 @pytest.mark.parametrize("makes", ["SparkSession.builder.getOrCreate()", "session('local[2]')"])

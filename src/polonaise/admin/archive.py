@@ -27,7 +27,7 @@ from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, TransactionId
 
 _OTHER_LIFE: Final = (
-    "they are of another log with the same key, such as a copy that was restored from them and has gone on by itself. "
+    "a log and a copy of it that was restored with its key have gone on differently, and both were archived there. "
     "Nothing is written. Archive one of the two into a store of its own (a copy is restored with --new-key), and move "
     "the fragments that are not of this log out of this one"
 )
@@ -78,13 +78,14 @@ async def own_fragments_of(
     """
     fragments = await fragments_of(store, partition)
     if fragments:
-        latest = max(fragments, key=lambda name: name.last)
-        footer = await footer_of(store, latest, fragments[latest])
-        if footer.cluster_key != log.cluster_key:
-            raise WrongClusterKey(
-                f"{store} holds fragments of another cluster: choose another address, one per cluster"
-            )
-        await _check_goes_on(log, store, footer, timeout)
+        last = max(name.last for name in fragments)
+        for latest in (name for name in fragments if name.last == last):
+            footer = await footer_of(store, latest, fragments[latest])
+            if footer.cluster_key != log.cluster_key:
+                raise WrongClusterKey(
+                    f"{store} holds fragments of another cluster: choose another address, one per cluster"
+                )
+            await _check_goes_on(log, store, footer, timeout)
     return fragments
 
 

@@ -110,7 +110,7 @@ class BatchReader:
             self._done = self._since_us > 0 and self._end is not None and answer.committed >= self._end
             if not self._done:
                 if asked.first == self._first:  # a batch begins here; in a part that reaches from here on perhaps none
-                    await self._rest()
+                    await self._pause()
                 self._ask_rest_of(asked)
         if self._end is not None and self._first > self._end:
             self._done = True
@@ -134,9 +134,11 @@ class BatchReader:
             self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
 
     def _ask_rest_of(self, asked: _Asked) -> None:
-        """What its answer left over of a part comes first."""
+        """What its answer left over of a part comes first; parts in which no batch can begin are not needed."""
         if self._ahead is not None and self._first <= asked.last:
             self._asked.appendleft(self._ask_for(self._first, asked.last))
+        while self._ahead is not None and self._asked and self._asked[0].last < self._first:
+            self._asked.popleft().coming.cancel()
 
     def _drop_asked(self) -> None:
         self._ahead = None
@@ -149,6 +151,14 @@ class BatchReader:
         self._end = mark if self._until is None else min(mark, self._until)
         self._end_known = True
         self._done = self._first > self._end
+
+    async def _pause(self) -> None:
+        """Before something is asked for again. Whoever does not wait for that may go on later, anew from here."""
+        try:
+            await self._rest()
+        except BaseException:
+            self._drop_asked()
+            raise
 
     async def _rest(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -80,40 +80,68 @@ async def write_fragments(
     batches that do not follow each other, and `FragmentDamaged` for an object that does not read back as it was
     written.
     """
-    writer, waiting, waiting_bytes, size = Writer(cluster_key), list[Batch](), 0, 0
+    making = _Making(cluster_key)
     storing: asyncio.Task[Archived] | None = None
     try:
         async for batch in batches:
-            waiting.append(batch)
-            waiting_bytes += batch.length
-            size += batch.length
-            if waiting_bytes >= _CHUNK_BYTES or size >= fragment_bytes:
-                await asyncio.to_thread(_add, writer, waiting)
-                waiting, waiting_bytes = [], 0
-            if size >= fragment_bytes:
-                if storing is not None:
-                    yield await storing
-                storing = asyncio.create_task(_put(store, writer))
-                writer, size = Writer(cluster_key), 0
+            await making.add(batch)
+            full = making.bytes >= fragment_bytes
+            if storing is not None and (full or storing.done()):
+                stored, storing = storing, None
+                yield await stored
+            if full:
+                storing = asyncio.create_task(_put(store, making))
+                making = _Making(cluster_key)
+    except Exception:
+        if storing is not None:  # what was whole before is kept, or nobody could archive up to what is damaged
+            stored, storing = storing, None
+            yield await stored
+        raise
+    else:
         if storing is not None:
             yield await storing
-        if size and rest:
-            await asyncio.to_thread(_add, writer, waiting)
-            yield await _put(store, writer)
+        if making.bytes and rest:
+            yield await _put(store, making)
     finally:
         if storing is not None:
             storing.cancel()
             await asyncio.gather(storing, return_exceptions=True)
 
 
-def _add(writer: Writer, batches: Sequence[Batch]) -> None:
-    for batch in batches:
-        writer.add(batch)
+class _Making:
+    """A fragment in the making. Batches go to the writer some at a time, in another thread."""
+
+    def __init__(self, cluster_key: bytes) -> None:
+        self._writer = Writer(cluster_key)
+        self._waiting: list[Batch] = []
+        self._waiting_bytes = 0
+        self.bytes = 0
+        """Of all its batches."""
+
+    async def add(self, batch: Batch) -> None:
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.length
+        self.bytes += batch.length
+        if self._waiting_bytes >= _CHUNK_BYTES:
+            await asyncio.to_thread(self._write)
+
+    def _write(self) -> None:
+        for batch in self._waiting:
+            self._writer.add(batch)
+        self._waiting, self._waiting_bytes = [], 0
+
+    def finish(self) -> tuple[FragmentName, bytes]:
+        """Its name and its bytes, of which its batches can be made again."""
+        self._write()
+        footer, raw = self._writer.finish()
+        name = FragmentName(footer.partition, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
+        _check_batches(raw, name)
+        return name, raw
 
 
-async def _put(store: ObjectStore, writer: Writer) -> Archived:
+async def _put(store: ObjectStore, making: _Making) -> Archived:
     """Verified twice: its batches can be made again, or nothing is stored; and the store holds these very bytes."""
-    name, raw = await asyncio.to_thread(_finished, writer)
+    name, raw = await asyncio.to_thread(making.finish)
     written = await store.put_if_absent(name.path, raw)
     if not await store.holds(name.path, raw):
         raise FragmentDamaged(
@@ -121,13 +149,6 @@ async def _put(store: ObjectStore, writer: Writer) -> Archived:
         )
     _log.info("%s %s, %d bytes", "wrote" if written else "found", name.path, len(raw))
     return Archived(name, len(raw))
-
-
-def _finished(writer: Writer) -> tuple[FragmentName, bytes]:
-    footer, raw = writer.finish()
-    name = FragmentName(footer.partition, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
-    _check_batches(raw, name)
-    return name, raw
 
 
 # ------------------------------------------------------------------ verifying

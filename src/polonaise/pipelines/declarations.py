@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -202,10 +203,13 @@ def _source(text: str) -> str:
     if path.suffix != ".py":
         try:
             spec = importlib.util.find_spec(str(path))
-        except (ImportError, ValueError):
+        except Exception:  # noqa: BLE001 - of a package on the way, which is loaded for it: `_module` tells of that
             spec = None
         path = Path(spec.origin or "") if spec is not None else Path()
-    return path.read_text(errors="replace") if path.is_file() else ""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _module(place: str) -> ModuleType:
@@ -219,7 +223,7 @@ def _module(place: str) -> ModuleType:
         except Exception as error:
             raise BadOption(f"{place} fails as it is loaded: {type(error).__name__}: {error}") from error
     path = Path(place).absolute()
-    if not path.is_file():
+    if not os.path.isfile(path):  # also for a name that no file can have
         raise BadOption(f"no file {place!r}: write FILE.py:NAME or module:NAME")
     spec = importlib.util.spec_from_file_location(f"polonaise_views_{path.stem}", path)
     if spec is None or spec.loader is None:

@@ -165,7 +165,8 @@ class Feeding:
         reached = await history.up_to(owner.partition) if after_time_us else NO_TRANSACTION
         batches = await history.read(owner.partition, first, last, bytes_max, after_time_us)
         if not batches and after_time_us:  # none of that time below what the replicas hold
-            return await self._from_replicas(max(first, reached + 1), last, bytes_max, with_data, after_time_us, WHOLE)
+            first = max(first, reached + 1)
+            return await self._from_replicas(first, last, bytes_max, with_data, after_time_us, part_last)
         if part_last >= 0:
             batches = [batch for batch in batches if first <= batch.first <= part_last]
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))

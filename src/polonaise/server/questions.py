@@ -43,7 +43,7 @@ async def read(owner: Owner, settings: ServerSettings, request: Read) -> Batches
     bytes_max = min(request.bytes_max, settings.read_bytes_max)
     if not request.after_time_us:
         cached = _from_cache(owner, request, bytes_max)
-        if cached:
+        if cached is not None:
             return Batches(committed, payload=cached)
     raw = await owner.feeding.read(
         request.first,
@@ -62,18 +62,19 @@ def _check_opened(owner: Owner) -> None:
         raise PartitionNotReady(f"partition {owner.partition} is not ready: {owner.waits_for}")
 
 
-def _from_cache(owner: Owner, request: Read, bytes_max: int) -> list[bytes]:
+def _from_cache(owner: Owner, request: Read, bytes_max: int) -> list[bytes] | None:
+    """None when the cache does not tell; nothing when no batch begins in the part that is asked for."""
     found: list[bytes] = []
     first, size, in_part = request.first, 0, request.part_last >= 0
     while size < bytes_max and (batch := owner.feeding.cache.holding(first)) is not None:
-        if in_part and batch.first > request.part_last:
-            break
         if not in_part or batch.first >= request.first:
             raw = batch.raw if request.with_data else _without_data(batch)
             found.append(raw)
             size += len(raw)
         first = batch.last + 1
-    return found
+        if in_part and first > request.part_last:
+            return found
+    return found or None
 
 
 def _without_data(batch: Committed) -> bytes:

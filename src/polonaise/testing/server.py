@@ -338,8 +338,10 @@ def _batches(log: MemoryPartition, message: Read) -> Batches:
     for batch in log.from_id(message.first):
         if message.after_time_us and batch.commit_time_us < message.after_time_us:
             continue
-        if message.part_last >= 0 and not message.first <= batch.first <= message.part_last:
+        if message.part_last >= 0 and batch.first < message.first:
             continue
+        if 0 <= message.part_last < batch.first:
+            break
         found.append(bytes(batch.view) if message.with_data else batch.without_data())
         size += batch.length
         if size >= min(message.bytes_max, _READ_BYTES_MAX):
