@@ -120,13 +120,14 @@ async def test_a_reader_whose_wait_for_a_late_replica_was_ended_goes_on_later(
 ) -> None:
     filled(world)
     client = await world.client(settings={"read_bytes": 700, "reads_ahead": 30, "retry_s_min": 0.02})
-    reader = client.read_batches(timeout=0.1 if ended == "by its deadline" else 10.0)
+    timeout, patience_s = (0.1, 10.0) if ended == "by its deadline" else (10.0, 0.15)
+    reader = client.read_batches(timeout=timeout)
     world.server.lags_at = lags_at
     seen: list[int] = []
 
     async def read_on() -> None:
         while True:
-            seen.append((await asyncio.wait_for(anext(reader), 0.15)).first)
+            seen.append((await asyncio.wait_for(anext(reader), patience_s)).first)
 
     with pytest.raises((TimeoutError, DeadlineExceeded)):
         await read_on()

@@ -157,6 +157,7 @@ class BatchReader:
         try:
             await self._rest()
         except BaseException:
+            self._fruitless_s = None
             self._drop_asked()
             raise
 
