@@ -130,9 +130,23 @@ class Campaign:
 
     def _stop_driver(self, driver: Driver) -> None:
         self._rig.drivers.retire()
-        driver.stop()
+        self._stop(driver)
         self._zombies.append(driver)
         self._report.hit["driver stopped, and woken after its successor"] += 1
+
+    def _stop(self, driver: Driver) -> None:
+        """Not while it holds the lock of the coordinator's directory, for a millisecond as it connects.
+
+        Whoever is stopped there holds up everybody who connects, which has an error of its own: a directory has no
+        other way to tell who may change it. No successor could do its work.
+        """
+        while True:
+            driver.stop()
+            wait_for(lambda: driver.stopped, "the driver to stop")
+            if self._rig.ground.may_connect():
+                return
+            driver.resume()
+            time.sleep(0.01)
 
     def _kill_worker(self, driver: Driver) -> None:
         """One of the Python processes that work for it, whatever that does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import polonaise.blocking
 from polonaise.client.protocol.group import Group
+from polonaise.coordination.directory import CHANGE_LOCK
 from polonaise.errors import PolonaiseError
 from polonaise.node.local import LocalCluster
 
@@ -63,6 +65,18 @@ class Ground:
     @property
     def cluster(self) -> str:
         return self.local.coordinator
+
+    def may_connect(self) -> bool:
+        """Whether the lock that changes in the coordinator's directory need can be had, within a second."""
+        with (self.local.directory / "coordinator" / CHANGE_LOCK).open("ab") as file:
+            until_s = time.monotonic() + 1.0
+            while time.monotonic() < until_s:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+                except BlockingIOError:
+                    time.sleep(0.005)
+        return False
 
     def _fill(self, partition: int, count: int) -> None:
         rows = bodies(partition, count)
