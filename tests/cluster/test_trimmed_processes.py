@@ -13,7 +13,7 @@ import pytest
 from clusterrig import Writer, connected, running, until, until_engaged
 
 import polonaise
-from polonaise.errors import FragmentDamaged
+from polonaise.errors import DeadlineExceeded, FragmentDamaged
 from polonaise.node.local import LocalCluster
 
 pytestmark = pytest.mark.slow
@@ -80,6 +80,25 @@ async def test_a_trim_among_kills_drops_what_is_archived_and_loses_nothing(tmp_p
                 node.start()
             await until_engaged(log, 3)
             assert (await contents(log))[: len(whole)] == whole
+
+
+async def test_a_server_makes_the_store_of_a_new_cluster_and_waits_for_that_of_an_old_one(tmp_path: Path) -> None:
+    store, away = tmp_path / "store", tmp_path / "away"
+    with running(tmp_path / "cluster", storage=1, fragments=str(store)) as cluster:
+        assert store.is_dir()
+        async with connected(cluster) as log:
+            await log.append(b"before", 0)
+        assert cluster.server is not None
+        cluster.server.kill()
+        store.rename(away)
+        cluster.server.start()
+        async with connected(cluster) as log:
+            with pytest.raises(DeadlineExceeded):
+                await log.ready(0, timeout=1)
+            assert not store.exists()
+            away.rename(store)
+            await log.ready(0, timeout=30)
+            assert (await log.append(b"after", 0)).id == 1
 
 
 async def test_one_flipped_byte_in_the_store_is_refused_by_name(tmp_path: Path) -> None:

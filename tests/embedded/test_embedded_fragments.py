@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ import pytest
 
 import polonaise
 from polonaise.admin.archive import archive
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, DeadlineExceeded
 from polonaise.node.embedded import parse_embedded
 
 
@@ -34,6 +35,25 @@ async def test_the_store_is_remembered_for_the_processes_that_do_not_say_it(tmp_
         assert await store_of(log) == str(store)
     async with polonaise.connect(address(tmp_path, store)) as log:
         assert await store_of(log) == str(store)
+
+
+async def test_while_its_store_is_not_there_nothing_is_appended_and_none_is_made(tmp_path: Path) -> None:
+    """An older copy of a log would give ids out again, and an empty directory would tell that nothing was archived."""
+    store, away = tmp_path / "store", tmp_path / "away"
+    async with polonaise.connect(address(tmp_path, store)) as log:
+        assert store.is_dir(), "made when it is first said"
+        await log.append(b"kept", 0)
+    store.rename(away)
+    async with polonaise.connect(address(tmp_path)) as log:
+        with pytest.raises(DeadlineExceeded):
+            await log.ready(0, timeout=0.5)
+        async with asyncio.timeout(20):
+            while "mount it" not in (await log.health(0))["partitions"]["0"]["waits_for"]:
+                await asyncio.sleep(0.05)
+        assert not store.exists()
+        away.rename(store)
+        await log.ready(0, timeout=20)
+        assert (await log.append(b"goes on", 0)).id == 1
 
 
 async def test_another_store_than_the_one_it_has_is_refused_by_name(tmp_path: Path) -> None:

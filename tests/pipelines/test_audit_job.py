@@ -266,6 +266,17 @@ def test_fragments_of_another_history_are_a_fork(spark: SparkSession, log: Log, 
     ]
 
 
+def test_a_store_that_is_not_there_or_holds_nothing_is_refused(
+    spark: SparkSession, log: Log, address: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NotFound, match="typo"):
+        audit_log(spark, address, fragments=str(tmp_path / "typo"))
+    assert not (tmp_path / "typo").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadOption, match="empty holds no fragments"):
+        audit_log(spark, address, fragments=str(tmp_path / "empty"))
+
+
 def test_a_damaged_replica_is_named(
     spark: SparkSession, log: Log, address: str, directory: Path, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ from polonaise.fragments.format import open_fragment
 from polonaise.fragments.groups import first_of_group, group_batches, last_time_us_of_group, parts_for_group
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
-from polonaise.fragments.store import ObjectStore, open_store
+from polonaise.fragments.store import LateStore, ReadableStore
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
@@ -88,7 +88,7 @@ class FragmentHistory:
     `StoreUnavailable`, `AccessDenied`, and `WrongClusterKey` for the fragments of another cluster.
     """
 
-    def __init__(self, store: ObjectStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
+    def __init__(self, store: ReadableStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
         self._store = store
         self._cluster_key = cluster_key
         self._settings = settings or HistorySettings()
@@ -335,8 +335,8 @@ class FragmentHistory:
 
 
 def open_history(url: str, cluster_key: bytes) -> FragmentHistory:
-    """The history in the store at this URL. Raises `BadOption`, `AccessDenied`."""
-    return FragmentHistory(open_store(url), cluster_key)
+    """The history in the store at this URL, which need not be there yet: see `LateStore`. Raises `BadOption`."""
+    return FragmentHistory(LateStore(url), cluster_key)
 
 
 def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _Opened:

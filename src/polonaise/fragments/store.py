@@ -7,6 +7,7 @@ import builtins
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -38,14 +39,8 @@ class Listed(NamedTuple):
     bytes: int
 
 
-class ObjectStore(Protocol):
-    """What is asked of an object store. Every call raises `StoreUnavailable` or `AccessDenied`."""
-
-    async def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Store an object, durably; False, with nothing changed, if there is one of this name."""
-
-    async def make_durable(self, path: str) -> None:
-        """See to it that an object which is there survives a loss of power, whoever put it. Raises `NotFound`."""
+class ReadableStore(Protocol):
+    """What readers ask of an object store. Every call raises `StoreUnavailable` or `AccessDenied`."""
 
     async def get(self, path: str) -> bytes:
         """The whole object. Raises `NotFound`."""
@@ -53,11 +48,21 @@ class ObjectStore(Protocol):
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         """A part of an object that lies within it. Raises `NotFound`."""
 
-    async def holds(self, path: str, data: bytes) -> bool:
-        """Whether an object is exactly this, read back for that, a little at a time. Raises `NotFound`."""
-
     async def list(self, prefix: str = "") -> builtins.list[Listed]:
         """The objects below a prefix, which ends with a slash unless it is empty, sorted by name."""
+
+
+class ObjectStore(ReadableStore, Protocol):
+    """What is asked of an object store, by those who write too."""
+
+    async def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Store an object, durably; False, with nothing changed, if there is one of this name."""
+
+    async def make_durable(self, path: str) -> None:
+        """See to it that an object which is there survives a loss of power, whoever put it. Raises `NotFound`."""
+
+    async def holds(self, path: str, data: bytes) -> bool:
+        """Whether an object is exactly this, read back for that, a little at a time. Raises `NotFound`."""
 
     async def delete(self, path: str) -> None:
         """Remove an object; nothing happens if there is none."""
@@ -142,6 +147,11 @@ class ObstoreStore:
         except NotFound as error:
             raise self._absent() from error
 
+    def check_there(self) -> None:
+        """Raises `NotFound` for a directory that is not there."""
+        if self._directory is not None and not self._directory.is_dir():
+            raise self._absent()
+
     def _absent(self) -> NotFound:
         return NotFound(f"{self._url} is not there: make the bucket or directory, or correct the address")
 
@@ -184,6 +194,44 @@ class ObstoreStore:
         if isinstance(error, denied) or any(each in said for each in _DENIED):
             return AccessDenied(f"{self._url} refuses {path!r}: {said}: let this user read and write there")
         return StoreUnavailable(f"{self._url}, {path!r}: {said}")
+
+
+class LateStore:
+    """A store whose directory need not be there yet, or not any more: every call raises `StoreUnavailable` until it is.
+
+    For servers. One that made a directory in its place, where something is not mounted, would take it that nothing was
+    ever archived.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Raises `BadOption` for what names no store."""
+        self._url = url
+        self._store: ObstoreStore | None = None
+        with suppress(StoreUnavailable):
+            self._opened()
+
+    def __str__(self) -> str:
+        return self._url
+
+    def _opened(self) -> ObstoreStore:
+        try:
+            if self._store is None:
+                self._store = open_store(self._url, make=False)
+            self._store.check_there()
+        except NotFound as error:
+            raise StoreUnavailable(
+                f"no directory {self._url}: mount it, or correct the address; make it only if nothing was ever archived"
+            ) from error
+        return self._store
+
+    async def get(self, path: str) -> bytes:
+        return await self._opened().get(path)
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        return await self._opened().get_range(path, offset, length)
+
+    async def list(self, prefix: str = "") -> builtins.list[Listed]:
+        return await self._opened().list(prefix)
 
 
 def open_store(url: str, *, make: bool = True) -> ObstoreStore:

@@ -33,7 +33,7 @@ from polonaise.errors import BadOption, ConnectionLost, NotEmbeddedLog, NotFound
 from polonaise.host import Disk, Host, ProtocolFactory
 from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
-from polonaise.node.processes import cluster_at, history_in
+from polonaise.node.processes import cluster_at, history_in, make_store
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
@@ -254,6 +254,7 @@ async def _settle_fragments(disk: Disk, address: EmbeddedAddress) -> str | None:
     """The store to rely upon: the one that the directory names, or that the address names first. With the lock held."""
     there = await fragments_of(disk, address.directory)
     if there is None and address.fragments is not None:
+        make_store(address.fragments)
         await _write_whole(disk, address.directory, _FRAGMENTS, f"{address.fragments}\n")
         return address.fragments
     check_fragments(address, there)

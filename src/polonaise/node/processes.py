@@ -35,6 +35,17 @@ def history_in(fragments: str | None) -> Callable[[bytes], History] | None:
     return lambda cluster_key: open_history(fragments, cluster_key)
 
 
+def make_store(fragments: str) -> None:
+    """Make the directory of a log's fragment store, when the log is new to it; later it has to be there.
+
+    Raises `BadOption`, `AccessDenied`, `ExtraMissing`.
+    """
+    history_in(fragments)
+    from polonaise.fragments.store import open_store
+
+    open_store(fragments)
+
+
 async def _until_cancelled() -> None:
     """For ever: the host cancels a node's main task when the process is told to stop."""
     await asyncio.get_running_loop().create_future()
@@ -65,6 +76,14 @@ async def cluster_at(coordinator: Coordinator, storage: tuple[StorageId, ...], p
     return description
 
 
+async def _is_there(coordinator: Coordinator) -> bool:
+    try:
+        await coordinator.describe()
+    except NotInitialized:
+        return False
+    return True
+
+
 async def run_server(
     host: Host,
     coordinator_address: str,
@@ -83,6 +102,8 @@ async def run_server(
     parse_address(settings.listen)  # before a cluster is made by a server that can't serve it
     coordinator = coordinator_at(host, coordinator_address)
     if storage:
+        if fragments is not None and not await _is_there(coordinator):
+            make_store(fragments)
         description = await cluster_at(coordinator, storage, partitions or 1)
     else:
         try:

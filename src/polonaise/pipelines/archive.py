@@ -189,7 +189,7 @@ def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowTo
 
 
 def _fragments(log: Log, url: str, number: PartitionId) -> dict[FragmentName, int]:
-    return log.call(lambda opened: own_fragments_of(opened, clusters.store_at(url), number))
+    return log.call(lambda opened: own_fragments_of(opened, clusters.store_at(url, make=True), number))
 
 
 def _plan(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.admin.files import find
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import FragmentDamaged
-from polonaise.fragments.objects import contradictions, footer_of, fragments_of
+from polonaise.errors import BadOption, FragmentDamaged
+from polonaise.fragments.objects import contradictions, footer_of, fragments_of, partitions_in
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
@@ -113,12 +113,15 @@ def audit_log(
     Of each copy: ids are dense, each batch follows the one before it by its CRC, commit times and sessions never go
     back, the CRC of each batch and of each transaction's data fits. Of all copies: the same bytes. A replica that is
     still catching up, or whose beginning was trimmed, is compared as far as it goes. Servers and fragments are read by
-    Spark's tasks, storage directories here. `progress` counts tasks. Only what can't be read at all is raised.
+    Spark's tasks, storage directories here. `progress` counts tasks. Only what can't be read at all is
+    raised, and `NotFound` or `BadOption` for a store of fragments that is not there or holds none.
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute(fragments)
     for directory in storage:
         find(directory)  # raises for what is no storage directory
+    if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):
+        raise BadOption(f"{url} holds no fragments: correct its address, or archive the log there first")
     with open_log(full) as log:
         numbers = partitions_named(partitions, log.partition_count)
         committed = {number: log.high_water_mark(number, timeout=timeout_s) for number in numbers}

@@ -54,7 +54,7 @@ def restore(
 
     Killed on the way, the directory holds no log and says so; run again, it begins anew. Raises the same.
     """
-    opened, hearing = open_store(store), progress or Silence()
+    opened, hearing = open_store(store, make=False), progress or Silence()
 
     async def restored() -> Restored:
         hearing.begin("partitions", len(await partitions_in(opened)))

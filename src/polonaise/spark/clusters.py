@@ -46,13 +46,13 @@ def log_at(address: str) -> Log:
         return log
 
 
-def store_at(url: str) -> ObstoreStore:
-    """The object store at this URL; see `wait`. Raises as `open_store`."""
+def store_at(url: str, *, make: bool = False) -> ObstoreStore:
+    """The object store at this URL; see `wait`. Raises as `open_store`, `NotFound` unless it is to be made."""
     with _guard:
         _forget_parents()
         store = _stores.get(url)
         if store is None:
-            store = _stores[url] = open_store(url)
+            store = _stores[url] = open_store(url, make=make)
         return store
 
 

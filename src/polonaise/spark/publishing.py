@@ -151,9 +151,10 @@ class Publication:
             self.used += [name, *plan.objects]
             await self._chain(plan, name, progress.done)
         elif progress is not None and not self._begun:
+            known = "was written before" if progress.batch == own.batch else "is not written"
             _log.warning(
-                "batch %d of %r was written before: partition %d has all of batch %d, and nothing was added to it",
-                own.batch, own.app, own.partition, progress.batch,
+                "batch %d of %r %s: partition %d has all of batch %d, numbers only go up, and nothing was added",
+                own.batch, own.app, known, own.partition, progress.batch,
             )  # fmt: skip
 
     async def _chain(self, plan: Plan, name: str, done: int) -> None:

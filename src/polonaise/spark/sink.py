@@ -55,21 +55,19 @@ class Sink:
         Raises `BadOption`, `BadColumns`, and as `polonaise.connect` when the log is not there.
         """
         if overwrite:
-            raise BadOption(
-                "a log is never overwritten: write with mode('append'), and streams in output mode append or update"
-            )
+            raise BadOption("a log is never overwritten: write with mode('append'), and streams in output mode append")
         if options.app_id is not None:
             register_key(options.app_id)
         columns = sink_columns(schema, options.partition_by)
         partition_count = clusters.log_at(options.cluster).partition_count
         where = absolute(options.staging) if options.staging is not None else staging.staging_of(options.cluster)
-        clusters.store_at(where)
+        clusters.store_at(where, make=True)
         return cls(options, columns, partition_count, where)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """In a task: everything that it has, staged. Raises what `rows.divided` and the store do."""
         context = TaskContext.get()
-        store, limits = clusters.store_at(self.staging), Limits()
+        store, limits = clusters.store_at(self.staging, make=True), Limits()
 
         def put(path: str, data: bytes) -> None:
             clusters.wait(lambda: staging.within(self.options.timeout_s, store.put_if_absent(path, data)))
@@ -84,7 +82,7 @@ class Sink:
 
     def publish(self, messages: Sequence[Any], app: str | None, batch: int) -> None:
         """In the driver: raises as `publishing.publish`."""
-        store, patience_s = clusters.store_at(self.staging), self.options.timeout_s
+        store, patience_s = clusters.store_at(self.staging, make=True), self.options.timeout_s
         log = clusters.log_at(self.options.cluster)
         log.call(lambda opened: publishing.publish(opened, store, app, batch, _staged(messages), patience_s))
         if self.staging not in _swept:
