@@ -58,6 +58,30 @@ def test_archive_makes_no_store_where_there_is_no_log(shell: Shell, tmp_path: Pa
     assert not (tmp_path / "store").exists()
 
 
+async def _archive_of_three(shell: Shell, store: Path) -> None:
+    """The partition in the middle has had no transaction."""
+    async with shell.cluster(partitions=3).connect() as log:
+        for partition in (0, 2):
+            await log.append(b"paid", partition)
+        await archived(log, open_store(str(store)))
+
+
+@pytest.mark.parametrize("room", ["archive", "pipeline"])
+def test_restore_says_which_partition_has_no_fragments(shell: Shell, tmp_path: Path, room: str) -> None:
+    asyncio.run(_archive_of_three(shell, tmp_path / "store"))
+    said = shell.run(room, "restore", tmp_path / "store", tmp_path / "log")
+    assert said.status == 0
+    assert said.output.count("has no fragments") == 1
+    assert "partition 1 has no fragments in the store: it begins empty" in said.output
+    done = shell.run(room, "restore", tmp_path / "store", tmp_path / "another", "--json").objects
+    told = done if room == "archive" else done[0]["report"]["partitions"]
+    assert [(each["partition"], each["last"], each["in_store_up_to"]) for each in told] == [
+        (0, 0, 0),
+        (1, -1, -1),
+        (2, 0, 0),
+    ]
+
+
 def test_restore_says_it_to_programs_too(shell: Shell, tmp_path: Path) -> None:
     asyncio.run(_archive_a_group(shell, tmp_path / "store"))
     restore = ("archive", "restore", tmp_path / "store")

@@ -14,6 +14,7 @@ from polonaise.cli.log import EXIT_STATUS, Json, with_log
 from polonaise.cli.output import judge, print_table, say, say_json, tidy
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, NotFound
+from polonaise.terms import NO_TRANSACTION
 
 if TYPE_CHECKING:
     from polonaise.admin.restore import HowToRestore, RestoredPartition
@@ -208,9 +209,10 @@ def restore(
             cut = None if done.cut is None else done.cut._asdict()
             say_json({**fields, "in_store_up_to": done.held, "batch_left_out": cut}, now=True)
         else:
-            left = f", the store holds up to {done.held}" if done.last < done.held else ""
-            say(f"partition {done.partition} up to {done.last}{left}", now=True)
-            say_cut(done.partition, done.cut, "restores")
+            if done.held != NO_TRANSACTION:
+                left = f", the store holds up to {done.held}" if done.last < done.held else ""
+                say(f"partition {done.partition} up to {done.last}{left}", now=True)
+            say_left_out(done)
 
     with tidy():
         asyncio.run(restores.restore(open_store(store, make=False), directory, how, tell))
@@ -225,6 +227,13 @@ def warn_of_key(how: HowToRestore) -> None:
             "--new-key instead",
             err=True,
         )
+
+
+def say_left_out(done: RestoredPartition) -> None:
+    """What a partition is without although nobody asked for that."""
+    if done.held == NO_TRANSACTION:
+        say(f"partition {done.partition} has no fragments in the store: it begins empty", now=True)
+    say_cut(done.partition, done.cut, "restores")
 
 
 def say_cut(partition: PartitionId, cut: Span | None, does: str) -> None:

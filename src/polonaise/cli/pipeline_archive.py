@@ -19,6 +19,7 @@ from polonaise.cli.archive import (
     UntilTime,
     how_to_restore,
     say_cut,
+    say_left_out,
     warn_of_key,
 )
 from polonaise.cli.output import print_table, say
@@ -117,4 +118,4 @@ def _show_restored(report: RestoreReport) -> None:
     ]
     print_table(columns, rows, right=range(5))
     for each in report.restored.partitions:
-        say_cut(each.partition, each.cut, "restores")
+        say_left_out(each)
