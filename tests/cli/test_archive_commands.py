@@ -34,6 +34,54 @@ def test_restore_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Sh
     assert "without the batch" not in whole.output
 
 
+def test_archive_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Shell, tmp_path: Path) -> None:
+    asyncio.run(_archive_a_group(shell, tmp_path / "another store"))
+    archive = ("archive", "run", "memory:log", tmp_path / "store", "-p", "0", "--until")
+    cut = shell.run(*archive, "0=4")
+    assert cut.status == 0
+    assert "partition 0 without the batch from 0 to 9, which goes beyond the id asked for" in cut.output
+    assert "--until 0=9 archives it" in cut.output
+    assert "all" not in cut.output
+    assert shell.run(*archive, "0=4", "--json").objects == [{"partition": 0, "batch_left_out": {"first": 0, "last": 9}}]
+    assert "without the batch" not in shell.run(*archive, "0=9").output
+    for archived_now in ("0=4", "0=9"):
+        again = shell.run(*archive, archived_now)
+        assert "nothing to write, all up to the id asked for is archived" in again.output
+        assert "without the batch" not in again.output
+        assert not shell.run(*archive, archived_now, "--json").objects
+
+
+def test_archive_makes_no_store_where_there_is_no_log(shell: Shell, tmp_path: Path) -> None:
+    nothing = shell.run("archive", "run", f"embedded:{tmp_path / 'log'}", tmp_path / "store", "--rest")
+    assert nothing.status != 0
+    assert "no embedded log" in nothing.errors
+    assert not (tmp_path / "store").exists()
+
+
+async def _archive_of_three(shell: Shell, store: Path) -> None:
+    """The partition in the middle has had no transaction."""
+    async with shell.cluster(partitions=3).connect() as log:
+        for partition in (0, 2):
+            await log.append(b"paid", partition)
+        await archived(log, open_store(str(store)))
+
+
+@pytest.mark.parametrize("room", ["archive", "pipeline"])
+def test_restore_says_which_partition_has_no_fragments(shell: Shell, tmp_path: Path, room: str) -> None:
+    asyncio.run(_archive_of_three(shell, tmp_path / "store"))
+    said = shell.run(room, "restore", tmp_path / "store", tmp_path / "log")
+    assert said.status == 0
+    assert said.output.count("has no fragments") == 1
+    assert "partition 1 has no fragments in the store: it begins empty" in said.output
+    done = shell.run(room, "restore", tmp_path / "store", tmp_path / "another", "--json").objects
+    told = done if room == "archive" else done[0]["report"]["partitions"]
+    assert [(each["partition"], each["last"], each["in_store_up_to"]) for each in told] == [
+        (0, 0, 0),
+        (1, -1, -1),
+        (2, 0, 0),
+    ]
+
+
 def test_restore_says_it_to_programs_too(shell: Shell, tmp_path: Path) -> None:
     asyncio.run(_archive_a_group(shell, tmp_path / "store"))
     restore = ("archive", "restore", tmp_path / "store")

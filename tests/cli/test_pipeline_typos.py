@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ def test_an_audit_makes_no_database_of_a_mistyped_url(shell: Shell, tmp_path: Pa
     for kind in ("parquet", "delta"):
         shell.refuses(*audit, f"{kind}:{tmp_path / 'nowhere'}", code="not_found", naming="no directory")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("job", ["views", "audit"])
+def test_a_file_that_is_no_database_is_told_before_spark_starts(shell: Shell, tmp_path: Path, job: str) -> None:
+    file, report = tmp_path / "notes.txt", tmp_path / "report.json"
+    file.write_text("notes, and no database\n")
+    command = ("pipeline", job, "fragments:store", f"{VIEWS}:accounts", f"sqlite:///{file}", "--report", report)
+    shell.refuses(*command, code="view_unfit", naming=f"{file} is no SQLite database, or is damaged: correct the URL")
+    assert json.loads(report.read_text())["error"]["code"] == "view_unfit"
+    assert file.read_text() == "notes, and no database\n"
 
 
 @pytest.mark.parametrize("job", ["archive", "report"])

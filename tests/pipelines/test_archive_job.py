@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,6 +101,13 @@ def test_an_archive_up_to_ids_or_a_time_holds_just_that(spark: SparkSession, add
     how = HowToArchive(partitions="0", fragment_bytes=SMALL, until={0: middle.last})
     by_id = archive(spark, address, str(tmp_path / "by id"), how)
     assert [each.last for each in by_id.partitions] == [middle.last]
+    assert by_id.fields()["partitions"][0]["batch_left_out"] is None
+
+    inside = replace(how, until={0: middle.last - 1})
+    cut = archive(spark, address, str(tmp_path / "cut"), inside)
+    assert [each.last for each in cut.partitions] == [middle.first - 1]
+    left_out = {"first": middle.first, "last": middle.last}
+    assert cut.fields()["partitions"][0]["batch_left_out"] == left_out
 
     time = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=middle.commit_time_us)
     by_time = archive(spark, address, str(tmp_path / "by time"), HowToArchive(fragment_bytes=SMALL, until_time=time))

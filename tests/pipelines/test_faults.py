@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from polonaise.errors import FragmentDamaged, PolonaiseError, SparkFailed, StoreUnavailable
 from polonaise.pipelines.faults import translated
+from polonaise.pipelines.sessions import job_session
+from polonaise.spark import sessions
 
 TRACE = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
 Traceback (most recent call last):
@@ -35,6 +38,31 @@ def test_a_fault_is_found_in_what_spark_says(errors: str, kind: type[PolonaiseEr
     found = translated(PySparkException(TRACE.format(errors=errors)))
     assert type(found) is kind
     assert found.text.startswith(text)
+
+
+def test_what_java_raises_as_spark_starts_is_told_in_its_words() -> None:
+    said = (
+        "An error occurred while calling None.JavaSparkContext.\n: org.apache.spark.SparkException: No: 'x'\n\tat a.B"
+    )
+    found = translated(Py4JError(said))
+    assert (type(found), found.text) == (SparkFailed, "No: 'x'")
+    assert translated(Py4JError("no answer")).text == "no answer"
+
+
+def test_a_java_that_ended_has_said_why_itself() -> None:
+    ended = PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+    assert "said why on stderr" in translated(ended).text
+
+
+@pytest.mark.parametrize("master", ["bogus", "yarns", "http://spark:7077"])
+def test_a_master_of_no_kind_that_spark_knows_is_refused_before_java_starts(
+    monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(sessions, "_existing", lambda: None)
+    monkeypatch.setattr(sessions, "find_java", None)
+    with pytest.raises(SparkFailed, match="Spark knows no master"), job_session(master, "polonaise", {}):
+        pass
 
 
 def test_an_error_without_words_is_named() -> None:

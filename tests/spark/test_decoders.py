@@ -244,15 +244,16 @@ def test_a_function_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"decoder": "xml"}, "can't be imported"),
-        ({"decoder": "no.such:thing"}, "can't be imported"),
+        ({"decoder": "xml"}, "'xml' is not known: write json, msgpack, avro, protobuf or module:function"),
+        ({"decoder": "no.such:thing"}, "can't be imported.*; write json, msgpack, avro, protobuf or module:function"),
         ({"decoder": f"{__name__}:PAYMENT"}, "is no function"),
         ({"decoder": "avro"}, r"decoder\.schema"),
         ({"decoder": "avro", "decoder__schema": "{"}, "does not read"),
         ({"decoder": "avro", "decoder__schemafile": "/no/such/file"}, "does not read"),
         ({"decoder": "protobuf"}, r"decoder\.message"),
         ({"decoder": "protobuf", "decoder__message": "json:loads"}, "no Protocol Buffers message"),
-        ({"decoder": "protobuf", "decoder__message": "no.such:Message"}, "can't be imported"),
+        ({"decoder": "protobuf", "decoder__message": "no.such:Message"}, "can't be imported.*; write module:Name"),
+        ({"decoder": "protobuf", "decoder__message": "Message"}, "'Message' is not known: write module:Name"),
     ],
 )
 def test_a_decoder_that_can_not_be_meant_is_refused(options: Any, said: str) -> None:

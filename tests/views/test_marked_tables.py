@@ -141,6 +141,19 @@ def test_a_partition_s_first_row_is_tried_again_while_others_stand_in_its_way(sq
     engine.dispose()
 
 
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("notes, and no database\n" * 100)
+    url = f"sqlite:///{file}"
+    with pytest.raises(ViewUnfit, match="is no SQLite database"):
+        opened(url)
+    with (
+        pytest.raises(ViewUnfit, match="is no SQLite database"),
+        snapshot(url, BALANCES.fields, "balances", marks_table=None),
+    ):
+        pass
+
+
 def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:
     opened(sqlite_url).close()
     table = MarkedTable(sqlite_url, BALANCES, LOG)

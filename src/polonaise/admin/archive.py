@@ -68,6 +68,21 @@ async def archive(
                     yield each
 
 
+async def batch_left_out(
+    log: Log, store: ObjectStore, partition: PartitionId, until: TransactionId, timeout: float | None = None
+) -> Span | None:
+    """The batch that `until`, which is committed, lies in and that goes beyond it: `archive` has left all of it out.
+
+    None where everything up to `until` is in the store.
+    """
+    missing = spans_to_write(await fragments_of(store, partition), until)
+    if not missing or missing[-1].last != until:
+        return None
+    async with aclosing(log.read_batches(partition, after=until - 1, until=until, timeout=timeout)) as reader:
+        batch = await anext(reader)
+    return Span(batch.first, batch.last) if batch.last > until else None
+
+
 async def own_fragments_of(
     log: Log, store: ObjectStore, partition: PartitionId, timeout: float | None = None
 ) -> dict[FragmentName, int]:

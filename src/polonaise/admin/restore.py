@@ -93,7 +93,7 @@ class RestoredPartition:
     def __init__(self, partition: PartitionId, held: TransactionId) -> None:
         self.partition = partition
         self.held = held
-        """The last id in the store."""
+        """The last id in the store; -1 for a partition that has no fragments, and begins empty."""
         self.last: TransactionId = NO_TRANSACTION
         """The last id restored; -1 for none."""
         self.cut: Span | None = None
@@ -122,6 +122,7 @@ class Restored:
     directory: str
     cluster_key: bytes
     partitions: tuple[RestoredPartition, ...]
+    """Up to the last one that has fragments; those after it are new."""
 
 
 @dataclass
@@ -264,9 +265,9 @@ async def _write(
     settings = LogSettings() if how.nodes else LogSettings(SEGMENT_BYTES_MAX, SEGMENT_BATCHES_MAX)
     restored: list[RestoredPartition] = []
     async with Replicas(host, directories, cluster_key, settings) as replicas:
-        for number, pieces in source.pieces.items():
-            partition = RestoredPartition(number, source.held[number])
-            await _write_partition(replicas, store, pieces, partition, how)
+        for number in range(max(source.pieces) + 1):
+            partition = RestoredPartition(number, source.held.get(number, NO_TRANSACTION))
+            await _write_partition(replicas, store, source.pieces.get(number, ()), partition, how)
             restored.append(partition)
             tell(partition)
     return restored

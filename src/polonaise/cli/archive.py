@@ -14,10 +14,13 @@ from polonaise.cli.log import EXIT_STATUS, Json, with_log
 from polonaise.cli.output import judge, print_table, say, say_json, tidy
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, NotFound
+from polonaise.terms import NO_TRANSACTION
 
 if TYPE_CHECKING:
     from polonaise.admin.restore import HowToRestore, RestoredPartition
     from polonaise.client.log import Log
+    from polonaise.fragments.protocol.coverage import Span
+    from polonaise.terms import PartitionId
 
 archive = typer.Typer(
     help="Keep a log's history as Parquet files in an object store.", no_args_is_help=True, epilog=EXIT_STATUS
@@ -58,20 +61,21 @@ def run(
 ) -> None:
     """Write what is committed and not archived yet; prints each fragment once it is stored and verified.
 
-    With --until all up to these ids and nothing above them, so that the partitions are as they were together.
+    With --until all up to these ids and nothing above them, so that the partitions are as they were together. Of a
+    batch that goes beyond its id, nothing: it is told which one that is.
 
     May be killed, and run again, at any time, also by several at once: nothing is archived twice that is not the same.
     """
     from polonaise.admin import archive as archives
     from polonaise.fragments.store import open_store
 
-    opened = open_store(store)
     ends = None if until is None else inputs.ids_of(until)
 
     async def work(log: Log) -> None:
         numbers = partitions_named(partition, log.partition_count)
         if ends is not None and set(ends) != set(numbers):
             raise BadOption(f"--until names partitions {_listed(ends)}, and {_listed(numbers)} are archived: name each")
+        opened = open_store(store)  # which makes its directory: not before there is a log
         for number in numbers:
             writing = archives.archive(
                 log,
@@ -89,13 +93,25 @@ def run(
                         say_json({**name._asdict(), "path": name.path, "bytes": size}, now=True)
                     else:
                         say(f"{name.path} {size:,} bytes", now=True)
-            if not count and not as_json:
-                left = (
-                    "" if rest or ends is not None else ", or it fills no fragment yet (--rest writes it all the same)"
-                )
+            if ends is not None:
+                cut = await archives.batch_left_out(log, opened, number, ends[number])
+                _say_archived_until(number, cut, wrote=bool(count), as_json=as_json)
+            elif not count and not as_json:
+                left = "" if rest else ", or it fills no fragment yet (--rest writes it all the same)"
                 say(f"partition {number}: nothing to write, all is archived{left}", now=True)
 
     with_log(address, work)
+
+
+def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, as_json: bool) -> None:
+    """What the fragments that were told do not say: that there was none to write, or that one batch is missing."""
+    if as_json:
+        if cut is not None:
+            say_json({"partition": number, "batch_left_out": cut._asdict()}, now=True)
+    elif cut is not None:
+        say_cut(number, cut, "archives")
+    elif not wrote:
+        say(f"partition {number}: nothing to write, all up to the id asked for is archived", now=True)
 
 
 @archive.command(epilog=EXIT_STATUS)
@@ -193,9 +209,10 @@ def restore(
             cut = None if done.cut is None else done.cut._asdict()
             say_json({**fields, "in_store_up_to": done.held, "batch_left_out": cut}, now=True)
         else:
-            left = f", the store holds up to {done.held}" if done.last < done.held else ""
-            say(f"partition {done.partition} up to {done.last}{left}", now=True)
-            say_cut(done)
+            if done.held != NO_TRANSACTION:
+                left = f", the store holds up to {done.held}" if done.last < done.held else ""
+                say(f"partition {done.partition} up to {done.last}{left}", now=True)
+            say_left_out(done)
 
     with tidy():
         asyncio.run(restores.restore(open_store(store, make=False), directory, how, tell))
@@ -212,13 +229,20 @@ def warn_of_key(how: HowToRestore) -> None:
         )
 
 
-def say_cut(done: RestoredPartition) -> None:
+def say_left_out(done: RestoredPartition) -> None:
+    """What a partition is without although nobody asked for that."""
+    if done.held == NO_TRANSACTION:
+        say(f"partition {done.partition} has no fragments in the store: it begins empty", now=True)
+    say_cut(done.partition, done.cut, "restores")
+
+
+def say_cut(partition: PartitionId, cut: Span | None, does: str) -> None:
     """Which batch was left out because the id asked for lies inside of it, and what to say to have it."""
-    if done.cut is not None:
-        first, last = done.cut
+    if cut is not None:
+        first, last = cut
         say(
-            f"partition {done.partition} without the batch from {first} to {last}, which goes beyond the id asked for: "
-            f"--until {done.partition}={last} restores it, too",
+            f"partition {partition} without the batch from {first} to {last}, which goes beyond the id asked for: "
+            f"--until {partition}={last} {does} it, too",
             now=True,
         )
 

@@ -19,6 +19,7 @@ from polonaise.cli.archive import (
     UntilTime,
     how_to_restore,
     say_cut,
+    say_left_out,
     warn_of_key,
 )
 from polonaise.cli.output import print_table, say
@@ -73,7 +74,9 @@ def _show_archived(report: ArchiveReport) -> None:
     for name, size in report.fragments:
         say(f"{name.path} {size:,} bytes")
     columns = ["partition", "asked up to", "archived up to", "fragments", "transactions", "bytes"]
-    print_table(columns, [[f"{value:,}" for value in each] for each in report.partitions], right=range(6))
+    print_table(columns, [[f"{value:,}" for value in each[:6]] for each in report.partitions], right=range(6))
+    for each in report.partitions:
+        say_cut(each.partition, each.batch_left_out, "archives")
     if report.delta is not None:
         version, added, overlapping = report.delta
         say(f"Delta table: version {version}, {added} fragments added, {len(overlapping)} left out as they overlap")
@@ -115,4 +118,4 @@ def _show_restored(report: RestoreReport) -> None:
     ]
     print_table(columns, rows, right=range(5))
     for each in report.restored.partitions:
-        say_cut(each)
+        say_left_out(each)

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polonaise
-from polonaise.admin.archive import batches_of, own_fragments_of
+from polonaise.admin.archive import batch_left_out, batches_of, own_fragments_of
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog
 from polonaise.fragments.objects import FRAGMENT_BYTES, Archived, write_fragments
@@ -69,6 +69,14 @@ class ArchivedPartition(NamedTuple):
     """Written by this run, like the rest."""
     transactions: int
     bytes: int
+    batch_left_out: Span | None = None
+    """The batch that the id asked for lies in, and that goes beyond it: nothing of it is archived."""
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            **self._asdict(),
+            "batch_left_out": None if self.batch_left_out is None else self.batch_left_out._asdict(),
+        }
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class ArchiveReport:
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "store": self.store,
-            "partitions": [each._asdict() for each in self.partitions],
+            "partitions": [each.fields() for each in self.partitions],
             "fragments": [{"path": each.fragment.path, "bytes": each.bytes} for each in self.fragments],
         }
         if self.delta is not None:
@@ -124,10 +132,13 @@ def archive(
         tasks = [each for number in limits for each in _plan(log, url, address, number, limits[number], how)]
         written = [each for some in run_tasks(spark, _write, tasks, progress, "fragments") for each in some]
         held = {number: _fragments(log, url, number) for number in limits}
+        left_out = {number: _left_out(log, url, number, last) for number, last in (how.until or {}).items()}
     everything = {name: size for fragments in held.values() for name, size in fragments.items()}
     return ArchiveReport(
         url,
-        tuple(_summary(number, limits[number], held[number], written) for number in sorted(limits)),
+        tuple(
+            _summary(number, limits[number], held[number], written, left_out.get(number)) for number in sorted(limits)
+        ),
         tuple(sorted(written)),
         None if register is None else register(url, everything),
     )
@@ -141,11 +152,16 @@ def _registering() -> Callable[[str, Mapping[FragmentName, int]], Registered]:
 
 
 def _summary(
-    number: PartitionId, limit: TransactionId, held: Mapping[FragmentName, int], written: list[Archived]
+    number: PartitionId,
+    limit: TransactionId,
+    held: Mapping[FragmentName, int],
+    written: list[Archived],
+    left_out: Span | None,
 ) -> ArchivedPartition:
     mine = [each for each in written if each.fragment.partition == number]
     rows = sum(each.fragment.last - each.fragment.first + 1 for each in mine)
-    return ArchivedPartition(number, limit, archived_up_to(held), len(mine), rows, sum(each.bytes for each in mine))
+    size = sum(each.bytes for each in mine)
+    return ArchivedPartition(number, limit, archived_up_to(held), len(mine), rows, size, left_out)
 
 
 # ------------------------------------------------------------------ what to write
@@ -190,6 +206,10 @@ def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowTo
 
 def _fragments(log: Log, url: str, number: PartitionId) -> dict[FragmentName, int]:
     return log.call(lambda opened: own_fragments_of(opened, clusters.store_at(url, make=True), number))
+
+
+def _left_out(log: Log, url: str, number: PartitionId, until: TransactionId) -> Span | None:
+    return log.call(lambda opened: batch_left_out(opened, clusters.store_at(url), number, until))
 
 
 def _plan(

@@ -57,7 +57,7 @@ def restore(
     opened, hearing = open_store(store, make=False), progress or Silence()
 
     async def restored() -> Restored:
-        hearing.begin("partitions", len(await partitions_in(opened)))
+        hearing.begin("partitions", max(await partitions_in(opened), default=-1) + 1)
         done: list[int] = []
 
         def tell(partition: admin.RestoredPartition) -> None:

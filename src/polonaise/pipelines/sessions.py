@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from polonaise.pipelines.faults import translated
+from polonaise.pipelines.faults import SPARKS, translated
 from polonaise.spark.sessions import session
 
 
@@ -16,13 +16,16 @@ from polonaise.spark.sessions import session
 def job_session(master: str | None, name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """As `polonaise.spark.sessions.session`, and stopped at the end, unless it was there before.
 
-    Raises the same; and what Spark raises while the job runs, as an error of ours.
+    Raises the same; and what Spark raises as it starts, and while the job runs, as an error of ours.
     """
     before = _is_there()
-    spark = session(master, name=name, conf=conf)
+    try:
+        spark = session(master, name=name, conf=conf)
+    except SPARKS as error:
+        raise translated(error) from error
     try:
         yield spark
-    except PySparkException as error:
+    except SPARKS as error:
         raise translated(error) from error
     finally:
         if not before:

@@ -76,15 +76,15 @@ def open_target(spark: SparkSession, text: str, view: View, cluster: str, *, mar
 def check_target(text: str, *, there: bool) -> None:
     """What can be known of `open_target`'s text without a session; `there` if the table is only to be read.
 
-    Raises `BadOption`, `ExtraMissing`, and `NotFound` for a directory or a SQLite file that is not there.
+    Raises `BadOption`, `ExtraMissing`, `NotFound` for a directory or a SQLite file that is not there, and `ViewUnfit`
+    for a file that is no SQLite database.
     """
     kind = next((each for each in (PARQUET, DELTA) if text.startswith(each)), None)
     if kind is None:
         _check_url(text)
-        from polonaise.views.database import check_there
+        from polonaise.views.database import check_file
 
-        if there:
-            check_there(text)
+        check_file(text, there=there)
     elif there and "://" not in text and not Path(text.removeprefix(kind)).is_dir():
         raise NotFound(f"no directory {text.removeprefix(kind)}: correct the path of the table")
 

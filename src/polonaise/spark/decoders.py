@@ -231,9 +231,10 @@ def row_decoder(options: ReadOptions) -> DecodeRow:
     known = {"json": _json_rows, "msgpack": _msgpack_rows, "avro": _avro_rows, "protobuf": _protobuf_rows}
     if name in known:
         return known[name](said)
-    found = _imported("decoder", name)
+    usage = f"write {', '.join(known)} or module:function"
+    found = _imported("decoder", name, usage)
     if not callable(found):
-        raise BadOption(f"decoder={name!r} is no function: write json, msgpack, avro, protobuf or module:function")
+        raise BadOption(f"decoder={name!r} is no function: {usage}")
     decode: DecodeRow = found
     return decode
 
@@ -274,7 +275,7 @@ def _protobuf_rows(said: Mapping[str, str]) -> DecodeRow:
     _library("google.protobuf")
     if "message" not in said:
         raise BadOption("decoder=protobuf of which message? Say decoder.message, module:Name of the class protoc made")
-    message = _imported("decoder.message", said["message"])
+    message = _imported("decoder.message", said["message"], "write module:Name")
     if not hasattr(message, "FromString"):
         raise BadOption(f"decoder.message={said['message']!r} is no Protocol Buffers message")
 
@@ -305,16 +306,18 @@ def _plain(field: Any, value: Any) -> Any:
     return _fields(value) if hasattr(value, "DESCRIPTOR") else [_fields(item) for item in value]
 
 
-def _imported(option: str, path: str) -> Any:
+def _imported(option: str, path: str, usage: str) -> Any:
     module, colon, name = path.partition(":")
     if not colon:
         module, _, name = path.rpartition(".")
+    if not module or not name:
+        raise BadOption(f"{option}={path!r} is not known: {usage}")
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise BadOption(f"{option}={path!r} can't be imported here: {error}; write module:name") from error
+        raise BadOption(f"{option}={path!r} can't be imported here: {error}; {usage}") from error
     return found
 
 

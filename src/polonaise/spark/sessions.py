@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkImportError, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from polonaise.errors import BadOption, ExtraMissing
+from polonaise.errors import BadOption, ExtraMissing, SparkFailed
 from polonaise.spark.java import find_java, variables
 from polonaise.spark.source import PolonaiseSource
 
@@ -32,6 +32,8 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _STACK: Final = "-Xss8m"
 """Spark takes apart what Python raised with a regular expression, which overflows a stack of the usual size."""
+_MASTER: Final = re.compile(r"yarn|(?:spark|k8s|local).*", re.DOTALL)
+"""What `spark-submit` lets pass; for anything else it ends with a traceback of Java's."""
 _LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 
 
@@ -51,8 +53,9 @@ def session(
     `PYSPARK_DRIVER_PYTHON` (this interpreter) where the user has not set them. Workers of a cluster need the
     interpreter at the same path, or `PYSPARK_PYTHON` set to where they have it.
 
-    Raises `JavaMissing`, `ExtraMissing` for `sc://` without the client's libraries, and `BadOption` for a `conf` that
-    a session that is there can't take. What Spark raises, such as for a master that it can't reach, is passed on.
+    Raises `JavaMissing`, `ExtraMissing` for `sc://` without the client's libraries, `BadOption` for a `conf` that a
+    session that is there can't take, and `SparkFailed` for a master of no kind that Spark knows. What Spark raises,
+    such as for a master that it can't reach, is passed on.
     """
     said = dict(conf or {})
     spark = _existing()
@@ -94,7 +97,12 @@ def _launched(master: str | None, name: str, said: Mapping[str, str]) -> SparkSe
         settings = {} if master is None else {"spark.master": master}
         environment = {}
     else:
-        settings = {"spark.app.name": name, **_settings(master or said.get("spark.master", DEFAULT_MASTER), said)}
+        address = master or said.get("spark.master", DEFAULT_MASTER)
+        if not _MASTER.fullmatch(address):
+            raise SparkFailed(
+                f"Spark knows no master {address!r}: write local[*], spark://HOST:PORT, yarn, k8s://…, or sc://HOST:PORT"
+            )
+        settings = {"spark.app.name": name, **_settings(address, said)}
         environment = {"JAVA_HOME": find_java().home} if SparkContext._gateway is None else {}
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if not os.environ.get(variable):

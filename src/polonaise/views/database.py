@@ -15,11 +15,19 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from polonaise.errors import BadOption, NotFound, ViewUnavailable, ViewUnfit
+from polonaise.views.faults import trouble_in
 
 SQLITE: Final = "sqlite"
 POSTGRESQL: Final = "postgresql"
 MARIADB: Final = ("mariadb", "mysql")
 _KNOWN: Final = (SQLITE, POSTGRESQL, *MARIADB)
+
+_SQLITE_HEADER: Final = b"SQLite format 3\0"
+"""What every database file begins with that is not empty, says SQLite's description of its format."""
+_SQLITE_DRIVERS: Final = ("sqlite", "sqlite+pysqlite")
+"""Others may encrypt the file, its header with it."""
+
+_NO_DATABASE: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 _SNAPSHOT_LEVELS: Final = ("REPEATABLE READ", "SERIALIZABLE")
 """Isolation levels under which all reads of a transaction see one state."""
@@ -58,6 +66,13 @@ class Database:
             if self.kind == SQLITE:
                 self._set_up_sqlite(db)
             db.rollback()
+        except sqlite3.Error as error:  # what SQLAlchemy does not see: it was asked past it
+            db.close()
+            if trouble_in(error) is not None:
+                raise ViewUnavailable(f"can't connect to {self.engine.url}: {error}") from error
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_DATABASE:
+                raise ViewUnfit(f"{_no_database(self.engine.url.database)} ({error})") from error
+            raise
         except BaseException:
             db.close()
             raise
@@ -208,10 +223,10 @@ def _driver(db: Connection) -> sqlite3.Connection:
     return cast(sqlite3.Connection, db.connection.dbapi_connection)
 
 
-def check_there(url: URL | str) -> None:
-    """Of a database that is only to be read: connecting to a SQLite file that is not there would make an empty one.
+def check_file(url: URL | str, *, there: bool) -> None:
+    """Of a SQLite file, that it is one; and with `there`, for one only to be read: connecting would make an empty one.
 
-    Raises `NotFound`, and `BadOption` for what is no URL.
+    Raises `ViewUnfit` for another kind of file, `NotFound`, and `BadOption` for what is no URL.
     """
     try:
         parsed = make_url(url)
@@ -220,10 +235,25 @@ def check_there(url: URL | str) -> None:
     file = parsed.database
     if parsed.get_backend_name() != SQLITE or not file or file.startswith((":", "file:")):
         return
-    if not Path(file).is_file():
+    if there and not Path(file).is_file():
         raise NotFound(
             f"no SQLite file {file}: correct the URL, sqlite:///PATH from here or sqlite:////PATH from the root"
         )
+    if parsed.drivername in _SQLITE_DRIVERS and not _may_be_sqlite(Path(file)):
+        raise ViewUnfit(_no_database(file))
+
+
+def _may_be_sqlite(file: Path) -> bool:
+    """An empty file is an empty database; why one can't be opened, SQLite says itself."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(_SQLITE_HEADER)) in (b"", _SQLITE_HEADER)
+    except OSError:
+        return True
+
+
+def _no_database(file: str | None) -> str:
+    return f"{file} is no SQLite database, or is damaged: correct the URL, or move that file out of the way"
 
 
 def _engine_at(url: URL | str) -> Engine:

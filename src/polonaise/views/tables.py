@@ -39,7 +39,7 @@ from sqlalchemy.types import TypeEngine
 
 from polonaise.errors import BadOption, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import PartitionId, TransactionId
-from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, Writer, check_there
+from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, Writer, check_file
 from polonaise.views.faults import Trouble, trouble_in
 from polonaise.views.fitness import check_tables
 from polonaise.views.marks import Marks
@@ -232,7 +232,7 @@ def snapshot(
     that are not there and for the marks of another log than `cluster`, `NotFound` for a file that is not there,
     `ViewUnavailable`.
     """
-    check_there(engine.url if isinstance(engine, Engine) else engine)
+    check_file(engine.url if isinstance(engine, Engine) else engine, there=True)
     database = Database(engine, None, _BUSY_S)
     try:
         with database.reading() as db:
