@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from polonaise.fragments.format import Footer, Writer
 from polonaise.fragments.protocol.names import FragmentName
+from polonaise.fragments.store import ObjectStore
 from polonaise.log import registers
 from polonaise.log.batch import Batch, Columns, seal
 
@@ -71,3 +72,11 @@ def fragment_of(batches: Sequence[Batch]) -> tuple[Footer, bytes]:
 
 def name_of(footer: Footer) -> FragmentName:
     return FragmentName(footer.partition, footer.first, footer.last, "ab" * 32)
+
+
+async def flip(store: ObjectStore, name: FragmentName) -> None:
+    """Damage a stored fragment by one bit."""
+    raw = bytearray(await store.get(name.path))
+    raw[len(raw) // 3] ^= 1
+    await store.delete(name.path)
+    await store.put_if_absent(name.path, bytes(raw))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from fragmentrig import flip
 
 import polonaise
 from polonaise.admin.archive import archive, verify
@@ -157,11 +158,8 @@ async def test_a_lost_fragment_is_a_hole_that_is_named(log: Log, store: ObstoreS
 
 async def test_a_flipped_bit_is_found_and_the_fragment_named(log: Log, store: ObstoreStore) -> None:
     await fill(log, 30)
-    ((name, size),) = await archived(log, store, rest=True)
-    raw = bytearray(await store.get(name.path))
-    raw[size // 2] ^= 1
-    await store.delete(name.path)
-    await store.put_if_absent(name.path, bytes(raw))
+    ((name, _),) = await archived(log, store, rest=True)
+    await flip(store, name)
     report = await verify(store, 0)
     assert len(report.wrong) == 1
     assert name.path in report.wrong[0]
@@ -172,11 +170,8 @@ async def test_a_flipped_bit_is_found_and_the_fragment_named(log: Log, store: Ob
 async def test_a_damaged_object_is_not_taken_for_the_fragment_that_it_was(log: Log, store: ObstoreStore) -> None:
     """Whoever archives the same again finds it under the name, and reads it back."""
     await fill(log, 30)
-    ((name, size),) = await archived(log, store, rest=True)
-    raw = bytearray(await store.get(name.path))
-    raw[size // 2] ^= 1
-    await store.delete(name.path)
-    await store.put_if_absent(name.path, bytes(raw))
+    ((name, _),) = await archived(log, store, rest=True)
+    await flip(store, name)
     with pytest.raises(FragmentDamaged, match=f"{name.digest}.* does not read back .* archive again"):
         [each async for each in write_fragments(store, log.cluster_key, log.read_batches(0))]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fragmentrig import flip
 from trimrig import Cluster, archived, contents, fill, running
 
 import polonaise
@@ -67,13 +68,6 @@ async def trimmed(cluster: Cluster, store: ObstoreStore) -> AsyncIterator[Trimme
         first = await trim(log, store, 0, before=150)
         assert cluster.first_held(0) == first > 100
         yield Trimmed(cluster, log, store, before, fragments, first)
-
-
-async def flip(store: ObstoreStore, name: FragmentName) -> None:
-    raw = bytearray(await store.get(name.path))
-    raw[len(raw) // 3] ^= 1
-    await store.delete(name.path)
-    await store.put_if_absent(name.path, bytes(raw))
 
 
 # ------------------------------------------------------------------ reading
