@@ -70,6 +70,14 @@ async def trimmed(cluster: Cluster, store: ObstoreStore) -> AsyncIterator[Trimme
         yield Trimmed(cluster, log, store, before, fragments, first)
 
 
+async def waits_for(log: polonaise.Log, what: str) -> str:
+    """What the partition waits for, once that is this: a session that has just begun waits for a quorum first."""
+    async with asyncio.timeout(20):
+        while what not in (said := (await log.health(0))["partitions"]["0"]["waits_for"]):
+            await asyncio.sleep(0.05)
+    return str(said)
+
+
 # ------------------------------------------------------------------ reading
 
 
@@ -403,10 +411,7 @@ async def test_while_the_store_can_t_be_read_nothing_is_appended_and_health_says
     async with polonaise.connect(cluster.address) as log:
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
-        async with asyncio.timeout(20):
-            while "store_unavailable" not in (waits_for := (await log.health(0))["partitions"]["0"]["waits_for"]):
-                await asyncio.sleep(0.05)
-        assert "how far it reaches" in waits_for
+        assert "how far it reaches" in await waits_for(log, "store_unavailable")
         away.away = False
         await log.append(b"now", 0)
         # Later sessions of the same owner remember what is committed, and need no store.
@@ -425,4 +430,4 @@ async def test_a_store_of_another_cluster_is_told_as_such(cluster: Cluster, stor
     async with polonaise.connect(cluster.address) as log:
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
-        assert WrongClusterKey.code in (await log.health(0))["partitions"]["0"]["waits_for"]
+        assert WrongClusterKey.code in await waits_for(log, WrongClusterKey.code)
