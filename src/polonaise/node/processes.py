@@ -62,26 +62,22 @@ async def run_storage(host: Host, settings: StorageSettings, ready: Ready) -> No
         await node.close()
 
 
-async def cluster_at(coordinator: Coordinator, storage: tuple[StorageId, ...], partitions: int) -> ClusterDescription:
-    """The cluster that is there, or else a new one of these."""
+async def cluster_at(
+    coordinator: Coordinator, storage: tuple[StorageId, ...], partitions: int, fragments: str | None = None
+) -> ClusterDescription:
+    """The cluster that is there, or else a new one of these, and with it the store of its fragments."""
     try:
         return await coordinator.describe()
     except NotInitialized:
         pass
+    if fragments is not None:
+        make_store(fragments)
     description = ClusterDescription(secrets.token_bytes(16), partitions, storage)
     try:
         await coordinator.initialize(description)
     except AlreadyInitialized:
         return await coordinator.describe()
     return description
-
-
-async def _is_there(coordinator: Coordinator) -> bool:
-    try:
-        await coordinator.describe()
-    except NotInitialized:
-        return False
-    return True
 
 
 async def run_server(
@@ -102,9 +98,7 @@ async def run_server(
     parse_address(settings.listen)  # before a cluster is made by a server that can't serve it
     coordinator = coordinator_at(host, coordinator_address)
     if storage:
-        if fragments is not None and not await _is_there(coordinator):
-            make_store(fragments)
-        description = await cluster_at(coordinator, storage, partitions or 1)
+        description = await cluster_at(coordinator, storage, partitions or 1, fragments)
     else:
         try:
             description = await coordinator.describe()

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polonaise
 from polonaise.admin.archive import batch_left_out, batches_of, own_fragments_of
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog
-from polonaise.fragments.objects import FRAGMENT_BYTES, Archived, write_fragments
+from polonaise.fragments.objects import FRAGMENT_BYTES, Archived, fragments_of, write_fragments
 from polonaise.fragments.protocol.coverage import Span, archived_up_to
 from polonaise.fragments.protocol.plan import spans_to_write
 from polonaise.fragments.store import open_store
@@ -131,7 +132,7 @@ def archive(
         limits = _limits(log, how)
         tasks = [each for number in limits for each in _plan(log, url, address, number, limits[number], how)]
         written = [each for some in run_tasks(spark, _write, tasks, progress, "fragments") for each in some]
-        held = {number: _fragments(log, url, number) for number in limits}
+        held = {number: clusters.wait(partial(fragments_of, clusters.store_at(url), number)) for number in limits}
         left_out = {number: _left_out(log, url, number, last) for number, last in (how.until or {}).items()}
     everything = {name: size for fragments in held.values() for name, size in fragments.items()}
     return ArchiveReport(
