@@ -207,13 +207,17 @@ class LateStore:
         """Raises `BadOption` for what names no store."""
         self._url = url
         self._store: ObstoreStore | None = None
-        with suppress(StoreUnavailable):
-            self._opened()
+        with suppress(NotFound):
+            self._store = open_store(url, make=False)
 
     def __str__(self) -> str:
         return self._url
 
-    def _opened(self) -> ObstoreStore:
+    async def _opened(self) -> ObstoreStore:
+        # In a thread: a directory of a network that does not answer holds up whoever looks for it.
+        return await asyncio.to_thread(self._look)
+
+    def _look(self) -> ObstoreStore:
         try:
             if self._store is None:
                 self._store = open_store(self._url, make=False)
@@ -225,13 +229,13 @@ class LateStore:
         return self._store
 
     async def get(self, path: str) -> bytes:
-        return await self._opened().get(path)
+        return await (await self._opened()).get(path)
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        return await self._opened().get_range(path, offset, length)
+        return await (await self._opened()).get_range(path, offset, length)
 
     async def list(self, prefix: str = "") -> builtins.list[Listed]:
-        return await self._opened().list(prefix)
+        return await (await self._opened()).list(prefix)
 
 
 def open_store(url: str, *, make: bool = True) -> ObstoreStore:
