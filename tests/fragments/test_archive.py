@@ -338,7 +338,8 @@ def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     assert polonaise_says("archive", "run", address, store, "--rest").stdout == nothing
     well = polonaise_says("archive", "verify", store)
     assert (well.returncode, "well" in well.stdout) == (0, True)
-    assert polonaise_says("archive", "run", address, store, "--until", "0=0").stdout == nothing
+    up_to = polonaise_says("archive", "run", address, store, "--until", "0=0").stdout
+    assert up_to == "partition 0: nothing to write, all up to the id asked for is archived\n"
     for until, said in (("1=0", "name each"), ("0", "no partition with an id"), ("0=1", "[beyond_log]")):
         refused = polonaise_says("archive", "run", address, store, "--until", until)
         assert (refused.returncode, said in refused.stderr) == (1, True), refused.stderr
