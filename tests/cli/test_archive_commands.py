@@ -58,6 +58,19 @@ def test_archive_makes_no_store_where_there_is_no_log(shell: Shell, tmp_path: Pa
     assert not (tmp_path / "store").exists()
 
 
+def test_an_empty_directory_is_a_new_store_when_somebody_says_so(shell: Shell, tmp_path: Path) -> None:
+    """It may be one that is not mounted."""
+    shell.cluster()
+    store = tmp_path / "store"
+    store.mkdir()
+    unsaid = ("archive", "run", "memory:log", store, "--rest")
+    shell.refuses(*unsaid, code="not_found", naming="mount what belongs there")
+    assert not list(store.iterdir())
+    assert shell.run("archive", "init", "memory:log", store).output == f"{store} is the store of the log's fragments\n"
+    assert shell.run("archive", "init", "memory:log", store).status == 0
+    assert shell.run(*unsaid).status == 0
+
+
 async def _archive_of_three(shell: Shell, store: Path) -> None:
     """The partition in the middle has had no transaction."""
     async with shell.cluster(partitions=3).connect() as log:

@@ -10,7 +10,9 @@ import pytest
 
 import polonaise
 from polonaise.admin.archive import archive
-from polonaise.errors import BadOption, DeadlineExceeded
+from polonaise.errors import BadOption, DeadlineExceeded, NotFound, WrongClusterKey
+from polonaise.fragments.mark import MARK, put_mark
+from polonaise.fragments.store import open_store
 from polonaise.node.embedded import parse_embedded
 
 
@@ -28,8 +30,6 @@ async def test_the_store_is_remembered_for_the_processes_that_do_not_say_it(tmp_
     async with polonaise.connect(address(tmp_path, store)) as log:
         assert await store_of(log) == str(store)
         await log.append(b"kept", 0)
-        from polonaise.fragments.store import open_store
-
         assert [each.fragment.last async for each in archive(log, open_store(str(store)), 0, rest=True)] == [0]
     async with polonaise.connect(address(tmp_path)) as log:
         assert await store_of(log) == str(store)
@@ -48,12 +48,38 @@ async def test_while_its_store_is_not_there_nothing_is_appended_and_none_is_made
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
         async with asyncio.timeout(20):
-            while "mount it" not in (await log.health(0))["partitions"]["0"]["waits_for"]:
+            while "no directory" not in (await log.health(0))["partitions"]["0"]["waits_for"]:
                 await asyncio.sleep(0.05)
         assert not store.exists()
+        store.mkdir()
+        async with asyncio.timeout(20):
+            while "has no _cluster.json" not in (await log.health(0))["partitions"]["0"]["waits_for"]:
+                await asyncio.sleep(0.05)
+        store.rmdir()
         away.rename(store)
         await log.ready(0, timeout=20)
         assert (await log.append(b"goes on", 0)).id == 1
+
+
+async def test_an_empty_directory_is_no_store_of_a_log_that_is_there_until_somebody_says_so(tmp_path: Path) -> None:
+    """It may be where one is mounted as a rule; of a log that is made just now, nothing can be anywhere."""
+    store, new = tmp_path / "store", tmp_path / "new"
+    store.mkdir()
+    async with polonaise.connect(address(new, store)) as log:
+        await log.ready(0)
+    async with polonaise.connect(address(tmp_path)) as log:
+        await log.append(b"kept", 0)
+        key = log.cluster_key
+    with pytest.raises(WrongClusterKey, match="one per cluster"):
+        async with polonaise.connect(address(tmp_path, store)):
+            raise AssertionError("it was opened")
+    (store / MARK).unlink()
+    with pytest.raises(NotFound, match=r"mount what belongs there.*polonaise archive init LOG STORE"):
+        async with polonaise.connect(address(tmp_path, store)):
+            raise AssertionError("it was opened")
+    await put_mark(open_store(str(store)), key)
+    async with polonaise.connect(address(tmp_path, store)) as log:
+        assert await store_of(log) == str(store)
 
 
 async def test_another_store_than_the_one_it_has_is_refused_by_name(tmp_path: Path) -> None:

@@ -391,6 +391,26 @@ async def test_nothing_is_appended_while_the_fragments_reach_farther_than_the_re
         assert await log.high_water_mark(0) == 100
 
 
+async def test_where_the_store_is_not_mounted_an_older_copy_gives_out_no_id_again(
+    cluster: Cluster, store: ObstoreStore, tmp_path: Path
+) -> None:
+    await cluster.start_server(store)
+    async with polonaise.connect(cluster.address) as log:
+        await fill(log, 100)
+        await cluster.stop_server()
+        await forged(log, store, last=149)
+        (tmp_path / "store").rename(tmp_path / "away")
+        (tmp_path / "store").mkdir()
+        await forged(log, store, last=49)  # what an archiver was writing when the store was away
+        await cluster.start_server(store, marked=False)
+        with pytest.raises(DeadlineExceeded):
+            await log.ready(0, timeout=0.5)
+        assert "mount what belongs there" in await waits_for(log, StoreUnavailable.code)
+        (tmp_path / "store").rename(tmp_path / "beneath")
+        (tmp_path / "away").rename(tmp_path / "store")
+        assert "reach up to 149" in await waits_for(log, FragmentsAhead.code)
+
+
 class Away(ObstoreStore):
     """A store that can't be listed for a while."""
 

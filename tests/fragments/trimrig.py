@@ -13,6 +13,7 @@ from polonaise.admin.archive import archive
 from polonaise.coordination.file import FileCoordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.fragments.history import FragmentHistory, HistorySettings
+from polonaise.fragments.mark import put_mark
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObjectStore
 from polonaise.host.real import RealHost
@@ -48,12 +49,14 @@ class Cluster:
     async def stop_node(self, number: int) -> None:
         await self.nodes.pop(number).close()
 
-    async def start_server(self, store: ObjectStore | None, **settings: Any) -> Server:
-        """A server that takes over; `store` holds the fragments that it relies upon."""
+    async def start_server(self, store: ObjectStore | None, *, marked: bool = True, **settings: Any) -> Server:
+        """A server that takes over; `store` holds the fragments that it relies upon, and is marked as theirs."""
         coordinator = FileCoordinator(self.host, str(self.directory / "coordinator"))
         self._coordinators.append(coordinator)
         opened: Callable[[bytes], FragmentHistory] | None = None
         if store is not None:
+            if marked:
+                await put_mark(store, KEY)
             history = HistorySettings(listing_s=0.0, damaged_s=0.0, **settings)
             opened = lambda key: FragmentHistory(store, key, history)  # noqa: E731
         self.server = Server(self.host, coordinator, SETTINGS, opened)

@@ -52,6 +52,26 @@ def test_while_it_is_away_it_answers_nobody() -> None:
     assert world.faults["store_away"] == 1
 
 
+def test_while_it_is_not_mounted_another_directory_is_in_its_place() -> None:
+    world = World(1)
+
+    async def scenario() -> None:
+        store = SimulatedStore(world)
+        await store.put_if_absent("0/a", b"x")
+        store.unmounted = True
+        assert await store.list("0/") == []
+        with pytest.raises(NotFound):
+            await store.get("0/a")
+        await store.put_if_absent("0/b", b"y")
+        store.unmounted = False
+        assert [each.path for each in await store.list("0/")] == ["0/a"]
+        store.unmounted = True
+        assert await store.get("0/b") == b"y"
+
+    world.run(scenario())
+    assert world.faults["store_unmounted"] > 0
+
+
 def test_damage_is_one_bit_until_it_is_restored() -> None:
     world = World(1)
 

@@ -10,6 +10,7 @@ from typing import Final
 from polonaise.client.log import Log
 from polonaise.errors import BeyondLog, FragmentDamaged, FragmentsAhead, LogForked, WrongClusterKey
 from polonaise.fragments.format import Footer
+from polonaise.fragments.mark import claim
 from polonaise.fragments.objects import (
     FRAGMENT_BYTES,
     Archived,
@@ -53,10 +54,10 @@ async def archive(
     object, or overlaps. Raises what reading and the store raise, `BeyondLog` for an `until` that is not committed, and
     as `own_fragments_of` for a store of another log.
     """
-    fragments = await own_fragments_of(log, store, partition, timeout)
     committed = await log.high_water_mark(partition, timeout=timeout)
     if until is not None and until > committed:
         raise BeyondLog(f"partition {partition} is committed up to {committed}: nothing can be archived up to {until}")
+    fragments = await own_fragments_of(log, store, partition, timeout)
     limit = committed if until is None else until
     for span in spans_to_write(fragments, limit):
         # Only what reaches the end of the log may still grow; a hole before it does not.
@@ -88,8 +89,9 @@ async def own_fragments_of(
 ) -> dict[FragmentName, int]:
     """As `fragments_of`, after a look whether the log goes on where they end: one restored from them has its key, too.
 
-    Raises `WrongClusterKey` for a store that holds another cluster's fragments; `FragmentsAhead` and `LogForked` for
-    one into which a log of the same key was archived that has gone on differently.
+    A new store is marked as this log's: see `fragments.mark`. Raises `WrongClusterKey` for another cluster's store;
+    `FragmentsAhead` and `LogForked` for one into which a log of the same key was archived that has gone on
+    differently; `NotFound` for a directory that may not be mounted.
     """
     fragments = await fragments_of(store, partition)
     if fragments:
@@ -101,6 +103,7 @@ async def own_fragments_of(
                     f"{store} holds fragments of another cluster: choose another address, one per cluster"
                 )
             await _check_goes_on(log, store, footer, timeout)
+    await claim(store, log.cluster_key)
     return fragments
 
 

@@ -115,6 +115,26 @@ def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, a
 
 
 @archive.command(epilog=EXIT_STATUS)
+def init(
+    address: Annotated[str, typer.Argument(metavar="LOG", help="file:PATH or embedded:PATH.")], store: Store
+) -> None:
+    """Say that a store is new, where that is not plain: an empty directory may be one that is not mounted.
+
+    Also for a cluster whose servers were told of a store to which nothing was archived yet. A store in a directory that
+    is not there, or in S3, GCS or Azure, needs no such word before `archive run`.
+    """
+    from polonaise.fragments.mark import put_mark
+    from polonaise.fragments.store import open_store
+
+    async def work(log: Log) -> None:
+        opened = open_store(store)
+        await put_mark(opened, log.cluster_key)
+        say(f"{opened} is the store of the log's fragments")
+
+    with_log(address, work)
+
+
+@archive.command(epilog=EXIT_STATUS)
 def trim(
     address: Annotated[str, typer.Argument(metavar="LOG", help="file:PATH or embedded:PATH.")],
     store: Store,

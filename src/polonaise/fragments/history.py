@@ -30,6 +30,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.format import open_fragment
 from polonaise.fragments.groups import first_of_group, group_batches, last_time_us_of_group, parts_for_group
+from polonaise.fragments.mark import MARK, is_marked
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import LateStore, ReadableStore
@@ -234,7 +235,9 @@ class FragmentHistory:
     # ------------------------------------------------------------------ fragments
 
     async def _listed(self, partition: PartitionId) -> _Listing:
+        await self._check_mark()
         found = await self._asked(self._store.list(partition_prefix(partition)))
+        await self._check_mark()  # it may have been mounted, or not any more, since the first look
         named = {name: each.bytes for each in found if (name := FragmentName.parse(each.path)) is not None}
         listing = self._listings[partition] = _Listing(named, asyncio.get_running_loop().time())
         return listing
@@ -321,10 +324,22 @@ class FragmentHistory:
     # ------------------------------------------------------------------ the store
 
     async def _get(self, name: FragmentName, offset: int, length: int) -> bytes:
-        raw = await self._asked(self._store.get_range(name.path, offset, length))
+        try:
+            raw = await self._asked(self._store.get_range(name.path, offset, length))
+        except NotFound:
+            await self._check_mark()
+            raise
         if len(raw) != length:
             raise FragmentDamaged(f"{name.path} is shorter than its store says: restore it from a copy")
         return raw
+
+    async def _check_mark(self) -> None:
+        """What is missing may be in a store that is not mounted. Raises `StoreUnavailable` for one without the mark."""
+        if not await self._asked(is_marked(self._store, self._cluster_key)):
+            raise StoreUnavailable(
+                f"{self} has no {MARK} of this cluster: mount what belongs there, or correct the address; if it is "
+                "new, say so once: polonaise archive init LOG STORE"
+            )
 
     async def _asked(self, call: Awaitable[T]) -> T:
         try:

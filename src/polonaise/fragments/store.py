@@ -55,6 +55,13 @@ class ReadableStore(Protocol):
 class ObjectStore(ReadableStore, Protocol):
     """What is asked of an object store, by those who write too."""
 
+    @property
+    def empty_is_new(self) -> bool:
+        """Whether nothing was ever put here if nothing is found: who asks has made it, or it can't be away unnoticed.
+
+        Not so for a directory that was there before: what belongs there may not be mounted.
+        """
+
     async def put_if_absent(self, path: str, data: bytes) -> bool:
         """Store an object, durably; False, with nothing changed, if there is one of this name."""
 
@@ -75,14 +82,20 @@ class ObstoreStore:
     one that still has something to tell when the interpreter exits aborts the process.
     """
 
-    def __init__(self, store: Any, url: str, directory: Path | None = None) -> None:
+    def __init__(self, store: Any, url: str, directory: Path | None = None, *, made: bool = False) -> None:
+        """`made`: the directory was not there before."""
         self._store = store
         self._url = url
         self._directory = directory
+        self._made = made
         self._threads = ThreadPoolExecutor(_CALLS_MAX, "object store")
 
     def __str__(self) -> str:
         return self._url
+
+    @property
+    def empty_is_new(self) -> bool:
+        return self._directory is None or self._made
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
         def put() -> bool:
@@ -199,8 +212,7 @@ class ObstoreStore:
 class LateStore:
     """A store whose directory need not be there yet, or not any more: every call raises `StoreUnavailable` until it is.
 
-    For servers. One that made a directory in its place, where something is not mounted, would take it that nothing was
-    ever archived.
+    For servers, which never make it.
     """
 
     def __init__(self, url: str) -> None:
@@ -224,7 +236,7 @@ class LateStore:
             self._store.check_there()
         except NotFound as error:
             raise StoreUnavailable(
-                f"no directory {self._url}: mount it, or correct the address; make it only if nothing was ever archived"
+                f"no directory {self._url}: mount what belongs there, or correct the address"
             ) from error
         return self._store
 
@@ -252,13 +264,14 @@ def open_store(url: str, *, make: bool = True) -> ObstoreStore:
         directory = Path(unquote(parts.path) if parts.scheme == "file" else url).absolute()
         if not make and not directory.exists():
             raise NotFound(f"no directory {directory}: correct the address of the store")
+        made = not directory.exists()
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise BadOption(f"{directory} is no directory: {_USAGE}") from error
         except OSError as error:
             raise AccessDenied(f"{directory} can't be made: {error.strerror or error}") from error
-        return ObstoreStore(LocalStore(prefix=directory), str(directory), directory)
+        return ObstoreStore(LocalStore(prefix=directory), str(directory), directory, made=made)
     try:
         return ObstoreStore(from_url(url), url)
     except (exceptions.BaseError, OSError, ValueError) as error:

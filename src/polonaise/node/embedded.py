@@ -33,7 +33,7 @@ from polonaise.errors import BadOption, ConnectionLost, NotEmbeddedLog, NotFound
 from polonaise.host import Disk, Host, ProtocolFactory
 from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
-from polonaise.node.processes import cluster_at, history_in, make_store
+from polonaise.node.processes import cluster_at, give_store, history_in
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
@@ -250,11 +250,11 @@ def check_fragments(address: EmbeddedAddress, there: str | None) -> None:
     )
 
 
-async def _settle_fragments(disk: Disk, address: EmbeddedAddress) -> str | None:
+async def _settle_fragments(disk: Disk, address: EmbeddedAddress, cluster_key: bytes) -> str | None:
     """The store to rely upon: the one that the directory names, or that the address names first. With the lock held."""
     there = await fragments_of(disk, address.directory)
     if there is None and address.fragments is not None:
-        make_store(address.fragments)
+        await give_store(address.fragments, cluster_key)
         await _write_whole(disk, address.directory, _FRAGMENTS, f"{address.fragments}\n")
         return address.fragments
     check_fragments(address, there)
@@ -324,13 +324,14 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
     directory = address.directory
     if not await is_log(host.disk, directory):
         await make_log(host.disk, directory)
-    fragments = await _settle_fragments(host.disk, address)
     await _clear_sockets(host.disk, directory)
     async with contextlib.AsyncExitStack() as closing:
         coordinator = coordinator_of(host, directory)
         closing.push_async_callback(coordinator.close)
-        description = await cluster_at(coordinator, storage_names(address.storage or 1), address.partitions or 1)
+        names, partitions = storage_names(address.storage or 1), address.partitions or 1
+        description = await cluster_at(coordinator, names, partitions, address.fragments)
         address.check(description)
+        fragments = await _settle_fragments(host.disk, address, description.key)
         for number, name in enumerate(description.storage):
             storage_settings = StorageSettings(
                 directory=storage_directory(directory, number),

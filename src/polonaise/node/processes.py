@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
@@ -18,6 +19,9 @@ from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import StorageId
+
+if TYPE_CHECKING:
+    from polonaise.fragments.store import ObjectStore
 
 Ready = Callable[[str], None]
 """Called once with the address when the node serves."""
@@ -35,15 +39,22 @@ def history_in(fragments: str | None) -> Callable[[bytes], History] | None:
     return lambda cluster_key: open_history(fragments, cluster_key)
 
 
-def make_store(fragments: str) -> None:
-    """Make the directory of a log's fragment store, when the log is new to it; later it has to be there.
+async def give_store(fragments: str, cluster_key: bytes) -> None:
+    """Make and mark the fragment store of a log that was without one until now; later it has to be there.
 
-    Raises `BadOption`, `AccessDenied`, `ExtraMissing`.
+    Raises `BadOption`, `AccessDenied`, `ExtraMissing`, and as `fragments.mark.claim`.
     """
+    store = _open(fragments)
+    from polonaise.fragments.mark import claim
+
+    await claim(store, cluster_key)
+
+
+def _open(fragments: str) -> ObjectStore:
     history_in(fragments)
     from polonaise.fragments.store import open_store
 
-    open_store(fragments)
+    return open_store(fragments)
 
 
 async def _until_cancelled() -> None:
@@ -70,13 +81,16 @@ async def cluster_at(
         return await coordinator.describe()
     except NotInitialized:
         pass
-    if fragments is not None:
-        make_store(fragments)
+    store = None if fragments is None else _open(fragments)  # before there is a cluster that can't have it
     description = ClusterDescription(secrets.token_bytes(16), partitions, storage)
     try:
         await coordinator.initialize(description)
     except AlreadyInitialized:
         return await coordinator.describe()
+    if store is not None:
+        from polonaise.fragments.mark import put_mark
+
+        await put_mark(store, description.key)
     return description
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from polonaise.fragments.format import Writer, batches_in
+from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.host import Host
@@ -33,6 +34,7 @@ class Archiving:
     def __init__(self, cluster: Cluster, nemesis: Nemesis, history: History) -> None:
         self._cluster = cluster
         self.store = cluster.store = SimulatedStore(cluster.world)
+        self.store.put_now(MARK, mark_of(CLUSTER_KEY))
         self.archivist = Archivist(cluster, self.store, history)
         cluster.open_history = self.archivist.open_history
         cluster.archivists = [Node(cluster, "archivist-0", self._run)]
@@ -80,8 +82,12 @@ class Archiving:
 
     # ------------------------------------------------------------------ a disaster
 
-    def overtake(self, logs: Sequence[FinalLog]) -> None:
-        """A fragment in each partition that reaches above the log: as if the replicas were of an earlier day."""
+    def overtake(self, logs: Sequence[FinalLog], unmounted: bool) -> None:
+        """A fragment in each partition that reaches above the log: as if the replicas were of an earlier day.
+
+        Where it is `unmounted`, too, none is seen.
+        """
+        self.store.unmounted = unmounted
         for log in logs:
             columns = Columns()
             columns.add(1, 1, 0, 0, b"acknowledged, and gone from every replica")

@@ -12,6 +12,8 @@ from polonaise.simulator.history import Fate, History, Kind, Violation
 
 _PROMISE = "P13 fail-safe"
 _WATCH_S = 6.0
+_UNMOUNTED_SHARE = 0.5
+"""Of the times when fragments are ahead: they can't be seen, either."""
 
 
 class Disaster:
@@ -23,8 +25,8 @@ class Disaster:
         self._applications = applications
         self._random = cluster.world.random("disaster")
 
-    async def strike(self, overtake: Callable[[], None] | None = None) -> None:
-        """With `overtake`, what happens is that the fragments are ahead of the replicas.
+    async def strike(self, overtake: Callable[[bool], None] | None = None) -> None:
+        """With `overtake`, what happens is that the fragments are ahead of the replicas, and perhaps not mounted.
 
         Raises `Violation` if anything is accepted afterwards, or refused without a reason."""
         known = list(self._history.told)
@@ -35,8 +37,9 @@ class Disaster:
                 node.process.crash()
         partitions = self._cluster.knobs.partitions
         if overtake is not None:
-            overtake()
-            reasons: list[set[str]] = [{"fragments_ahead"}] * partitions
+            unmounted = self._random.random() < _UNMOUNTED_SHARE
+            overtake(unmounted)
+            reasons: list[set[str]] = [{"store_unavailable" if unmounted else "fragments_ahead"}] * partitions
         elif self._random.random() < 0.3:
             self._forget_sessions()
             reasons = [{"the coordinator"}] * partitions

@@ -31,6 +31,7 @@ FAULTS: Final = (
     "wiped_disk",
     "byte_flip",
     "store_away",
+    "store_unmounted",
     "damaged_object",
 )
 

@@ -43,7 +43,7 @@ class Nemesis(DiskFaults):
 
     def trouble_store(self) -> None:
         """Let the store fail too, now and then."""
-        for action in (Nemesis.store_away, Nemesis.damage_object):
+        for action in (Nemesis.store_away, Nemesis.unmount_store, Nemesis.damage_object):
             self._actions.append(action)
             self._weights.append(1.0)
 
@@ -72,7 +72,7 @@ class Nemesis(DiskFaults):
         cluster.cut_off.clear()
         cluster.service.configuration = cluster.knobs.coordinator
         if cluster.store is not None:
-            cluster.store.away = False
+            cluster.store.away = cluster.store.unmounted = False
             cluster.store.restore()
         for node in cluster.nodes:
             disk = node.machine.disk
@@ -346,6 +346,14 @@ class Nemesis(DiskFaults):
             store.away = True
             await asyncio.sleep(self.seconds(0.2, 1.0, 2.5))
             store.away = False
+
+    async def unmount_store(self) -> None:
+        """For a while an empty directory is in the store's place."""
+        store = self._cluster.store
+        if store is not None:
+            store.unmounted = True
+            await asyncio.sleep(self.seconds(0.2, 1.0, 2.5))
+            store.unmounted = False
 
     async def damage_object(self) -> None:
         """A bit of a fragment turns; after a while an operator puts a copy in its place."""

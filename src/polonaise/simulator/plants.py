@@ -217,6 +217,12 @@ PLANTS: Final[dict[str, Plant]] = {
         "    if False:\n",
         "P13: a log that has gone back to an earlier day goes on, and gives ids out again",
     ),
+    "store-without-its-mark-believed": Plant(
+        "polonaise.fragments.history",
+        "        if not await self._asked(is_marked(self._store, self._cluster_key)):\n",
+        "        if False:\n",
+        "P13: a log that has gone back to an earlier day goes on where its store is not mounted",
+    ),
     "wiped-replica-not-filled-from-fragments": Plant(
         "polonaise.server.history",
         "    if trimmed is None:\n",

@@ -35,19 +35,27 @@ class SimulatedStore:
         """Damaged objects as they were written."""
         self.away = False
         """It answers nobody."""
+        self.unmounted = False
+        """What is there in its place is empty."""
+        self._beneath: dict[str, bytes] = {}
+        """What was put there meanwhile."""
         self.fragments_read = 0
         """Parts of objects that servers were given."""
 
     def __str__(self) -> str:
         return "the store"
 
+    @property
+    def empty_is_new(self) -> bool:
+        return False
+
     # ------------------------------------------------------------------ what it is asked
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
         await self._way()
-        if path in self._objects:
+        if path in self._there:
             return False
-        self._objects[path] = bytes(data)
+        self._there[path] = bytes(data)
         await self._way()
         return True
 
@@ -70,14 +78,21 @@ class SimulatedStore:
 
     async def list(self, prefix: str = "") -> list[Listed]:
         await self._way()
-        return sorted(Listed(path, len(raw)) for path, raw in self._objects.items() if path.startswith(prefix))
+        return sorted(Listed(path, len(raw)) for path, raw in self._there.items() if path.startswith(prefix))
 
     async def delete(self, path: str) -> None:
         await self._way()
-        self._objects.pop(path, None)
+        self._there.pop(path, None)
+
+    @property
+    def _there(self) -> dict[str, bytes]:
+        if not self.unmounted:
+            return self._objects
+        self._world.faults.count("store_unmounted")
+        return self._beneath
 
     def _object(self, path: str) -> bytes:
-        raw = self._objects.get(path)
+        raw = self._there.get(path)
         if raw is None:
             raise NotFound(f"no object {path!r} in {self}")
         return raw
