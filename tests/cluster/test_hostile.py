@@ -32,9 +32,10 @@ from hostilerig import (
 )
 
 import polonaise
+from polonaise.errors import PolonaiseError
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
-from polonaise.wire.frame import HELLO_BYTES_MAX
+from polonaise.wire.frame import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Frames
 from polonaise.wire.messages import (
     Health,
     Hello,
@@ -312,6 +313,14 @@ async def test_every_message_with_every_field_at_its_limits_is_survived(target: 
                     await peer.hear(0.002)
 
 
+def raises_the_fence(raw: bytes, target: Target) -> bool:
+    """Whether a flipped byte has made one of the messages that no peer with the key is harmless with."""
+    try:
+        return any(not harmless(codec.decode(frame), target) for frame in Frames(FRAME_BYTES_MAX).feed(raw))
+    except PolonaiseError:
+        return False
+
+
 async def test_frames_with_flipped_bytes_are_survived(target: Target) -> None:
     source = random.Random(3)
     valid = [m for kind in codec.kinds().values() for m in extremes(kind) if harmless(m, target)]
@@ -327,6 +336,8 @@ async def test_frames_with_flipped_bytes_are_survived(target: Target) -> None:
                 if source.random() < 0.7:
                     # The checksum made right again: what was flipped is to be met behind it.
                     raw = bytearray(raw_frame(kind, bytes(raw[24:length])))
+                    if raises_the_fence(bytes(raw), target):
+                        continue
                 peer.say(bytes(raw))
             with contextlib.suppress(TimeoutError):
                 await peer.hear(0.005)
