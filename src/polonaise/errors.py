@@ -500,6 +500,12 @@ class BatchUnfinished(PolonaiseError):
     code = "batch_unfinished"
 
 
+class BatchOvertaken(PolonaiseError):
+    """A sink was given a batch after a later one of the same application had been written; numbers only go up."""
+
+    code = "batch_overtaken"
+
+
 class StagingLost(PolonaiseError):
     """Rows that a sink had staged are gone before they were published."""
 

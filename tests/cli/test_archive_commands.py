@@ -71,6 +71,18 @@ def test_an_empty_directory_is_a_new_store_when_somebody_says_so(shell: Shell, t
     assert shell.run(*unsaid).status == 0
 
 
+def test_what_is_not_well_with_a_store_is_told_line_by_line(shell: Shell, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    asyncio.run(_archive_a_group(shell, store))
+    (fragment,) = (store / "0").iterdir()
+    fragment.write_bytes(b"PAR1")
+    said = shell.run("archive", "verify", store)
+    assert said.status == 1
+    assert said.rows[0][-2:] == ["not", "well"]
+    assert said.output.splitlines()[-1].startswith(f"partition 0: 0/{fragment.name}")
+    assert "\\n" not in said.output
+
+
 async def _archive_of_three(shell: Shell, store: Path) -> None:
     """The partition in the middle has had no transaction."""
     async with shell.cluster(partitions=3).connect() as log:

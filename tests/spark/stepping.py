@@ -165,8 +165,9 @@ async def attempt(world: World, door: SteppedDoor, batch: int, staged: Sequence[
     store = SteppedStore(world)
     try:
         used = [name for task in staged for name in task.objects]
-        for plan in plans_of(APP, batch, staged, LIMITS):
-            publication = Publication(door, plan, 1_000.0)
+        plans = plans_of(APP, batch, staged, LIMITS)
+        for plan in plans:
+            publication = Publication(door, plan, len(plans), 1_000.0)
             await publication.run()
             used += publication.used
     except PolonaiseError:

@@ -68,6 +68,8 @@ def test_places_are_made_absolute_because_workers_run_elsewhere(
         ({"startingTransactions": "latest", "startingOffsets": "latest"}, "said twice"),
         ({"startingTransactions": "latest", "startingTimestamp": "5"}, "say one of them"),
         ({"endingTransactions": "latest", "endingTimestamp": "5"}, "say one of them"),
+        ({"startingTimestamp": "6", "endingTimestamp": "5"}, "later than endingTimestamp"),
+        ({"startingTimestamp": "9" * 20}, "no time is: write"),
         ({"startingTimestamp": "yesterday"}, "write a time as"),
         ({"startingTimestamp": "2026-01-31T12:00:00"}, "without its zone"),
         ({"headers": "red"}, "32 bits"),

@@ -17,6 +17,7 @@ from polonaise.client.protocol.group import Group
 from polonaise.errors import (
     AppendFailed,
     AppendUnknown,
+    BatchOvertaken,
     BatchUnfinished,
     Closed,
     CoordinatorUnavailable,
@@ -65,8 +66,10 @@ async def staged(store: ObstoreStore, tasks: Sequence[Rows]) -> list[Staged]:
     return found
 
 
-async def write(log: Log, store: ObstoreStore, batch: int, tasks: Sequence[Rows], app: str | None = APP) -> None:
-    await publish(log, store, app, batch, await staged(store, tasks), PATIENCE_S)
+async def write(
+    log: Log, store: ObstoreStore, batch: int, tasks: Sequence[Rows], app: str | None = APP, *, in_order: bool = True
+) -> None:
+    await publish(log, store, app, batch, await staged(store, tasks), PATIENCE_S, in_order=in_order)
 
 
 async def bodies(log: Log, partition: int) -> list[bytes]:
@@ -105,7 +108,7 @@ async def test_a_batch_is_published_once_in_the_order_of_its_tasks(log: Log, sto
     assert await bodies(log, 0) == BODIES
     assert await bodies(log, 1) == [b"x"]
     assert (await progress(log)).finished
-    assert await progress(log, 1) == Progress(0, 1, 1)
+    assert await progress(log, 1) == Progress(0, 1, 1, 2)
     assert await names(store) == []
 
 
@@ -125,9 +128,8 @@ async def test_whoever_writes_a_batch_again_is_told_that_nothing_is_added(
     await write(log, store, 5, ANOTHER_SPLIT)
     await write(log, store, 4, ANOTHER_SPLIT)
     assert caplog.messages == [
-        f"batch {number} of {APP!r} {known}: partition {at} has all of batch 5, numbers only go up, "
-        "and nothing was added"
-        for number, known in ((5, "was written before"), (4, "is not written"))
+        f"batch {number} of {APP!r} {how}: nothing was added to partition {at}"
+        for number, how in ((5, "was written before"), (4, "comes after batch 5"))
         for at in (0, 1)
     ]
     assert await bodies(log, 0) == BODIES
@@ -182,7 +184,7 @@ async def test_groups_are_as_large_as_the_log_takes_them(
     rows = [b"%d" % n for n in range(10_000)]
     stage = Stage(0, lambda *_: None, 10_000_000)
     stage.add(0, piece(rows))
-    await publish(log, store, APP, 0, [stage.finish()], PATIENCE_S)
+    await publish(log, store, APP, 0, [stage.finish()], PATIENCE_S, in_order=True)
     assert await bodies(log, 0) == rows
     assert (await progress(log)).total == 3
 
@@ -202,6 +204,65 @@ async def test_a_batch_after_one_that_is_there_in_part_is_refused(log: Log, stor
     assert await bodies(log, 0) == [*BODIES, b"later"]
 
 
+NAMED = [{0: [b"v1-p0"], 1: [b"v1-p1"]}], [{0: [b"v2-p0"], 1: [b"v2-p1"]}]
+
+
+async def test_a_named_write_is_refused_before_anything_while_an_earlier_one_is_not_in_all_its_partitions(
+    log: Log, store: ObstoreStore
+) -> None:
+    """The partition that the earlier one did not come to has no trace of it."""
+    append = RealDoor.append
+
+    async def mortal(door: RealDoor, partition: int, *what: Any) -> None:
+        if partition == 1:
+            while await log.high_water_mark(0) < 0:
+                await asyncio.sleep(0.01)
+            raise Closed("dead")
+        await append(door, partition, *what)
+
+    with pytest.MonkeyPatch.context() as life:
+        life.setattr(RealDoor, "append", mortal)
+        with pytest.raises(Closed):
+            await write(log, store, 1, NAMED[0], in_order=False)
+    for later in (NAMED[1], [{0: [b"v2"]}], [{1: [b"v2"]}]):
+        with pytest.raises(BatchUnfinished, match=r"batch 1 .* whole in 1 of the 2 partitions"):
+            await write(log, store, 2, later, in_order=False)
+    with pytest.raises(BatchUnfinished, match="for 2 partitions, and comes with rows for 1 now"):
+        await write(log, store, 1, [{0: [b"v1"]}], in_order=False)
+    await write(log, store, 1, NAMED[0], in_order=False)
+    await write(log, store, 2, NAMED[1], in_order=False)
+    assert [await bodies(log, number) for number in (0, 1)] == [[b"v1-p0", b"v2-p0"], [b"v1-p1", b"v2-p1"]]
+
+
+async def test_a_named_write_that_comes_after_a_later_one_is_refused_unless_it_is_there(
+    log: Log, store: ObstoreStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await write(log, store, 1, [{0: [b"v1"]}], in_order=False)
+    await write(log, store, 3, [{0: [b"v3"]}], in_order=False)
+    await write(log, store, 1, [{0: [b"v1"]}], in_order=False)
+    assert "comes after batch 3" in caplog.text
+    with pytest.raises(BatchOvertaken, match=r"batch 3 .* batch 2 is not in partition 1: .* above 3"):
+        await write(log, store, 2, NAMED[1], in_order=False)
+    assert [await bodies(log, number) for number in (0, 1)] == [[b"v1", b"v3"], []]
+
+
+async def test_a_named_write_that_is_overtaken_on_the_way_does_not_pass_for_written(
+    log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = RealDoor.append
+
+    async def overtaken(door: RealDoor, partition: int, *what: Any) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr(publishing, "Limits", lambda: SMALL)
+        await write(log, store, 2, [{0: [b"v2"]}], in_order=True)
+        await append(door, partition, *what)
+
+    monkeypatch.setattr(RealDoor, "append", overtaken)
+    with pytest.raises(BatchOvertaken, match="of a later number, was written to partition 0"):
+        await write(log, store, 1, [{0: [b"v1"]}], in_order=False)
+    assert await bodies(log, 0) == [b"v2"]
+
+
 async def test_a_plan_whose_rows_are_gone_is_said_by_name(log: Log, store: ObstoreStore) -> None:
     with pytest.MonkeyPatch.context() as life:
         dies_after(life, 1)
@@ -218,7 +279,7 @@ async def test_own_rows_that_are_gone_are_said_by_name(log: Log, store: ObstoreS
     mine = await staged(store, [{0: [b"a"]}])
     await store.delete(mine[0].objects[0])
     with pytest.raises(StagingLost):
-        await publish(log, store, APP, 0, mine, PATIENCE_S)
+        await publish(log, store, APP, 0, mine, PATIENCE_S, in_order=True)
 
 
 async def test_a_register_of_somebody_else_is_refused(log: Log, store: ObstoreStore) -> None:
@@ -262,7 +323,7 @@ def inline_plan() -> Plan:
 async def test_a_batch_that_gets_no_further_fails_in_time_and_says_how_to_go_on() -> None:
     door = Unreachable()
     with pytest.raises(DeadlineExceeded, match=r"run again"):
-        await Publication(door, inline_plan(), 5.0).run()
+        await Publication(door, inline_plan(), 1, 5.0).run()
     assert door.now == 5.0
     with pytest.raises(DeadlineExceeded, match="txnAppId"):
         await publish_unnamed(door, inline_plan(), 5.0)
@@ -278,7 +339,7 @@ class Overtaken(Unreachable):
 
     async def register(self, key: bytes, partition: int) -> bytes | None:
         done = min(1 + int(self.now / self._every), len(self._plan.groups))
-        return Progress(self._plan.batch, done, len(self._plan.groups), "the other's plan").pack()
+        return Progress(self._plan.batch, done, len(self._plan.groups), 1, "the other's plan").pack()
 
     async def load_plan(self, name: str) -> Plan:
         return self._plan
@@ -294,11 +355,11 @@ class Overtaken(Unreachable):
 async def test_while_another_driver_gets_further_with_the_batch_nobody_loses_patience() -> None:
     plan = plans_of(APP, 1, staged_by([{0: BODIES}], {}, inline=True), SMALL)[0]
     door = Overtaken(plan, every=4.0)
-    await Publication(door, plan, 5.0).run()
+    await Publication(door, plan, 1, 5.0).run()
     assert door.now == 12.0, "longer than its patience, and until the last of four groups was there"
     stuck = Overtaken(plan, every=1_000.0)
     with pytest.raises(DeadlineExceeded, match="got no further in partition 0 for 5 s"):
-        await Publication(stuck, plan, 5.0).run()
+        await Publication(stuck, plan, 1, 5.0).run()
     assert stuck.now == 5.0
 
 

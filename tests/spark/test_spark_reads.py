@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -108,6 +109,44 @@ def test_conditions_on_times_read_just_what_they_would_leave(
             where = f"timestamp {operator} '{moment}+00:00'"
             expected = plain(everything.where(where))
             assert plain(polonaise.spark.read(spark, log.address, where=where, fragments=log.store)) == expected
+
+
+KAFKA_CONDITIONS = [
+    "transaction_id >= 1005", "transaction_id < 10", "header = 1", "header in (0, 1)", "partition = 0 and header = 2",
+    "offset >= 5 and transaction_id = 1007",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", KAFKA_CONDITIONS)
+def test_under_kafkas_names_a_decoders_columns_are_not_the_logs(
+    spark: SparkSession, tmp_path: Path, where: str
+) -> None:
+    address = f"embedded:{tmp_path / 'log'}"
+    with polonaise.blocking.connect(address) as log:
+        for number in range(20):
+            log.append(b'{"transaction_id": %d, "header": %d}' % (1000 + number, number % 3), header=7)
+        log.flush()
+    told = {"decoder": "json", "decoderSchema": "transaction_id long, header int", "kafkaColumns": True}
+    found, expected = (
+        sorted(row[0] for row in frame.select("transaction_id").collect())
+        for frame in (
+            polonaise.spark.read(spark, address, where=where, **told),
+            polonaise.spark.read(spark, address, **told).where(where),
+        )
+    )
+    assert found == expected
+
+
+def test_a_relative_address_means_one_log_for_plan_and_tasks(
+    spark: SparkSession, log: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's planner has the directory in which Spark was started."""
+    scheme, _, path = log.address.partition(":")
+    monkeypatch.chdir(Path(path).parent)
+    relative, store = f"{scheme}:{Path(path).name}", os.path.relpath(log.store)
+    expected = plain(load(spark, log.address))
+    assert plain(polonaise.spark.read(spark, relative)) == expected
+    assert plain(polonaise.spark.read(spark, relative, fragments=store)) == expected
 
 
 def test_a_condition_and_options_hold_both(spark: SparkSession, log: Filled) -> None:

@@ -155,8 +155,9 @@ def test_bytes_that_are_no_block_are_refused() -> None:
 
 
 def test_a_register_that_no_sink_wrote_is_refused() -> None:
-    assert Progress.parse(Progress(3, 1, 2, "plans/x").pack()) == Progress(3, 1, 2, "plans/x")
-    for value in (b"", b"hello", Progress(3, 0, 2).pack(), Progress(3, 3, 2).pack(), Progress(-1, 1, 1).pack()):
+    assert Progress.parse(Progress(3, 1, 2, 4, "plans/x").pack()) == Progress(3, 1, 2, 4, "plans/x")
+    wrong = [Progress(3, 0, 2, 1), Progress(3, 3, 2, 1), Progress(-1, 1, 1, 1), Progress(3, 1, 1, 0)]
+    for value in (b"", b"hello", *(progress.pack() for progress in wrong)):
         with pytest.raises(SinkStateDamaged, match="txnAppId"):
             Progress.parse(value)
 

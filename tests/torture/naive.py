@@ -24,7 +24,7 @@ class AtOnce(FaultySink):
         faults = task_faults(self._fault)
         staged = self._sink.stage(iter(()))
         for batch in halves(iterator, faults):
-            self._sink.publish([self._sink.stage(iter([batch]))], None, 0)
+            self._sink.publish([self._sink.stage(iter([batch]))], None, 0, in_order=True)
         faults.reach("write/done")
         return staged
 
@@ -42,7 +42,7 @@ class ByTask(AtOnce):
         faults = task_faults(self._fault)
         staged = self._sink.stage(halves(iterator, faults))
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
-        self._sink.publish([staged], f"{staged.app}/{context.partitionId()}", batch)
+        self._sink.publish([staged], f"{staged.app}/{context.partitionId()}", batch, in_order=True)
         faults.reach("write/done")
         return Written(self._sink.stage(iter(())).staged, staged.app)
 

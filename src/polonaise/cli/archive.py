@@ -190,10 +190,13 @@ def verify(store: Store, as_json: Json = False) -> None:
             if as_json:
                 say_json({**fields, "wrong": report.troubles})
             else:
-                rows.append([*(f"{value:,}" for value in fields.values()), "\n".join(report.troubles) or "well"])
+                rows.append([*(f"{value:,}" for value in fields.values()), "not well" if report.troubles else "well"])
         if not as_json:
             columns = ["partition", "fragments", "transactions", "bytes", "whole up to", "verdict"]
             print_table(columns, rows, right=(0, 1, 2, 3, 4))
+            for report in reports:
+                for trouble in report.troubles:
+                    say(f"partition {report.partition}: {trouble}")
         return not any(report.troubles for report in reports)
 
     judge(work())

@@ -37,7 +37,8 @@ async def trim(owner: Owner, request: TrimLog) -> LogTrimmed:
         raise BeyondLog(f"nothing is trimmed at {before}: partition {partition} is committed up to {owner.committed}")
     if owner.history is None:
         raise NotArchived(
-            "this server was started without --fragments: it trims only what it finds in a fragment store itself"
+            "this server was started without --fragments (embedded: ?fragments=URL in the address): it trims only what "
+            "it finds in a fragment store itself"
         )
     await _check_archived(owner, owner.history, request)
     return await _drop(owner, writing, before)

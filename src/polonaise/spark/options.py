@@ -129,6 +129,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     ):
         if time_us is not None and places is not None:
             raise BadOption(f"{side}Timestamp and {side}Transactions: say one of them")
+    since, until = options.starting_time_us, options.ending_time_us
+    if since is not None and until is not None and since > until:
+        raise BadOption("startingTimestamp is later than endingTimestamp: swap them")
     return options
 
 
@@ -292,6 +295,8 @@ def _place(value: Any) -> TransactionId:
 def _time_us(text: str) -> int:
     """Microseconds UTC of an ISO 8601 time with its zone, or of milliseconds since 1970, as Spark's Kafka source."""
     if text.strip().lstrip("-").isdecimal():
+        if abs(int(text)) > INT64_MAX // 1_000:
+            raise ValueError("so many milliseconds after 1970 no time is: write 2026-01-31T12:00:00Z")
         return 1_000 * int(text)
     try:
         moment = datetime.fromisoformat(text.strip())

@@ -20,6 +20,7 @@ from polonaise.client.protocol.draft import Change, Expectation, Limits
 from polonaise.client.protocol.group import Group
 from polonaise.errors import (
     AppendUnknown,
+    BatchOvertaken,
     DeadlineExceeded,
     ExpectationFailed,
     NotFound,
@@ -33,7 +34,7 @@ from polonaise.fragments.store import ObjectStore
 from polonaise.spark import staging
 from polonaise.spark.protocol import blocks
 from polonaise.spark.protocol.plans import INLINE, BlockRef, Plan, Staged, check_block, plans_of
-from polonaise.spark.protocol.progress import Progress, Step, check_batch, next_step, register_key
+from polonaise.spark.protocol.progress import Progress, Step, check_batch, check_order, next_step, register_key
 from polonaise.spark.staging import Collected, collect, discard, store_plan
 from polonaise.terms import PartitionId
 
@@ -83,10 +84,18 @@ class Door(Protocol):
 class Publication:
     """One batch of one application, in one partition."""
 
-    def __init__(self, door: Door, plan: Plan, patience_s: float) -> None:
-        """`plan` is our own, not stored yet; `patience_s` is how long nothing may get further before it fails."""
+    def __init__(
+        self, door: Door, plan: Plan, partitions: int, patience_s: float, *, may_be_overtaken: bool = True
+    ) -> None:
+        """`plan` is our own, not stored yet; the batch has rows for so many `partitions`.
+
+        `patience_s` is how long nothing may get further before it fails. When a later batch is found in its place,
+        there is nothing to do, if it `may_be_overtaken`, or an error.
+        """
         self._door = door
         self._own = plan
+        self._partitions = partitions
+        self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
         self._patience_s = patience_s
         self._until_s = 0.0
@@ -102,8 +111,9 @@ class Publication:
     async def run(self) -> None:
         """Until the batch is in the partition, whole.
 
-        Raises `BatchUnfinished`, `StagingLost`, `SinkStateDamaged`, `RegistersFull`; `DeadlineExceeded` when nothing
-        got further for `patience_s`: the batch may be there in part, and running it again finishes it.
+        Raises `BatchUnfinished`, `BatchOvertaken`, `StagingLost`, `SinkStateDamaged`, `RegistersFull`;
+        `DeadlineExceeded` when nothing got further for `patience_s`: the batch may be there in part, and running it
+        again finishes it.
         """
         self._until_s = self._door.now_s() + self._patience_s
         while True:
@@ -141,7 +151,7 @@ class Publication:
             if len(own.groups) > 1 and not self._own_name:
                 self._own_name = await self._door.store_plan(own)
                 self.used.append(self._own_name)
-            await self._chain(own, self._own_name, 0)
+            await self._chain(own, self._own_name, 0, self._partitions)
         elif step is Step.RESUME:
             assert progress is not None
             name = progress.plan
@@ -149,21 +159,23 @@ class Publication:
             if (plan.batch, plan.partition, len(plan.groups)) != (own.batch, own.partition, progress.total):
                 raise SinkStateDamaged(f"{name} in the staging store is not the plan that the log's register means")
             self.used += [name, *plan.objects]
-            await self._chain(plan, name, progress.done)
+            await self._chain(plan, name, progress.done, progress.partitions)
+        elif step is Step.OVERTAKEN and not self._may_be_overtaken:
+            raise BatchOvertaken(
+                f"another batch of {own.app!r}, of a later number, was written to partition {own.partition} while "
+                f"batch {own.batch} was: what this one had for it is not there; write it under another txnAppId"
+            )
         elif progress is not None and not self._begun:
-            known = "was written before" if progress.batch == own.batch else "is not written"
-            _log.warning(
-                "batch %d of %r %s: partition %d has all of batch %d, numbers only go up, and nothing was added",
-                own.batch, own.app, known, own.partition, progress.batch,
-            )  # fmt: skip
+            how = "was written before" if step is Step.NOTHING else f"comes after batch {progress.batch}"
+            _log.warning("batch %d of %r %s: nothing was added to partition %d", own.batch, own.app, how, own.partition)
 
-    async def _chain(self, plan: Plan, name: str, done: int) -> None:
+    async def _chain(self, plan: Plan, name: str, done: int, partitions: int) -> None:
         self._begun = True
         key, total = register_key(plan.app), len(plan.groups)
         async with aclosing(self._door.groups(plan, done)) as groups:
             async for group in groups:
                 done += 1
-                value = Progress(plan.batch, done, total, name).pack()
+                value = Progress(plan.batch, done, total, partitions, name).pack()
                 expected = Expectation.absent(key) if self._held is None else Expectation.equals(key, self._held)
                 await self._door.append(plan.partition, group, [expected], [Change.set(key, value)])
                 self._held = value
@@ -212,25 +224,37 @@ async def publish_unnamed(door: Door, plan: Plan, patience_s: float) -> None:
 
 
 async def publish(
-    log: Log, store: ObjectStore, app: str | None, batch: int, staged: Sequence[Staged], patience_s: float
+    log: Log,
+    store: ObjectStore,
+    app: str | None,
+    batch: int,
+    staged: Sequence[Staged],
+    patience_s: float,
+    *,
+    in_order: bool,
 ) -> None:
     """Publish what these tasks have staged, in every partition that has rows, and clear up behind it.
 
     Partitions are independent: where one fails the others go on, and the first error is raised. Without `app` each row
-    is there at least once.
+    is there at least once. Who comes `in_order` has finished each batch before the next one, as Spark has in a stream;
+    for others that is looked at in all partitions, before anything is written.
     """
     check_batch(batch)
     door = RealDoor(log, store, patience_s)
     plans = plans_of(app or "", batch, staged, Limits(), log.cluster_key.hex())
     turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
     used = [name for task in staged for name in task.objects]
+    if app is not None and not in_order:
+        held = await _held(door, app, log.partition_count)
+        check_order(held, batch, [plan.partition for plan in plans], app)
+        in_order = any(progress.batch > batch for progress in held.values())
 
     async def one(plan: Plan) -> None:
         async with turns:
             if app is None:
                 await publish_unnamed(door, plan, patience_s)
             else:
-                publication = Publication(door, plan, patience_s)
+                publication = Publication(door, plan, len(plans), patience_s, may_be_overtaken=in_order)
                 await publication.run()
                 used.extend(publication.used)
 
@@ -241,6 +265,13 @@ async def publish(
             failed[0].add_note(f"and: {other}")
         raise failed[0]
     await discard(store, used, patience_s)
+
+
+async def _held(door: Door, app: str, partitions: int) -> dict[PartitionId, Progress]:
+    """What each partition has of the application."""
+    key = register_key(app)
+    values = await asyncio.gather(*(door.register(key, partition) for partition in range(partitions)))
+    return {number: Progress.parse(value) for number, value in enumerate(values) if value is not None}
 
 
 async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = LEFTOVERS_S) -> Collected:

@@ -19,7 +19,7 @@ from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.spark.fragmentfiles import footer_from
 from polonaise.spark.history import History
-from polonaise.spark.options import ReadOptions, microseconds, read_options
+from polonaise.spark.options import FRAGMENTS, ReadOptions, microseconds, read_options
 from polonaise.spark.paths import read_from
 from polonaise.spark.protocol.conditions import Ranges, ranges_in
 from polonaise.spark.reading import projection_of
@@ -60,8 +60,11 @@ def read(
     on, in this process.
     """
     given = {"cluster": cluster, **{name: _text(value) for name, value in options.items()}}
-    ranges = Ranges() if where is None else ranges_in(where)
     checked = read_options(given)
+    given = _placed(given, checked)
+    ranges = Ranges() if where is None else ranges_in(where)
+    if checked.kafka_columns:  # then columns of these names are a decoder's
+        ranges = ranges._replace(ids=Ranges().ids, headers=None)
     columns = None if schema is None else projection_of(checked, _parsed(schema)).schema.names
     history = History(checked)
     wanted = {
@@ -76,6 +79,15 @@ def read(
         frames.append(_by_source(spark, _only(given, rest, ranges), schema))
     frame = reduce(lambda one, other: one.unionByName(other), frames)
     return frame if where is None else frame.where(where)
+
+
+def _placed(given: Mapping[str, str], checked: ReadOptions) -> dict[str, str]:
+    """With log and store by their full addresses: the source works in another process, perhaps in another directory."""
+    placed = {name: value for name, value in given.items() if name.lower() not in ("cluster", "fragments")}
+    placed["cluster"] = checked.cluster
+    if checked.fragments is not None and not checked.cluster.startswith(FRAGMENTS):
+        placed["fragments"] = checked.fragments
+    return placed
 
 
 def _text(value: object) -> str:

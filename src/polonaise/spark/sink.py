@@ -80,11 +80,12 @@ class Sink:
                 stage.add(partition, piece)
         return Written(stage.finish(), context.getLocalProperty(_QUERY_ID) if context is not None else None)
 
-    def publish(self, messages: Sequence[Any], app: str | None, batch: int) -> None:
-        """In the driver: raises as `publishing.publish`."""
+    def publish(self, messages: Sequence[Any], app: str | None, batch: int, *, in_order: bool) -> None:
+        """In the driver: as `publishing.publish`."""
         store, patience_s = clusters.store_at(self.staging, make=True), self.options.timeout_s
         log = clusters.log_at(self.options.cluster)
-        log.call(lambda opened: publishing.publish(opened, store, app, batch, _staged(messages), patience_s))
+        staged = _staged(messages)
+        log.call(lambda opened: publishing.publish(opened, store, app, batch, staged, patience_s, in_order=in_order))
         if self.staging not in _swept:
             _swept.add(self.staging)
             try:
@@ -109,7 +110,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         options = self._sink.options
-        self._sink.publish(messages, options.app_id, options.app_version or 0)
+        self._sink.publish(messages, options.app_id, options.app_version or 0, in_order=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing: a commit whose answer was lost, or that is still at it, needs what is staged. It goes by its age."""
@@ -126,7 +127,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         if any(message is not None for message in messages):  # a batch without tasks has no rows
-            self._sink.publish(messages, self._app(messages), batchId)
+            self._sink.publish(messages, self._app(messages), batchId, in_order=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing, as in a batch write."""
