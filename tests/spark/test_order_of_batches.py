@@ -1,0 +1,100 @@
+"""Named batches that come in any order, and die anywhere: whose write returned has its rows in the log, each once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations, permutations, product
+from typing import TypeAlias
+
+import pytest
+
+from polonaise.errors import BatchOvertaken, BatchUnfinished
+from polonaise.spark.protocol.progress import Progress, Step, check_order, next_step
+
+APP = "load"
+PARTITIONS = range(3)
+Shape: TypeAlias = dict[int, int]
+"""Of a batch: in which partitions it has how many groups."""
+SHAPES: list[Shape] = [
+    dict(zip(places, groups, strict=True))
+    for size in (1, 2)
+    for places in combinations(PARTITIONS, size)
+    for groups in product((1, 2), repeat=size)
+]
+
+
+class Died(Exception):
+    """The driver of a write is no more."""
+
+
+class World:
+    """What partitions hold of an application, and which of its groups are in the log."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Progress] = {}
+        self.log: Counter[tuple[int, int, int]] = Counter()
+        """Batch, partition and group."""
+
+    def write(self, batch: int, shape: Shape, order: tuple[int, ...], steps: int = 99) -> bool:
+        """As `publishing.publish` for somebody who does not come in order. Whether there was anything left to do.
+
+        Raises `Died` after so many groups.
+        """
+        check_order(self.held, batch, shape, APP)
+        if any(progress.batch > batch for progress in self.held.values()):
+            return False
+        for place in (place for place in order if place in shape):
+            while next_step(self.held.get(place), batch, APP, place) is not Step.NOTHING:
+                if not steps:
+                    raise Died
+                steps -= 1
+                self._append(batch, place, shape)
+        return True
+
+    def _append(self, batch: int, place: int, shape: Shape) -> None:
+        held = self.held.get(place)
+        done = held.done if held is not None and held.batch == batch else 0
+        self.held[place] = Progress(batch, done + 1, shape[place], len(shape))
+        self.log[batch, place, done] += 1
+
+    def has(self, batch: int, shape: Shape) -> bool:
+        return all(self.log[batch, place, group] for place in shape for group in range(shape[place]))
+
+    def begun(self, batch: int) -> bool:
+        return any(number == batch for number, _, _ in self.log)
+
+
+def check_stories(first: Shape) -> Counter[str]:
+    """Two batches die anywhere, and are written again. What was refused, by its error."""
+    refused = Counter[str]()
+    for second, order in product(SHAPES, permutations(PARTITIONS)):
+        for dies_1, dies_2 in product(range(sum(first.values()) + 1), range(sum(second.values()) + 1)):
+            world = World()
+            story = [(1, first, dies_1), (2, second, dies_2), (1, first, 99), (2, second, 99), (1, first, 99)]
+            for batch, shape, steps in story:
+                never_begun = not world.begun(batch)
+                try:
+                    done = world.write(batch, shape, order, steps)
+                except Died:
+                    continue
+                except (BatchUnfinished, BatchOvertaken) as error:
+                    refused[type(error).__name__] += 1
+                    continue
+                assert world.has(batch, shape) or (not done and never_begun)
+            assert set(world.log.values()) <= {1}
+            assert world.has(2, second), "in the end each can be written, or is too late"
+            assert world.has(1, first) or not world.begun(1)
+    return refused
+
+
+@pytest.mark.parametrize("first", SHAPES, ids=str)
+def test_whose_write_returned_has_its_rows_in_the_log_each_once(first: Shape) -> None:
+    refused = check_stories(first)
+    assert bool(refused["BatchUnfinished"]) == (sum(first.values()) > 1)
+    assert refused["BatchOvertaken"]
+
+
+def test_who_does_not_look_at_all_partitions_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "check_order", lambda *_: None)
+    with pytest.raises(AssertionError):
+        check_stories({0: 1, 1: 1})
