@@ -34,7 +34,8 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.
 test: check ## all that a newcomer should see pass: under 20 minutes on 2 cores
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m 'slow and not alone' -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m 'slow and alone'
 
 demo: $(STAMP) ## a bank on the log; PAYMENTS=file for real payments
 	$(BIN)/polonaise demo bank --output build/demo $(if $(PAYMENTS),--payments '$(PAYMENTS)')

@@ -197,6 +197,7 @@ async def ask_at_once(target: Target) -> None:
             await asyncio.sleep(1)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("port", ["server", "storage"])
 async def test_good_clients_hardly_notice_the_hostile_ones(server: Target, port: str) -> None:
     """The 99th percentile of a good client's appends stays within twice what it is without the others.

@@ -24,6 +24,7 @@ LINES = [
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 async def test_twenty_kills_lose_nothing_and_double_nothing_and_another_host_is_there_in_time(tmp_path: Path) -> None:
     with Campaign(tmp_path, seed=20) as campaign:

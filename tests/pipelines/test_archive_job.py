@@ -97,7 +97,8 @@ def test_what_does_not_fill_a_fragment_is_left_unless_asked_for(
 
 def test_an_archive_up_to_ids_or_a_time_holds_just_that(spark: SparkSession, address: str, tmp_path: Path) -> None:
     batches = [polonaise.Batch.parse(raw) for raw in in_log(address, 0)]
-    middle = batches[len(batches) // 2]
+    middle = max(batches[1:], key=lambda batch: batch.last - batch.first)
+    assert middle.last > middle.first, "one that an id can lie in"
     how = HowToArchive(partitions="0", fragment_bytes=SMALL, until={0: middle.last})
     by_id = archive(spark, address, str(tmp_path / "by id"), how)
     assert [each.last for each in by_id.partitions] == [middle.last]
@@ -144,7 +145,7 @@ def test_another_clusters_store_is_refused(spark: SparkSession, address: str, tm
 def test_a_fault_in_a_task_comes_back_as_what_it_was(spark: SparkSession, address: str, tmp_path: Path) -> None:
     """A directory that stands where a fragment's directory would be made is found by the task that writes."""
     url = tmp_path / "store"
-    url.mkdir()
+    archive(spark, address, str(url), HowToArchive(partitions="1", rest=True))
     (url / "0").write_text("in the way")
     with pytest.raises(StoreUnavailable):
         archive(spark, address, str(url), HowToArchive(partitions="0", rest=True))

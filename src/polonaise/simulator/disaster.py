@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from polonaise.coordination.values import PartitionValue
 from polonaise.simulator.application import Application
@@ -12,6 +13,8 @@ from polonaise.simulator.history import Fate, History, Kind, Violation
 
 _PROMISE = "P13 fail-safe"
 _WATCH_S = 6.0
+_LOOK_S = 0.05
+_LOOKS_MAX = 100
 _UNMOUNTED_SHARE = 0.5
 """Of the times when fragments are ahead: they can't be seen, either."""
 
@@ -29,7 +32,7 @@ class Disaster:
         """With `overtake`, what happens is that the fragments are ahead of the replicas, and perhaps not mounted.
 
         Raises `Violation` if anything is accepted afterwards, or refused without a reason."""
-        known = list(self._history.told)
+        known, unmounted = list(self._history.told), False
         self._history.refusal_is_right = True
         for node in self._cluster.nodes:
             node.hold_down()
@@ -39,7 +42,7 @@ class Disaster:
         if overtake is not None:
             unmounted = self._random.random() < _UNMOUNTED_SHARE
             overtake(unmounted)
-            reasons: list[set[str]] = [{"store_unavailable" if unmounted else "fragments_ahead"}] * partitions
+            reasons: list[set[str]] = [set() if unmounted else {"fragments_ahead"}] * partitions
         elif self._random.random() < 0.3:
             self._forget_sessions()
             reasons = [{"the coordinator"}] * partitions
@@ -58,7 +61,28 @@ class Disaster:
             raise Violation(_PROMISE, f"nothing above {known}", f"ids up to {self._history.told} were told")
         if self._history.violations:
             raise self._history.violations[0]
+        if unmounted:
+            await self._until_told("how far it reaches")
         self._check_health(reasons)
+
+    async def _until_told(self, reason: str) -> None:
+        """A store may come back at any time, so attempts go on, and each waits for its replicas first."""
+        seen = set[str]()
+        for _ in range(_LOOKS_MAX):
+            told = [health["waits_for"] for _, health in self._health()]
+            if any(reason in text for text in told):
+                return
+            seen.update(told)
+            await asyncio.sleep(_LOOK_S)
+        raise Violation(_PROMISE, f"health to name {reason!r}", repr(sorted(seen)))
+
+    def _health(self) -> list[tuple[int, Any]]:
+        """What each partition's owner says."""
+        return [
+            (int(partition), health)
+            for server in self._cluster.owners.values()
+            for partition, health in server.health()["partitions"].items()
+        ]
 
     def _forget_sessions(self) -> None:
         """The coordinator's values are those of a cluster that was never used."""
@@ -91,11 +115,7 @@ class Disaster:
 
     def _check_health(self, reasons: Sequence[set[str]]) -> None:
         """No partition is ready, and one at least says what it waits for, once its owner has asked all replicas."""
-        partitions = [
-            (int(partition), health)
-            for server in self._cluster.owners.values()
-            for partition, health in server.health()["partitions"].items()
-        ]
+        partitions = self._health()
         if any(health["ready"] for _, health in partitions):
             raise Violation(_PROMISE, "no partition to be ready", repr(partitions))
         told = [(partition, str(health["waits_for"])) for partition, health in partitions]
