@@ -68,7 +68,7 @@ class Decoder:
     def decoded(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """The columns, each as long as the batch. Raises `BodyUndecodable`, or tells such bodies in `_corrupt`."""
         bodies = batch.column("data").to_pylist()
-        bad: dict[int, BaseException] = {}
+        bad: dict[int, str] = {}
         parts = self._parts(self._read(bodies, bad), bad)
         if bad and self._fails:
             self._raise(batch, min(bad), bad[min(bad)])
@@ -80,15 +80,15 @@ class Decoder:
             columns[CORRUPT] = pa.array([body if at in bad else None for at, body in enumerate(bodies)], pa.binary())
         return columns
 
-    def _raise(self, batch: pa.RecordBatch, row: int, why: BaseException) -> NoReturn:
+    def _raise(self, batch: pa.RecordBatch, row: int, why: str) -> NoReturn:
         transaction, partition = batch.column("transaction_id")[row], batch.column("partition")[row]
         wanted = ", ".join(f"{field.name} {field.type}" for field in self._schema)
         raise BodyUndecodable(
             f"transaction {transaction} of partition {partition} does not decode by {self._name!r} to "
-            f"{wanted}: {_in_one_line(why)}; with failOnDecodeError=false such bodies go to the column {CORRUPT}"
-        ) from why
+            f"{wanted}: {why}; with failOnDecodeError=false such bodies go to the column {CORRUPT}"
+        )
 
-    def _read(self, bodies: Sequence[bytes], bad: dict[int, BaseException]) -> _Bodies:
+    def _read(self, bodies: Sequence[bytes], bad: dict[int, str]) -> _Bodies:
         """What a row decoder makes of the bodies; those that it can't read are bad."""
         if self._row is None:
             return _Bodies(range(len(bodies)), bodies, ())
@@ -96,29 +96,29 @@ class Decoder:
         for place, body in enumerate(bodies):
             try:
                 row = self._row(body)
-                if not isinstance(row, Mapping):
+                if not isinstance(row, dict | Mapping):
                     raise ValueError("a body that is no object with named fields")
                 rows.append(row)
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
-                bad[place] = error
+                bad[place] = _in_one_line(error)
                 if self._fails:
                     break
         places = [place for place in range(len(rows) + len(bad)) if place not in bad] if bad else range(len(bodies))
         return _Bodies(places, [bodies[place] for place in places], rows)
 
-    def _parts(self, read: _Bodies, bad: dict[int, BaseException]) -> list[_Part]:
+    def _parts(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
         """The columns of these bodies without those that turn out to be bad."""
         try:
             return [(read.places, self._decode(read))]
         except Exception:  # noqa: BLE001 - one of them is bad, which is found below
-            found: dict[int, BaseException] = {}
+            found: dict[int, str] = {}
             parts = self._taken_apart(self._sifted(read, found), found)
             bad.update(found)
             return parts
 
-    def _sifted(self, read: _Bodies, bad: dict[int, BaseException]) -> _Bodies:
+    def _sifted(self, read: _Bodies, bad: dict[int, str]) -> _Bodies:
         """Without the bodies that are no JSON at first sight: there may be many, and this is cheap."""
         if self._json is None:
             return read
@@ -128,13 +128,13 @@ class Decoder:
                 check_body(body)
                 kept.append(at)
             except Exception as error:  # noqa: BLE001 - as where they are decoded
-                bad[read.places[at]] = error
+                bad[read.places[at]] = _in_one_line(error)
                 if self._fails:
                     break
         rows = [read.rows[at] for at in kept] if read.rows else ()
         return _Bodies([read.places[at] for at in kept], [read.bodies[at] for at in kept], rows)
 
-    def _taken_apart(self, read: _Bodies, bad: dict[int, BaseException]) -> list[_Part]:
+    def _taken_apart(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
         """Halves bodies that do not decode together until it is known which of them do not decode alone."""
         count = len(read.places)
         if not count or (self._fails and any(place < read.places[0] for place in bad)):
@@ -143,7 +143,7 @@ class Decoder:
             return [(read.places, self._decode(read))]
         except Exception as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
             if count == 1:
-                bad[read.places[0]] = error
+                bad[read.places[0]] = _in_one_line(error)
                 return []
         step = 1 if count <= _FEW else (count + 1) // 2
         return [

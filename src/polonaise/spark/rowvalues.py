@@ -45,7 +45,9 @@ def check_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, infinite
 
 
 def _check_fields(fields: Iterable[pa.Field], rows: Sequence[Mapping[str, Any]], infinite: bool) -> None:
-    repeated = {name for row in rows if isinstance(row, Repeated) for name in row.names}
+    repeated: set[str] = set()
+    if Repeated in set(map(type, rows)):
+        repeated = {name for row in rows if isinstance(row, Repeated) for name in row.names}
     for field in fields:
         if field.name in repeated:
             raise ValueError(f"{field.name} is said twice")
@@ -75,8 +77,9 @@ def _check_whole(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> No
 
 def _check_float(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
     _demand(values, (Real,), (bool,), "a number")
-    end = _FLOAT_END if pa.types.is_float32(kind) else _INFINITE
-    if any(end <= abs(value) and (abs(value) < _INFINITE or not infinite) for value in values):
+    if not infinite and (_INFINITE in values or -_INFINITE in values):
+        raise ValueError(f"a number is too large for {kind}")
+    if pa.types.is_float32(kind) and any(_FLOAT_END <= abs(value) < _INFINITE for value in values):
         raise ValueError(f"a number is too large for {kind}")
 
 
@@ -111,15 +114,23 @@ def _check_struct(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> N
 def _check_map(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
     """Of mappings, or of pairs of keys and values."""
     _demand(values, (Mapping, list, tuple), (), "a map")
-    for value in values:
-        keys = list(value) if isinstance(value, Mapping) else [key for key, _ in value]
-        if isinstance(value, Repeated) or len(set(keys)) < len(keys):
-            raise ValueError("a key is there twice")
-        if pa.types.is_string(kind.key_type):
-            _demand(keys, (str,), (), "a text")
-    pairs = [pair for value in values for pair in (value.items() if isinstance(value, Mapping) else value)]
-    _check(kind.key_type, [key for key, _ in pairs], infinite)
+    pairs = list(chain.from_iterable(map(_pairs, values)))
+    keys = [key for key, _ in pairs]
+    if pa.types.is_string(kind.key_type):
+        _demand(keys, (str,), (), "a text")
+    _check(kind.key_type, keys, infinite)
     _check(kind.item_type, [value for _, value in pairs], infinite)
+
+
+def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+    """A map's, each key once."""
+    if isinstance(value, Repeated):
+        raise ValueError("a key is there twice")
+    if isinstance(value, dict | Mapping):
+        return value.items()
+    if len({key for key, _ in value}) < len(value):
+        raise ValueError("a key is there twice")
+    return value  # type: ignore[no-any-return]
 
 
 _CHECKS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, Sequence[Any], bool], None]]]] = (
