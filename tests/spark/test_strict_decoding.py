@@ -342,6 +342,15 @@ def test_many_undecodable_bodies_are_found_with_few_readings(share: int, monkeyp
     assert len(readings) <= 1
 
 
+def test_undecodable_bodies_can_be_asked_for_without_the_columns() -> None:
+    schema = columns(_corrupt=pa.binary())
+    good = {"json": b"{}", "msgpack": b"\x80", f"{__name__}:counted": b"7"}
+    for decoder, body in good.items():
+        rows = decoded_rows([body, b"\xff", body], schema, decoder=decoder, failOnDecodeError=False)
+        assert [row["_corrupt"] for row in rows] == [None, b"\xff", None]
+        assert decoded_rows([body], schema, decoder=decoder, failOnDecodeError=False) == [{"_corrupt": None}]
+
+
 def test_of_several_undecodable_bodies_the_first_is_named() -> None:
     for first, second in ((b'{"a": "x"}', b"no JSON"), (b"no JSON", b'{"a": "x"}')):
         with pytest.raises(BodyUndecodable, match="transaction 101 "):

@@ -60,7 +60,7 @@ class Decoder:
         is_json = self._name == "json"
         self._by_row = pa.schema([field for field in self._schema if not is_json or holds(field.type, pa.types.is_map)])
         """Columns that are made row by row: of JSON those that Arrow's reader does not make."""
-        self._row = row_decoder(options) if self._by_row.names else None
+        self._row = None if is_json and not self._by_row.names else row_decoder(options)
         self._json = JsonBodies([field for field in self._schema if field not in self._by_row]) if is_json else None
         if is_json:
             check_json_maps(self._by_row)
@@ -114,7 +114,7 @@ class Decoder:
             return [(read.places, self._decode(read))]
         except Exception:  # noqa: BLE001 - one of them is bad, which is found below
             found: dict[int, str] = {}
-            parts = self._taken_apart(self._sifted(read, found), found)
+            parts = self._halved(self._sifted(read, found), found)
             bad.update(found)
             return parts
 
@@ -134,21 +134,23 @@ class Decoder:
         rows = [read.rows[at] for at in kept] if read.rows else ()
         return _Bodies([read.places[at] for at in kept], [read.bodies[at] for at in kept], rows)
 
-    def _taken_apart(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """Halves bodies that do not decode together until it is known which of them do not decode alone."""
+    def _halved(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
+        """Takes bodies that do not decode together apart until it is known which of them do not decode alone."""
         count = len(read.places)
-        if not count or (self._fails and any(place < read.places[0] for place in bad)):
-            return []
+        step = 1 if count <= _FEW else (count + 1) // 2
+        return [part for begin in range(0, count, step) for part in self._part(read.cut(begin, begin + step), bad)]
+
+    def _part(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
+        first = read.places[0]
+        if self._fails and any(place < first for place in bad):
+            return []  # an earlier one will be named, and nothing comes of the others
         try:
             return [(read.places, self._decode(read))]
         except Exception as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
-            if count == 1:
-                bad[read.places[0]] = _in_one_line(error)
+            if len(read.places) == 1:
+                bad[first] = _in_one_line(error)
                 return []
-        step = 1 if count <= _FEW else (count + 1) // 2
-        return [
-            part for begin in range(0, count, step) for part in self._taken_apart(read.cut(begin, begin + step), bad)
-        ]
+        return self._halved(read, bad)
 
     def _decode(self, read: _Bodies) -> pa.RecordBatch:
         columns: dict[str, pa.Array] = {}
