@@ -41,6 +41,9 @@ class _Bodies(NamedTuple):
         return _Bodies(self.places[begin:end], self.bodies[begin:end], self.rows[begin:end])
 
 
+_Part: TypeAlias = tuple[Sequence[int], pa.RecordBatch]
+"""Bodies' places in their batch, and the columns that were made of them."""
+
 _FEW: Final = 8
 """So many bodies of which one does not decode are decoded one by one: to halve them further costs more."""
 
@@ -96,7 +99,7 @@ class Decoder:
         for place, body in enumerate(bodies):
             try:
                 row = self._row(body)
-                if not isinstance(row, dict | Mapping):
+                if type(row) is not dict and not isinstance(row, Mapping):
                     raise ValueError("a body that is no object with named fields")
                 rows.append(row)
             except (KeyboardInterrupt, GeneratorExit):
@@ -168,10 +171,6 @@ class Decoder:
         check_rows(rows, self._by_row, infinite=self._json is None)
         made = pa.RecordBatch.from_pylist(rows, schema=self._by_row)
         return {name: made.column(name) for name in self._by_row.names}
-
-
-_Part: TypeAlias = tuple[Sequence[int], pa.RecordBatch]
-"""Bodies' places in their batch, and the columns that were made of them."""
 
 
 def _rows_of(count: int, places: Sequence[int]) -> pa.Array:

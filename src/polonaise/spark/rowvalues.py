@@ -126,7 +126,7 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     """A map's, each key once."""
     if isinstance(value, Repeated):
         raise ValueError("a key is there twice")
-    if isinstance(value, dict | Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         return value.items()
     if len({key for key, _ in value}) < len(value):
         raise ValueError("a key is there twice")
