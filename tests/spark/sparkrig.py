@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,7 +26,9 @@ from polonaise.admin.archive import archive
 from polonaise.fragments.store import open_store
 from polonaise.spark import clusters
 from polonaise.spark.batchreader import BatchReader
+from polonaise.spark.decoders import Decoder
 from polonaise.spark.options import read_options
+from polonaise.spark.reading import projection_of
 from polonaise.spark.streamreader import StreamReader
 
 REQUEST = StructType([
@@ -133,3 +135,16 @@ def ids(cluster: str, **options: object) -> list[tuple[int, int]]:
 def columns(**types: pa.DataType) -> StructType:
     """Columns by name, all of which may be null."""
     return from_arrow_schema(pa.schema(list(types.items())))
+
+
+def decoded_rows(bodies: Sequence[bytes], schema: StructType, **options: Any) -> list[Row]:
+    """What a decoder, JSON unless it is said, makes of bodies: transactions 100 and on of partition 4."""
+    said = read_options(texts("embedded:x", {"decoder": "json", "decoderSchema": "id long", **options}))
+    projection = projection_of(said, schema)
+    count = len(bodies)
+    batch = pa.RecordBatch.from_pydict(
+        {"data": pa.array(bodies, pa.binary()), "partition": [4] * count, "transaction_id": range(100, 100 + count)}
+    )
+    made = Decoder(said, projection).decoded(batch)
+    assert {len(column) for column in made.values()} <= {count}
+    return pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema.names).to_pylist()

@@ -10,22 +10,42 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import pyarrow as pa
-import pyarrow.json
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from polonaise.errors import BadOption, BodyUndecodable, ExtraMissing
+from polonaise.spark.decodable import check_json_maps, check_nulls, holds
+from polonaise.spark.jsonbodies import JsonBodies, check_body, decode_object
 from polonaise.spark.options import ReadOptions
+from polonaise.spark.rowvalues import check_rows, object_of
 from polonaise.spark.schemas import CORRUPT, Projection
 
 DecodeRow: TypeAlias = Callable[[bytes], Mapping[str, Any]]
 """Makes the values of one transaction's columns of its body; raises whatever it likes for a body that it can't read."""
+
+
+class _Bodies(NamedTuple):
+    """Some bodies of a batch."""
+
+    places: Sequence[int]
+    """Which of the batch's they are, ascending."""
+    bodies: Sequence[bytes]
+    rows: Sequence[Mapping[str, Any]]
+    """What was made of them by a row decoder; empty without one."""
+
+    def cut(self, begin: int, end: int) -> _Bodies:
+        return _Bodies(self.places[begin:end], self.bodies[begin:end], self.rows[begin:end])
+
+
+_Part: TypeAlias = tuple[Sequence[int], pa.RecordBatch]
+"""Bodies' places in their batch, and the columns that were made of them."""
+
+_FEW: Final = 8
+"""So many bodies of which one does not decode are decoded one by one: to halve them further costs more."""
 
 
 class Decoder:
@@ -39,187 +59,131 @@ class Decoder:
         self._fails = options.fail_on_decode_error
         self._wants_corrupt = projection.corrupt
         self._schema = to_arrow_schema(projection.decoded, timezone="UTC")
-        _check_nulls(self._schema, self._fails)
-        self._by_row = [field for field in self._schema if self._name != "json" or _holds(field.type, pa.types.is_map)]
+        check_nulls(self._schema, self._fails)
+        is_json = self._name == "json"
+        self._by_row = pa.schema([field for field in self._schema if not is_json or holds(field.type, pa.types.is_map)])
         """Columns that are made row by row: of JSON those that Arrow's reader does not make."""
-        self._row = row_decoder(options) if self._by_row else None
-        if self._name == "json":
-            _check_maps(self._by_row)
+        self._row = None if is_json and not self._by_row.names else row_decoder(options)
+        self._json = JsonBodies([field for field in self._schema if field not in self._by_row]) if is_json else None
+        if is_json:
+            check_json_maps(self._by_row)
 
     def decoded(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """The columns, each as long as the batch. Raises `BodyUndecodable`, or tells such bodies in `_corrupt`."""
-        bodies = batch.column("data")
-        bad: dict[int, Exception] = {}
-        parts = self._parts(bodies, 0, bad)
+        bodies = batch.column("data").to_pylist()
+        bad: dict[int, str] = {}
+        parts = self._parts(self._read(bodies, bad), bad)
         if bad and self._fails:
-            row, why = next(iter(bad.items()))
-            transaction, partition = batch.column("transaction_id")[row], batch.column("partition")[row]
-            wanted = ", ".join(f"{field.name} {field.type}" for field in self._schema)
-            raise BodyUndecodable(
-                f"transaction {transaction} of partition {partition} does not decode by {self._name!r} to "
-                f"{wanted}: {_in_one_line(why)}; with failOnDecodeError=false such bodies "
-                f"go to the column {CORRUPT}"
-            )
-        whole = pa.Table.from_batches(parts, self._schema).combine_chunks()
+            self._raise(batch, min(bad), bad[min(bad)])
+        whole = pa.Table.from_batches([made for _, made in parts], self._schema).combine_chunks()
+        if bad:
+            whole = whole.take(_rows_of(len(bodies), [place for places, _ in parts for place in places]))
         columns = {name: whole.column(name).combine_chunks() for name in self._schema.names}
         if self._wants_corrupt:
-            columns[CORRUPT] = _only(bodies, bad)
+            columns[CORRUPT] = pa.array([body if at in bad else None for at, body in enumerate(bodies)], pa.binary())
         return columns
 
-    def _parts(self, bodies: pa.Array, first: int, bad: dict[int, Exception]) -> list[pa.RecordBatch]:
-        """The rows of these bodies; a part that does not decode is halved until it is known which body it is."""
-        if not len(bodies) or (bad and self._fails):
-            return []
-        try:
-            return [self._decode(bodies)]
-        except Exception as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
-            if len(bodies) == 1:
-                bad[first] = error
-                return [self._nothing(1)]
-        middle = len(bodies) // 2
-        return self._parts(bodies[:middle], first, bad) + self._parts(bodies[middle:], first + middle, bad)
+    def _raise(self, batch: pa.RecordBatch, row: int, why: str) -> NoReturn:
+        transaction, partition = batch.column("transaction_id")[row], batch.column("partition")[row]
+        wanted = ", ".join(f"{field.name} {field.type}" for field in self._schema)
+        raise BodyUndecodable(
+            f"transaction {transaction} of partition {partition} does not decode by {self._name!r} to "
+            f"{wanted}: {why}; with failOnDecodeError=false such bodies go to the column {CORRUPT}"
+        )
 
-    def _decode(self, bodies: pa.Array) -> pa.RecordBatch:
+    def _read(self, bodies: Sequence[bytes], bad: dict[int, str]) -> _Bodies:
+        """What a row decoder makes of the bodies; those that it can't read are bad."""
+        if self._row is None:
+            return _Bodies(range(len(bodies)), bodies, ())
+        rows: list[Mapping[str, Any]] = []
+        for place, body in enumerate(bodies):
+            try:
+                row = self._row(body)
+                if type(row) is not dict and not isinstance(row, Mapping):
+                    raise ValueError("a body that is no object with named fields")
+                rows.append(row)
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
+                bad[place] = _in_one_line(error)
+                if self._fails:
+                    break
+        places = [place for place in range(len(rows) + len(bad)) if place not in bad] if bad else range(len(bodies))
+        return _Bodies(places, [bodies[place] for place in places], rows)
+
+    def _parts(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
+        """The columns of these bodies without those that turn out to be bad."""
+        try:
+            return [(read.places, self._decode(read))]
+        except Exception:  # noqa: BLE001 - one of them is bad, which is found below
+            found: dict[int, str] = {}
+            parts = self._halved(self._sifted(read, found), found)
+            bad.update(found)
+            return parts
+
+    def _sifted(self, read: _Bodies, bad: dict[int, str]) -> _Bodies:
+        """Without the bodies that are no JSON at first sight: there may be many, and this is cheap."""
+        if self._json is None:
+            return read
+        kept: list[int] = []
+        for at, body in enumerate(read.bodies):
+            try:
+                check_body(body)
+                kept.append(at)
+            except Exception as error:  # noqa: BLE001 - as where they are decoded
+                bad[read.places[at]] = _in_one_line(error)
+                if self._fails:
+                    break
+        rows = [read.rows[at] for at in kept] if read.rows else ()
+        return _Bodies([read.places[at] for at in kept], [read.bodies[at] for at in kept], rows)
+
+    def _halved(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
+        """Takes bodies that do not decode together apart until it is known which of them do not decode alone."""
+        count = len(read.places)
+        step = 1 if count <= _FEW else (count + 1) // 2
+        return [part for begin in range(0, count, step) for part in self._part(read.cut(begin, begin + step), bad)]
+
+    def _part(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
+        first = read.places[0]
+        if self._fails and any(place < first for place in bad):
+            return []  # an earlier one will be named, and nothing comes of the others
+        try:
+            return [(read.places, self._decode(read))]
+        except Exception as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
+            if len(read.places) == 1:
+                bad[first] = _in_one_line(error)
+                return []
+        return self._halved(read, bad)
+
+    def _decode(self, read: _Bodies) -> pa.RecordBatch:
         columns: dict[str, pa.Array] = {}
-        if self._name == "json":
-            columns |= _decode_json(bodies, [field for field in self._schema if field not in self._by_row])
+        if self._json is not None:
+            columns |= self._json.columns(read.bodies)
         if self._row is not None:
-            columns |= _decode_rows(self._row, bodies, pa.schema(self._by_row))
+            columns |= self._row_columns(read.rows)
         found = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         for name, column in zip(self._schema.names, found.columns, strict=True):
             if column.null_count and not self._schema.field(name).nullable:
                 raise ValueError(f"{name} is NOT NULL, and is not there")
         return found
 
-    def _nothing(self, rows: int) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in self._schema], schema=self._schema)
+    def _row_columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
+        check_rows(rows, self._by_row, infinite=self._json is None)
+        made = pa.RecordBatch.from_pylist(rows, schema=self._by_row)
+        return {name: made.column(name) for name in self._by_row.names}
 
 
-def _check_maps(fields: Sequence[pa.Field]) -> None:
-    """JSON has no times and dates, and inside of maps nobody reads texts as such."""
-    for field in fields:
-        for what in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
-            if _holds(field.type, what):
-                raise BadOption(f"decoderSchema: {field.name} is a map with {field.type} inside: read it as a string")
+def _rows_of(count: int, places: Sequence[int]) -> pa.Array:
+    """For each of so many rows its index among these places, null for those that are not there."""
+    indexes: list[int | None] = [None] * count
+    for index, place in enumerate(places):
+        indexes[place] = index
+    return pa.array(indexes, pa.int64())
 
 
-def _decode_rows(decode: DecodeRow, bodies: pa.Array, schema: pa.Schema) -> dict[str, pa.Array]:
-    rows = [decode(body) for body in bodies.to_pylist()]
-    if not all(isinstance(row, Mapping) for row in rows):
-        raise ValueError("a body that is no object with named fields")
-    _check_whole(rows, schema)
-    made = pa.RecordBatch.from_pylist(rows, schema=schema)
-    return {name: made.column(name) for name in schema.names}
-
-
-def _check_whole(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
-    """Arrow takes the whole part of a number for a column of integers, which nobody has asked for."""
-    for field in schema:
-        if _holds(field.type, pa.types.is_integer) and not all(
-            _is_whole(field.type, row.get(field.name)) for row in rows
-        ):
-            raise ValueError(f"{field.name} holds a number that is not whole")
-
-
-def _is_whole(kind: pa.DataType, value: Any) -> bool:
-    if pa.types.is_integer(kind):
-        return not isinstance(value, float | Decimal)
-    if pa.types.is_struct(kind) and isinstance(value, Mapping):
-        return all(_is_whole(field.type, value.get(field.name)) for field in _inside(kind))
-    if pa.types.is_map(kind) and value is not None:
-        pairs = value.items() if isinstance(value, Mapping) else value
-        return all(_is_whole(kind.item_type, each) for _, each in pairs)
-    if pa.types.is_list(kind) and value is not None:
-        return all(_is_whole(kind.value_type, each) for each in value)
-    return True
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def _check_nulls(schema: pa.Schema, fails: bool) -> None:
-    """NOT NULL is a promise that bodies must keep: refused where it can't be checked, or can't hold."""
-    for field in schema:
-        if not field.nullable and not fails:
-            raise BadOption(
-                f"decoderSchema: {field.name} is NOT NULL, and null for a body that does not decode with "
-                "failOnDecodeError=false: leave out one of them"
-            )
-        if _requires_inside(field.type):
-            raise BadOption(f"decoderSchema: NOT NULL inside {field.name} is not checked: say it of whole columns only")
-
-
-def _inside(kind: pa.DataType) -> list[pa.Field]:
-    """The fields that a type consists of, without a map's key, which is never null."""
-    if pa.types.is_map(kind):
-        return [kind.item_field]
-    return [kind.field(place) for place in range(kind.num_fields)]
-
-
-def _requires_inside(kind: pa.DataType) -> bool:
-    return any(not field.nullable or _requires_inside(field.type) for field in _inside(kind))
-
-
-def _holds(kind: pa.DataType, what: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type is, or has inside, one of which this is true."""
-    return what(kind) or any(_holds(field.type, what) for field in _inside(kind))
-
-
-def _only(bodies: pa.Array, rows: Collection[int]) -> pa.Array:
-    """These bodies, and null for the others."""
-    held: list[bytes | None] = [None] * len(bodies)
-    for row in rows:
-        held[row] = bodies[row].as_py()
-    return pa.array(held, pa.binary())
-
-
-# ------------------------------------------------------------------ JSON, a batch at a time
-
-_ANOTHER: Final = re.compile(rb"}\s*,")
-"""An object with something behind it; only then it has to be made sure that this is a part of the body's own object."""
-
-
-def _decode_json(bodies: pa.Array, fields: Sequence[pa.Field]) -> dict[str, pa.Array]:
-    """Raises for a batch of which one body is not one JSON object whose fields read as these types.
-
-    Each body becomes the field of an object of its own: so two bodies can't be read as one object, and one that holds
-    two is told by the number of rows.
-    """
-    listed = bodies.to_pylist()
-    if any(body.lstrip()[:1] != b"{" for body in listed):
-        raise ValueError("a body that is no JSON object")
-    joined = b'{"":' + b'}\n{"":'.join(listed) + b"}"
-    str(joined, "utf-8")
-    if _ANOTHER.search(joined):
-        for body in listed:
-            if _ANOTHER.search(body):
-                json.loads(body)
-    parse = pyarrow.json.ParseOptions(
-        explicit_schema=pa.schema([("", pa.struct([_as_json_has_it(field) for field in fields]))]),
-        unexpected_field_behavior="ignore",
-    )
-    read = pyarrow.json.ReadOptions(use_threads=False, block_size=len(joined) + 1)
-    found = pyarrow.json.read_json(io.BytesIO(joined), read_options=read, parse_options=parse)
-    if found.num_rows != len(listed):
-        raise ValueError("a body that holds more than one object")
-    whole = found.column(0).combine_chunks()
-    return {field.name: whole.field(place).cast(field.type) for place, field in enumerate(fields)}
-
-
-def _as_json_has_it(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _json_type(field.type))
-
-
-def _json_type(kind: pa.DataType) -> pa.DataType:
-    """Arrow reads dates as numbers only, and people write them as texts: as times they are read."""
-    if pa.types.is_date(kind):
-        return pa.timestamp("s")
-    if pa.types.is_struct(kind):
-        return pa.struct([_as_json_has_it(field) for field in _inside(kind)])
-    if pa.types.is_list(kind):
-        return pa.list_(_json_type(kind.value_type))
-    return kind
+def _in_one_line(error: BaseException) -> str:
+    said = str(error) if isinstance(error, Exception) else repr(error)
+    return " ".join(said.split())[:200] or type(error).__name__
 
 
 # ------------------------------------------------------------------ row by row
@@ -241,12 +205,12 @@ def row_decoder(options: ReadOptions) -> DecodeRow:
 
 def _json_rows(_: Mapping[str, str]) -> DecodeRow:
     """For columns that Arrow's reader of JSON does not make: maps."""
-    return json.loads
+    return decode_object
 
 
 def _msgpack_rows(_: Mapping[str, str]) -> DecodeRow:
     msgpack = _library("msgpack")
-    return lambda body: msgpack.unpackb(body, timestamp=3)
+    return lambda body: msgpack.unpackb(body, timestamp=3, object_pairs_hook=object_of)
 
 
 def _avro_rows(said: Mapping[str, str]) -> DecodeRow:

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from polonaise.errors import BadOption
+from polonaise.spark.decodable import check_types
 from polonaise.spark.options import ReadOptions
 
 CORRUPT: Final = "_corrupt"
@@ -93,13 +94,13 @@ def ddl_of(options: ReadOptions) -> str:
 class Projection:
     """The columns that one query wants, in its order, of those that the log has and those that a decoder adds.
 
-    Raises `BadOption` for a column that there is not, one asked for under another type, and one that is there twice.
+    Raises `BadOption` for a column that there is not, one asked for under another type, one that is there twice,
+    and one that the decoder can't make.
     """
 
     def __init__(self, options: ReadOptions, wanted: StructType) -> None:
         known = columns_of(options)
         _check_names(wanted.names, known)
-        self.schema = to_arrow_schema(wanted, timezone="UTC")
         self._columns = known
         self._from_log = [name for name in wanted.names if name in known]
         self.decoded = StructType(
@@ -111,6 +112,9 @@ class Projection:
             raise BadOption(f"there is no column {name!r}: there are {', '.join(known)}; a decoder can add others")
         for name in self._from_log:
             _check_type(name, known[name], wanted[name].dataType)
+        if options.decoder is not None:
+            check_types(options.decoder, self.decoded)
+        self.schema = to_arrow_schema(wanted, timezone="UTC")
 
     @property
     def needs(self) -> tuple[str, ...]:

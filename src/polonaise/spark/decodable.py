@@ -1,0 +1,136 @@
+"""Which columns a decoder can make: one that it can't, whatever the bodies are, is refused before a job starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+)
+
+from polonaise.errors import BadOption
+
+_Kinds: TypeAlias = Mapping[type[DataType], str]
+
+_ALL: Final[_Kinds] = {
+    BooleanType: "boolean",
+    ByteType: "byte",
+    ShortType: "short",
+    IntegerType: "int",
+    LongType: "long",
+    FloatType: "float",
+    DoubleType: "double",
+    DecimalType: "decimal",
+    StringType: "string",
+    BinaryType: "binary",
+    DateType: "date",
+    TimestampType: "timestamp",
+    TimestampNTZType: "timestamp_ntz",
+    TimeType: "time",
+    DayTimeIntervalType: "interval day to second",
+    ArrayType: "array",
+    StructType: "struct",
+    MapType: "map",
+}
+"""All that a decoder may make. What is not here has no form in Arrow that Spark takes, or holds nothing."""
+
+_LACKS: Final[Mapping[str, frozenset[type[DataType]]]] = {
+    "json": frozenset({TimeType, DayTimeIntervalType}),
+    "msgpack": frozenset({DateType, TimestampNTZType, TimeType, DayTimeIntervalType}),
+    "avro": frozenset({DayTimeIntervalType}),
+    "protobuf": frozenset({DateType, TimestampType, TimestampNTZType, TimeType, DayTimeIntervalType}),
+}
+"""What a format has no values for, or only such as its library hands over as something else."""
+
+_KEYS_ARE_TEXTS: Final = frozenset({"json", "msgpack", "avro"})
+
+
+def check_types(decoder: str, wanted: StructType) -> None:
+    """Raises `BadOption` for a column that no body could fill."""
+    possible = {kind: name for kind, name in _ALL.items() if kind not in _LACKS.get(decoder, ())}
+    for field in wanted.fields:
+        for kind in _kinds(field.dataType):
+            if type(kind) not in possible:
+                raise BadOption(
+                    f"decoderSchema: {field.name} {_is_or_holds(field, kind)}, which decoder={decoder} does not make: "
+                    f"read it as another type, such as string; there are {', '.join(possible.values())}"
+                )
+            if isinstance(kind, MapType) and decoder in _KEYS_ARE_TEXTS and not isinstance(kind.keyType, StringType):
+                raise BadOption(
+                    f"decoderSchema: {field.name} {_is_or_holds(field, kind)}, and with decoder={decoder} the keys of "
+                    "a map are texts: write map<string,…>"
+                )
+
+
+def _is_or_holds(field: StructField, kind: DataType) -> str:
+    return f"{'is' if kind is field.dataType else 'holds'} {kind.simpleString()}"
+
+
+def _kinds(kind: DataType) -> Iterator[DataType]:
+    """A type, and those that it consists of."""
+    yield kind
+    if isinstance(kind, ArrayType):
+        yield from _kinds(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _kinds(kind.keyType)
+        yield from _kinds(kind.valueType)
+    elif isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from _kinds(field.dataType)
+
+
+def check_json_maps(fields: Sequence[pa.Field]) -> None:
+    """JSON has no times and dates, and inside of maps nobody reads texts as such. Raises `BadOption`."""
+    for field in fields:
+        for what in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
+            if holds(field.type, what):
+                raise BadOption(f"decoderSchema: {field.name} is a map with {field.type} inside: read it as a string")
+
+
+def check_nulls(schema: pa.Schema, fails: bool) -> None:
+    """NOT NULL is a promise that bodies must keep: refused where it can't be checked, or can't hold."""
+    for field in schema:
+        if not field.nullable and not fails:
+            raise BadOption(
+                f"decoderSchema: {field.name} is NOT NULL, and null for a body that does not decode with "
+                "failOnDecodeError=false: leave out one of them"
+            )
+        if _requires_inside(field.type):
+            raise BadOption(f"decoderSchema: NOT NULL inside {field.name} is not checked: say it of whole columns only")
+
+
+def fields_inside(kind: pa.DataType) -> list[pa.Field]:
+    """The fields that a type consists of, without a map's key, which is never null."""
+    if pa.types.is_map(kind):
+        return [kind.item_field]
+    return [kind.field(place) for place in range(kind.num_fields)]
+
+
+def _requires_inside(kind: pa.DataType) -> bool:
+    return any(not field.nullable or _requires_inside(field.type) for field in fields_inside(kind))
+
+
+def holds(kind: pa.DataType, what: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is, or has inside, one of which this is true."""
+    return what(kind) or any(holds(field.type, what) for field in fields_inside(kind))

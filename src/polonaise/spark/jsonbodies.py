@@ -1,0 +1,112 @@
+"""Bodies of JSON, decoded a batch at a time by Arrow's reader, which is made strict here.
+
+Arrow takes NaN and Infinity for numbers, reads a time with or without a zone, and makes infinity of what a float can't
+hold. So times and dates are read as texts and then as what the column says they are, and the rest is looked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from polonaise.spark.decodable import fields_inside, holds
+from polonaise.spark.rowvalues import object_of
+
+_ANOTHER: Final = re.compile(rb"}\s*,")
+"""An object with something behind it; only then it has to be made sure that this is a part of the body's own object."""
+_NO_NUMBERS: Final = (b"NaN", b"Inf")
+"""What the names begin with that are no JSON; in texts they are as good as other words."""
+
+
+class JsonBodies:
+    """Makes columns of bodies, each of which is one JSON object."""
+
+    def __init__(self, fields: Sequence[pa.Field]) -> None:
+        self._fields = fields
+        self._parse = pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema([("", pa.struct([_as_json_has_it(field) for field in fields]))]),
+            unexpected_field_behavior="ignore",
+        )
+
+    def columns(self, bodies: Sequence[bytes]) -> dict[str, pa.Array]:
+        """Raises for a batch of which one body is not one JSON object whose fields read as these types.
+
+        Each body becomes the field of an object of its own: so two bodies can't be read as one object, and one that
+        holds two is told by the number of rows.
+        """
+        if {body[:1] for body in bodies} != {b"{"} and any(body.lstrip()[:1] != b"{" for body in bodies):
+            raise ValueError("a body that is no JSON object")
+        joined = b'{"":' + b'}\n{"":'.join(bodies) + b"}"
+        str(joined, "utf-8")
+        if _is_unsure(joined):
+            for body in bodies:
+                check_body(body)
+        read = pyarrow.json.ReadOptions(use_threads=False, block_size=len(joined) + 1)
+        found = pyarrow.json.open_json(pa.BufferReader(joined), read_options=read, parse_options=self._parse).read_all()
+        if found.num_rows != len(bodies):
+            raise ValueError("a body that holds more than one object")
+        whole = found.column(0).combine_chunks()
+        return {field.name: _typed(whole.field(place), field) for place, field in enumerate(self._fields)}
+
+
+def check_body(body: bytes) -> None:
+    """What a body is refused for whatever the columns are. Raises `ValueError`; takes less time than to decode it."""
+    if body.lstrip()[:1] != b"{":
+        raise ValueError("a body that is no JSON object")
+    text = str(body, "utf-8")
+    if _is_unsure(body):
+        _STRICT.decode(text)
+
+
+def _is_unsure(text: bytes) -> bool:
+    """Whether Arrow may read what is no JSON, or several objects as one."""
+    # One letter is found many times as fast as a word, and most bodies are without it.
+    return _ANOTHER.search(text) is not None or any(word[:1] in text and word in text for word in _NO_NUMBERS)
+
+
+def decode_object(body: bytes) -> Any:
+    """One body, for columns that Arrow's reader does not make: maps."""
+    return _STRICT.decode(str(body, "utf-8"))
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_STRICT: Final = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=object_of)
+
+
+def _typed(column: pa.Array, field: pa.Field) -> pa.Array:
+    if holds(field.type, pa.types.is_float32) and _overflows(column):
+        raise ValueError(f"{field.name} holds a number that is too large for a float")
+    return column if column.type.equals(field.type) else column.cast(field.type)
+
+
+def _overflows(column: pa.Array) -> bool:
+    """Whether a float is infinite, which no number in JSON is."""
+    if pa.types.is_float32(column.type):
+        return pc.any(pc.is_inf(column)).as_py() is True
+    if pa.types.is_struct(column.type):
+        return any(_overflows(child) for child in column.flatten())
+    return pa.types.is_list(column.type) and _overflows(column.flatten())
+
+
+def _as_json_has_it(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _json_type(field.type))
+
+
+def _json_type(kind: pa.DataType) -> pa.DataType:
+    """Dates and times are texts, which Arrow reads more strictly when they are columns already."""
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([_as_json_has_it(field) for field in fields_inside(kind)])
+    if pa.types.is_list(kind):
+        return pa.list_(_json_type(kind.value_type))
+    return kind

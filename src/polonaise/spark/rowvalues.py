@@ -1,0 +1,147 @@
+"""Values that were read row by row, checked before Arrow makes columns of them.
+
+Arrow bends what does not fit: it takes the whole part of a fraction, 1.0 for true, the date of a moment, UTC for a time
+without a zone, microseconds for a number, a text's letters for a list. Nobody has asked for that; here it is an error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from itertools import chain
+from numbers import Integral, Real
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+_FLOAT_END: Final = float(2**128 - 2**103)
+"""The least number that rounds to infinity as a float of 32 bits."""
+_INFINITE: Final = float("inf")
+
+_Types: TypeAlias = tuple[type, ...]
+
+
+class Repeated(dict[str, Any]):
+    """An object or map that says some of its fields more than once."""
+
+    def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.names = {key for key, count in Counter(key for key, _ in pairs).items() if count > 1}
+
+
+def object_of(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """What readers of JSON and MessagePack make of an object: one that repeats itself can be told afterwards."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else Repeated(pairs)
+
+
+def check_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, infinite: bool) -> None:
+    """Raises `ValueError` for rows of which one does not fit these columns as it is.
+
+    Without `infinite` the rows are of a format that has no infinity: one that is there was too large a number.
+    """
+    _check_fields(schema, rows, infinite)
+
+
+def _check_fields(fields: Iterable[pa.Field], rows: Sequence[Mapping[str, Any]], infinite: bool) -> None:
+    repeated: set[str] = set()
+    if Repeated in set(map(type, rows)):
+        repeated = {name for row in rows if isinstance(row, Repeated) for name in row.names}
+    for field in fields:
+        if field.name in repeated:
+            raise ValueError(f"{field.name} is said twice")
+        try:
+            _check(field.type, [row.get(field.name) for row in rows], infinite)
+        except ValueError as error:
+            raise ValueError(f"{field.name}: {error}") from None
+
+
+def _check(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
+    held = [value for value in values if value is not None]
+    for is_kind, check in _CHECKS:
+        if is_kind(kind):
+            check(kind, held, infinite)
+            return
+
+
+def _demand(values: Sequence[Any], wanted: _Types, but: _Types, what: str) -> None:
+    for found in set(map(type, values)):
+        if not issubclass(found, wanted) or issubclass(found, but):
+            raise ValueError(f"a value of type {found.__name__} is not {what}")
+
+
+def _check_whole(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
+    _demand(values, (Integral,), (bool,), "a whole number")
+
+
+def _check_float(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
+    _demand(values, (Real,), (bool,), "a number")
+    if not infinite and (_INFINITE in values or -_INFINITE in values):
+        raise ValueError(f"a number is too large for {kind}")
+    if pa.types.is_float32(kind) and any(_FLOAT_END <= abs(value) < _INFINITE for value in values):
+        raise ValueError(f"a number is too large for {kind}")
+
+
+def _check_date(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
+    _demand(values, (date,), (datetime,), "a date without a time")
+
+
+def _check_moment(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
+    _demand(values, (datetime,), (), "a date with a time")
+    if any((value.utcoffset() is None) is not (kind.tz is None) for value in values):
+        raise ValueError("a time without its zone" if kind.tz else "a time with a zone")
+
+
+def _check_time(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
+    _demand(values, (time,), (), "a time")
+
+
+def _check_duration(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
+    _demand(values, (timedelta,), (), "a duration")
+
+
+def _check_list(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
+    _demand(values, (Iterable,), (str, bytes, bytearray, memoryview, Mapping), "a list")
+    _check(kind.value_type, list(chain.from_iterable(values)), infinite)
+
+
+def _check_struct(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
+    _demand(values, (Mapping,), (), "an object with named fields")
+    _check_fields([kind.field(place) for place in range(kind.num_fields)], values, infinite)
+
+
+def _check_map(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
+    """Of mappings, or of pairs of keys and values."""
+    _demand(values, (Mapping, list, tuple), (), "a map")
+    pairs = list(chain.from_iterable(map(_pairs, values)))
+    keys = [key for key, _ in pairs]
+    if pa.types.is_string(kind.key_type):
+        _demand(keys, (str,), (), "a text")
+    _check(kind.key_type, keys, infinite)
+    _check(kind.item_type, [value for _, value in pairs], infinite)
+
+
+def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+    """A map's, each key once."""
+    if isinstance(value, Repeated):
+        raise ValueError("a key is there twice")
+    if type(value) is dict or isinstance(value, Mapping):
+        return value.items()
+    if len({key for key, _ in value}) < len(value):
+        raise ValueError("a key is there twice")
+    return value  # type: ignore[no-any-return]
+
+
+_CHECKS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, Sequence[Any], bool], None]]]] = (
+    (pa.types.is_integer, _check_whole),
+    (pa.types.is_floating, _check_float),
+    (pa.types.is_date, _check_date),
+    (pa.types.is_timestamp, _check_moment),
+    (pa.types.is_time, _check_time),
+    (pa.types.is_duration, _check_duration),
+    (pa.types.is_map, _check_map),
+    (pa.types.is_list, _check_list),
+    (pa.types.is_struct, _check_struct),
+)
+"""Texts, bytes, booleans and decimals are not here: of these Arrow takes what is one already."""
