@@ -97,8 +97,8 @@ class MarkedTable:
     believes them to be. So what was made of a range of the log is in the table once, whoever dies when, and however
     many make it. Blocks; not for several threads.
 
-    `cluster` is the key of the log, in hexadecimal; `definition` is a text that says how the rows are made: they are only
-    added to those that were made the same way. Raises `BadOption` for an engine or types that can't be used,
+    `cluster` is the key of the log, in hexadecimal; `definition` is a text that says how the rows are made: they are
+    only added to those that were made the same way. Raises `BadOption` for an engine or types that can't be used,
     `ViewUnfit` for tables of another shape or another log, `ViewUnavailable`, and `ViewFailed` for rows that the
     database refuses.
     """
