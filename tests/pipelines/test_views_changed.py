@@ -41,6 +41,7 @@ OTHER_TYPE = replace(
 )
 MORE_COLUMNS = replace(changes, query="SELECT partition, transaction_id, account, amount, header FROM {log}")
 OTHER_FORMULA = replace(balances, query=balances.query.replace("sum(amount)", "sum(amount * 100)"))
+OTHER_FILTER = replace(changes, query=changes.query + " WHERE amount > 0")
 MORE_KEYED_COLUMNS = replace(
     balances,
     query="SELECT account, sum(amount) AS balance, count(*) AS n FROM {log} GROUP BY account",
@@ -49,6 +50,7 @@ MORE_KEYED_COLUMNS = replace(
 CHANGED = [
     pytest.param(changes, OTHER_TYPE, "column account is int in the table and string in the view", id="other type"),
     pytest.param(changes, MORE_COLUMNS, "the view has a column header, which the table has not", id="more columns"),
+    pytest.param(changes, OTHER_FILTER, "made by another query, key, merge or read of its view", id="other filter"),
     pytest.param(balances, OTHER_FORMULA, "made by another query, key, merge or read of its view", id="other formula"),
     pytest.param(balances, MORE_KEYED_COLUMNS, "the view has a column n, which the table has not", id="keyed, more"),
 ]
@@ -97,6 +99,20 @@ def test_files_of_another_definition_are_left_alone_until_they_are_made_anew(
     assert update(spark, address, changed, table).transactions == 2
     assert audit_table(spark, address, changed, table).well
     refused(spark, address, view, table, "can't be brought up to date")
+
+
+def test_a_delta_table_with_times_goes_on_and_says_what_differs(
+    spark: SparkSession, log: Log, address: str, tmp_path: Path
+) -> None:
+    table = table_of("delta", tmp_path)
+    times = replace(changes, query="SELECT timestamp, array(timestamp) AS both, amount FROM {log}")
+    update(spark, address, times, table)
+    more(log, FEW, 1)
+    later = replace(times, query=times.query + " WHERE amount > 0")
+    refused(spark, address, later, table, "made by another query")
+    as_text = replace(times, query=times.query.replace("array(timestamp)", "string(timestamp)"))
+    refused(spark, address, as_text, table, r"column both is array<timestamp\w*> in the table and string in the view")
+    assert update(spark, address, times, table).transactions == 2
 
 
 def test_a_database_keeps_the_definition_and_its_table_keeps_its_columns(

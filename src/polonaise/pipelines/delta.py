@@ -120,12 +120,16 @@ class DeltaTarget:
         return {partition: end - 1 for partition, end in ends.items() if end is not None}
 
     def _kept_in(self, table: DeltaTable) -> Definition | None:
-        """A Delta table has columns, in types that Spark reads, and no key: in that it is taken to be ours."""
+        """A Delta table has columns, whose types are Spark's for the most part; the key is taken to be ours."""
         number = table.transaction_version(f"{self._app}/definition")
         if number is None:
             return None
-        columns = columns_of(StructType.fromJson(json.loads(table.schema().to_json())))
-        return Definition(f"{number:0{DIGITS}x}", columns, prepared(self._definition).key)
+        ours = prepared(self._definition)
+        columns = {
+            name: ours.columns[name] if _without_zones(kind) == _without_zones(ours.columns.get(name, "")) else kind
+            for name, kind in columns_of(StructType.fromJson(json.loads(table.schema().to_json()))).items()
+        }
+        return Definition(f"{number:0{DIGITS}x}", columns, ours.key)
 
     def _transactions(self, marks: Marks) -> list[Transaction]:
         """Versions are 0 or above, and marks may be -1."""
@@ -184,3 +188,8 @@ class DeltaTarget:
             )
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _without_zones(kind: str) -> str:
+    """A timestamp in a file of Spark's has a zone for Spark alone: to delta-rs it has none."""
+    return kind.replace("timestamp_ntz", "timestamp")
