@@ -122,7 +122,7 @@ def to_sql(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
 
 def merge(job: dict[str, Any], rows: list[dict[str, Any]], faults: Faults) -> None:
     """Rows and marks in one transaction, as the job `views` does it."""
-    with closing(MarkedTable(f"sqlite:///{job['database']}", TABLE, job["key"])) as table:
+    with closing(MarkedTable(f"sqlite:///{job['database']}", TABLE, job["key"], "each transaction, a row")) as table:
         table.prepare()
         before = table.marks()
         new = [row for row in rows if row["id"] > before.get(row["partition"], -1)]

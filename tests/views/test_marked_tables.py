@@ -42,8 +42,8 @@ def found(url: str, shape: Shape = BALANCES) -> list[tuple[Any, ...]]:
         return sorted(itertools.chain.from_iterable(parts))
 
 
-def opened(url: str, shape: Shape = BALANCES, cluster: str = LOG) -> MarkedTable:
-    table = MarkedTable(url, shape, cluster)
+def opened(url: str, shape: Shape = BALANCES, cluster: str = LOG, definition: str = "sums") -> MarkedTable:
+    table = MarkedTable(url, shape, cluster, definition)
     table.prepare()
     return table
 
@@ -90,6 +90,35 @@ def test_without_a_key_rows_are_added(url: str) -> None:
     table.close()
 
 
+def test_rows_are_added_only_to_those_that_were_made_the_same_way(url: str) -> None:
+    sums, other = opened(url), opened(url, definition="hundredths")
+    assert sums.definition() is None
+    assert sums.merge(rows(change(1, 100)), {}, {0: 9})
+    assert not other.merge(rows(change(2, 100)), {0: 9}, {0: 10})
+    assert not other.merge(rows(change(2, 100)), {}, {1: 3}), "it has looked before the other one has written"
+    assert (other.definition(), sums.marks().get(1, -1)) == ("sums", -1)
+    assert sums.merge(rows(change(1, 1)), {0: 9}, {0: 10})
+    assert found(url) == [(1, 101, 1, 100)]
+    assert other.replace(rows(change(1, 10_100)), {0: 10}, {0: 10})
+    assert not sums.merge(rows(change(1, 1)), {0: 10}, {0: 11}), "the same marks, and other rows"
+    assert other.merge(rows(change(1, 100)), {0: 10}, {0: 11})
+    assert found(url) == [(1, 10_200, 100, 10_100)]
+    sums.close()
+    other.close()
+
+
+def test_a_table_that_has_rows_and_does_not_say_how_they_were_made_is_only_replaced(sqlite_url: str) -> None:
+    table = opened(sqlite_url)
+    assert table.merge(rows(change(1, 100)), {}, {0: 9})
+    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as db:
+        db.execute("DELETE FROM balances_definition")
+    assert not table.merge(rows(change(1, 1)), {0: 9}, {0: 10})
+    assert found(sqlite_url) == [(1, 100, 100, 100)]
+    assert table.replace(rows(change(1, 101)), {0: 9}, {0: 10})
+    assert table.merge(rows(change(1, 1)), {0: 10}, {0: 11})
+    table.close()
+
+
 def test_rows_and_marks_are_read_as_of_one_moment(server_url: str) -> None:
     table = opened(server_url)
     table.merge(rows(change(1, 100), change(2, 1)), {}, {0: 9})
@@ -131,7 +160,7 @@ def test_a_partition_s_first_row_is_tried_again_while_others_stand_in_its_way(sq
             raise busy
 
     event.listen(engine, "before_cursor_execute", end_the_first_two)
-    table = MarkedTable(engine, BALANCES, LOG)
+    table = MarkedTable(engine, BALANCES, LOG, "sums")
     table.prepare()
     assert table.merge(rows(change(1, 100)), {}, {0: 9})
     assert len(ended) == 2
@@ -156,14 +185,16 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 
 def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:
     opened(sqlite_url).close()
-    table = MarkedTable(sqlite_url, BALANCES, LOG)
+    table = MarkedTable(sqlite_url, BALANCES, LOG, "sums")
     table.merge(rows(change(1, 1)), {}, {0: 0})
     with pytest.raises(ViewUnfit, match="marks of another log"):
         opened(sqlite_url, cluster="bb" * 16).marks()
     with pytest.raises(ViewUnfit, match="column more is missing"):
         opened(sqlite_url, BALANCES._replace(fields=(*BALANCES.fields, Field("more", "int"))))
     with (
-        pytest.raises(ViewUnfit, match=r"no table elsewhere in .*: there are balances, balances_marks"),
+        pytest.raises(
+            ViewUnfit, match=r"no table elsewhere in .*: there are balances, balances_definition, balances_marks"
+        ),
         snapshot(sqlite_url, BALANCES.fields, "elsewhere", marks_table=None),
     ):
         pass
@@ -173,9 +204,9 @@ def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:
     ):
         pass
     with pytest.raises(BadOption, match=r"struct<a:int>, which is no type of SQL's"):
-        MarkedTable(sqlite_url, Shape("t", (Field("a", "struct<a:int>"),)), LOG)
+        MarkedTable(sqlite_url, Shape("t", (Field("a", "struct<a:int>"),)), LOG, "sums")
     with pytest.raises(BadOption, match="SQLite keeps as a floating-point number"):
-        MarkedTable(sqlite_url, Shape("t", (Field("a", "decimal(10,2)"),)), LOG)
+        MarkedTable(sqlite_url, Shape("t", (Field("a", "decimal(10,2)"),)), LOG, "sums")
     table.close()
 
 
@@ -197,7 +228,7 @@ def apply_all(url: str, kill_at: int) -> None:
     engine = create_engine(url)
     for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
         event.listen(engine, name, reach)
-    table = MarkedTable(engine, BALANCES, LOG)
+    table = MarkedTable(engine, BALANCES, LOG, "sums")
     marks = table.marks()
     for batch in range(marks.get(0, -1) + 1, BATCHES):
         after = {0: batch, 1: 10 * batch}

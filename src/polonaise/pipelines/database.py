@@ -1,7 +1,8 @@
-"""A view's table in a SQL database, through `polonaise.views`: rows and marks in one SQL transaction."""
+"""A view's table in a SQL database, through `polonaise.views`: rows, marks and definition in one SQL transaction."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -19,9 +20,10 @@ from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import ViewUnfit, invariant
 from polonaise.pipelines.declarations import View
+from polonaise.pipelines.definitions import Definition, check_same, definition_of, kept_in, other_shape, prepared
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targets import Held
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.tables import Field, MarkedTable, Shape, snapshot
 
 if TYPE_CHECKING:
@@ -34,7 +36,11 @@ _ROWS_READ: Final = 50_000
 
 
 class SqlTarget:
-    """A table, called as the view is, and a table of marks beside it. Raises as `MarkedTable`."""
+    """A table, called as the view is, and tables of marks and of its definition beside it. Raises as `MarkedTable`.
+
+    Its columns and its key stay what they are: others may have put indexes, rights or columns of their own to them. So
+    when these are declared otherwise, it is for whoever keeps the database to drop the table.
+    """
 
     def __init__(self, spark: SparkSession, url: str, view: View, cluster: str, marks_table: str | None = None) -> None:
         self._spark = spark
@@ -43,17 +49,36 @@ class SqlTarget:
         self._cluster = cluster
         self._marks_table = marks_table or f"{view.name}_marks"
         self._schema: StructType | None = None
+        self._definition: Definition | None = None
         self._table: MarkedTable | None = None
 
     def prepare(self, schema: StructType) -> None:
         self._schema = schema
+        self._definition = definition_of(self._view, schema)
 
     def _opened(self) -> MarkedTable:
         if self._table is None:
             shape = Shape(self._view.name, self._fields(), tuple(self._view.key), self._view.merge)
-            self._table = MarkedTable(self._url, shape, self._cluster, marks_table=self._marks_table)
+            declared = prepared(self._definition)
+            self._table = MarkedTable(
+                self._url, shape, self._cluster, json.dumps(declared.fields()), marks_table=self._marks_table
+            )
+            self._check_shape(self._kept(self._table), declared)
             self._table.prepare()
         return self._table
+
+    def _kept(self, table: MarkedTable) -> Definition | None:
+        text = table.definition()
+        return None if text is None else kept_in(json.loads(text))
+
+    def _check_shape(self, kept: Definition | None, declared: Definition) -> None:
+        what = None if kept is None else other_shape(kept, declared)
+        if what is not None:
+            name = self._view.name
+            raise ViewUnfit(
+                f"table {name} does not fit its view: {what}; drop the tables {name}, {self._marks_table} and "
+                f"{name}_definition, and the log brings everything again, or choose another database"
+            )
 
     def _fields(self) -> tuple[Field, ...]:
         invariant(self._schema is not None, "a target is prepared before it is used")
@@ -62,6 +87,12 @@ class SqlTarget:
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         return self._opened().marks()
+
+    def check(self) -> None:
+        table = self._opened()
+        kept = self._kept(table)
+        if kept is not None or any(mark > NO_TRANSACTION for mark in table.marks().values()):
+            check_same(f"table {self._view.name}", kept, prepared(self._definition))
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
         with _computed(rows) as made:

@@ -1,10 +1,13 @@
 """A view's table as a Delta table, written by delta-rs: its marks are the table's application transactions.
 
+So is the digest of the definition that its rows were made by; the columns are those of the table itself.
+
 Every version stays readable for as long as the table keeps it (`VACUUM`), so this is the format for time travel.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -14,10 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow.dataset as ds
+from pyspark.sql.types import StructType
 
 from polonaise.errors import BadOption, ExtraMissing, ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import View
+from polonaise.pipelines.definitions import (
+    DIGITS,
+    Definition,
+    check_same,
+    columns_of,
+    definition_of,
+    prepared,
+)
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targets import Held
 from polonaise.spark.paths import written_to
@@ -25,7 +37,6 @@ from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 if find_spec("deltalake") is None:
     raise ExtraMissing("Delta tables need delta-rs: pip install 'polonaise[delta]'")
@@ -52,16 +63,27 @@ class DeltaTarget:
         self._view = view
         self._app = f"polonaise/{cluster}/{view.name}"
         self._schema: StructType | None = None
+        self._definition: Definition | None = None
 
     def prepare(self, schema: StructType) -> None:
         self._schema = schema
+        self._definition = definition_of(self._view, schema)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         table = self._table()
         return {} if table is None else self._marks_of(table)
 
+    def check(self) -> None:
+        table = self._table()
+        if table is not None:
+            self._marks_of(table)  # whose it is comes first
+            check_same(f"the table in {self._directory}", self._kept_in(table), prepared(self._definition))
+
     def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
         table = self._table()
+        kept = None if table is None else self._kept_in(table)
+        if table is not None and (kept is None or kept.digest != prepared(self._definition).digest):
+            return False
         if table is None or not self._view.key:
             return self._commit(table, rows, before, after, "append")
         return self._commit(table, self._view.merged([self._rows_of(table), rows]), before, after, "overwrite")
@@ -97,10 +119,23 @@ class DeltaTarget:
         ends = {each: table.transaction_version(f"{self._app}/{each}") for each in range(partitions)}
         return {partition: end - 1 for partition, end in ends.items() if end is not None}
 
+    def _kept_in(self, table: DeltaTable) -> Definition | None:
+        """A Delta table has columns, whose types are Spark's for the most part; the key is taken to be ours."""
+        number = table.transaction_version(f"{self._app}/definition")
+        if number is None:
+            return None
+        ours = prepared(self._definition)
+        columns = {
+            name: ours.columns[name] if _without_zones(kind) == _without_zones(ours.columns.get(name, "")) else kind
+            for name, kind in columns_of(StructType.fromJson(json.loads(table.schema().to_json()))).items()
+        }
+        return Definition(f"{number:0{DIGITS}x}", columns, ours.key)
+
     def _transactions(self, marks: Marks) -> list[Transaction]:
         """Versions are 0 or above, and marks may be -1."""
         ends = [Transaction(f"{self._app}/{partition}", id + 1) for partition, id in sorted(marks.items())]
-        return [*ends, Transaction(self._app, max(marks, default=-1) + 1)]
+        definition = Transaction(f"{self._app}/definition", int(prepared(self._definition).digest, 16))
+        return [*ends, Transaction(self._app, max(marks, default=-1) + 1), definition]
 
     def _rows_of(self, table: DeltaTable) -> DataFrame:
         files = table.file_uris()
@@ -153,3 +188,8 @@ class DeltaTarget:
             )
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _without_zones(kind: str) -> str:
+    """A timestamp in a file of Spark's has a zone for Spark alone: to delta-rs it has none."""
+    return kind.replace("timestamp_ntz", "timestamp")

@@ -1,7 +1,8 @@
 """A view's table as Parquet files: each version a directory of its own, and a link to the one that counts.
 
     DIRECTORY/current              a symbolic link to the directory of the version that counts
-    DIRECTORY/versions/00000007/   part-*.parquet, and _polonaise.json: whose log, which view, up to which ids
+    DIRECTORY/versions/00000007/   part-*.parquet, and _polonaise.json: whose log, which view, by which
+                                   definition, up to which ids
 
 A version is written aside, synced, and then the link is replaced by one rename: a reader of `DIRECTORY/current` sees
 the version before or the new one, whole. A version that only adds rows shares the older files by hard links.
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from polonaise.errors import BadOption, DiskFailed, ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import View
+from polonaise.pipelines.definitions import Definition, check_same, definition_of, kept_in, prepared
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targets import Held
 from polonaise.spark.paths import read_from, written_to
@@ -58,15 +60,22 @@ class ParquetTarget:
         self._view = view
         self._cluster = cluster
         self._keep_s = keep_s
+        self._definition: Definition | None = None
 
     def prepare(self, schema: StructType) -> None:
-        """Any columns will do."""
+        self._definition = definition_of(self._view, schema)
         with _faults(self._directory):
             self._versions.mkdir(parents=True, exist_ok=True)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         version = self._current()
         return {} if version is None else self._marks_of(version)
+
+    def check(self) -> None:
+        version = self._current()
+        if version is not None:
+            self._marks_of(version)  # whose it is comes first
+            check_same(f"the table in {self._directory}", kept_in(_about(version)), prepared(self._definition))
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
         return self._commit(rows, before, after, replaces=False)
@@ -95,7 +104,7 @@ class ParquetTarget:
             try:
                 current = self._current()
                 marks = {} if current is None else self._marks_of(current)
-                if marks != dict(before):
+                if marks != dict(before) or not (replaces or current is None or self._is_ours(current)):
                     return False
                 self._sweep(current)
                 number = 0 if current is None else int(current.name) + 1
@@ -107,6 +116,10 @@ class ParquetTarget:
                 return True
             finally:
                 lock.release()
+
+    def _is_ours(self, version: Path) -> bool:
+        kept = kept_in(_about(version))
+        return kept is not None and kept.digest == prepared(self._definition).digest
 
     def _write(self, making: Path, rows: DataFrame, current: Path | None) -> Path | None:
         """Write the new version's own files; the version that it shares all others with, if any."""
@@ -121,6 +134,7 @@ class ParquetTarget:
             "view": self._view.name,
             "cluster": self._cluster,
             "high_water_marks": {str(partition): id for partition, id in sorted(marks.items())},
+            **prepared(self._definition).fields(),
             "written": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
         (making / ABOUT).write_text(json.dumps(about, indent=2) + "\n")

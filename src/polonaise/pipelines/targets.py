@@ -1,7 +1,8 @@
 """Where a view's table is kept: Parquet in a directory, a Delta table, or a SQL database, all by the same rules.
 
 A table carries its own position: with its rows it says up to which id of each partition they are made (its *marks*),
-and both change together or not at all. So there is no checkpoint that could be lost, be older, or belong to another.
+and by which definition of the view; all of that changes together or not at all. So there is no checkpoint that could be
+lost, be older, or belong to another, and no rows of two definitions in one table.
 """
 
 from __future__ import annotations
@@ -33,13 +34,19 @@ class Held(NamedTuple):
 
 
 class Target(Protocol):
-    """A table of a view. `merge` and `replace` say False, and change nothing, if the marks are not `before`."""
+    """A table of a view. `merge` and `replace` say False, and change nothing, if the marks are not `before`.
+
+    So does `merge` if the rows that are there were made by another definition.
+    """
 
     def prepare(self, schema: StructType) -> None:
         """The columns that there will be; told once, before anything else. Raises when these can't be had."""
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         """Nothing for a new table. Raises `ViewUnfit` for the table of another log."""
+
+    def check(self) -> None:
+        """Raises `ViewUnfit` for a table that was made by another definition of the view, or does not say by which."""
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
         """Add rows, or merge them with those of the same key."""

@@ -107,7 +107,7 @@ def update(
 
     May be killed at any time and run again, also by several at once: each transaction counts once. Each commit takes
     `transactions_max` transactions at most; `progress` counts transactions. Raises as `rebuild`, and `BadOption` for a
-    view that is declared `whole`.
+    view that is declared `whole`, and `ViewUnfit` for a table that was made by another definition of the view.
     """
     progress = progress or Silence()
     with open_source(address, fragments) as source, closing(open_target(spark, table, view, source.cluster)) as target:
@@ -145,6 +145,7 @@ def _prepare(spark: SparkSession, source: LogSource, view: View, target: Target)
         raise BadOption(f"view {view.name} sees the whole log at once: it can be rebuilt, and not brought up to date")
     nothing = dict.fromkeys(source.marks(view.read), NO_TRANSACTION)
     target.prepare(_rows(spark, source, view, {}, nothing).schema)
+    target.check()
 
 
 def _commits(
@@ -164,6 +165,8 @@ def _commits(
         done = target.merge(_rows(spark, source, view, before, after), before, after)
         if done:
             yield Commit({partition: before.get(partition, NO_TRANSACTION) for partition in after}, after)
+        else:
+            target.check()  # whoever was faster may have another definition
         now = target.marks()
         refused = 0 if done or now != before else refused + 1
         if refused == _TRIES:

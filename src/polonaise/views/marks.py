@@ -1,8 +1,11 @@
-"""The table of applied high-water marks: one row per partition, moved in the SQL transaction that applies."""
+"""The table of applied high-water marks: one row per partition, moved in the SQL transaction that applies.
+
+And the definition that the rows of a pipeline's table were made by, which changes in the same one.
+"""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -13,13 +16,20 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
     bindparam,
     select,
     update,
 )
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import IntegrityError
 
 from polonaise.errors import ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.views.database import MARIADB
+
+_ONLY: Final = 0
+"""The key of a row that has no other beside it."""
 
 
 class Marks:
@@ -73,3 +83,41 @@ class Marks:
         """
         values = {"at": partition, "before": before, "after": after}
         return cast("CursorResult[Any]", db.execute(self._update, values)).rowcount == 1
+
+
+class DefinitionKept:
+    """By which definition the rows of a table were made, in a table with one row; there since they are."""
+
+    def __init__(self, name: str) -> None:
+        self.table = Table(
+            name,
+            MetaData(),
+            Column("number", Integer, primary_key=True, autoincrement=False),
+            Column("definition", Text().with_variant(mysql.LONGTEXT(), *MARIADB), nullable=False),
+            mariadb_engine="InnoDB",
+            mysql_engine="InnoDB",
+        )
+        self._select = select(self.table.c.definition).where(self.table.c.number == _ONLY)
+
+    def read(self, db: Connection) -> str | None:
+        """None if nobody has said it."""
+        return db.execute(self._select).scalar_one_or_none()
+
+    def agrees(self, db: Connection, definition: str, *, new: bool) -> bool:
+        """Whether rows of this definition may be added, until the transaction ends; of a new table, say that they are.
+
+        False also where somebody else is quicker to say it: the transaction must then be rolled back.
+        """
+        found = db.execute(self._select.with_for_update()).scalar_one_or_none()
+        if found is not None or not new:
+            return found == definition
+        try:
+            db.execute(self.table.insert(), {"number": _ONLY, "definition": definition})
+        except IntegrityError:
+            return False
+        return True
+
+    def replace(self, db: Connection, definition: str) -> None:
+        """Say of a table whose rows are replaced by which definition they are now."""
+        db.execute(self.table.delete())
+        db.execute(self.table.insert(), {"number": _ONLY, "definition": definition})

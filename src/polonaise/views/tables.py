@@ -42,7 +42,7 @@ from polonaise.terms import PartitionId, TransactionId
 from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, Writer, check_file
 from polonaise.views.faults import Trouble, trouble_in
 from polonaise.views.fitness import check_tables
-from polonaise.views.marks import Marks
+from polonaise.views.marks import DefinitionKept, Marks
 
 T = TypeVar("T")
 
@@ -91,25 +91,28 @@ class Shape(NamedTuple):
 
 
 class MarkedTable:
-    """A table in a SQL database and, in a table beside it, up to which id of each partition its rows are made.
+    """A table in a SQL database and, in tables beside it, up to which id of each partition its rows are made, and how.
 
     Promises: the rows and the marks are changed in one SQL transaction, and only if the marks are where the caller
     believes them to be. So what was made of a range of the log is in the table once, whoever dies when, and however
     many make it. Blocks; not for several threads.
 
-    `cluster` is the key of the log, in hexadecimal. Raises `BadOption` for an engine or types that can't be used,
+    `cluster` is the key of the log, in hexadecimal; `definition` is a text that says how the rows are made: they are
+    only added to those that were made the same way. Raises `BadOption` for an engine or types that can't be used,
     `ViewUnfit` for tables of another shape or another log, `ViewUnavailable`, and `ViewFailed` for rows that the
     database refuses.
     """
 
     def __init__(
-        self, engine: Engine | URL | str, shape: Shape, cluster: str, *, marks_table: str | None = None
+        self, engine: Engine | URL | str, shape: Shape, cluster: str, definition: str, *, marks_table: str | None = None
     ) -> None:
         self._database = Database(engine, None, _BUSY_S)
         self._shape = shape
         self._cluster = cluster
         self._table = _table(shape, self._database.kind)
         self._marks = Marks(marks_table or f"{shape.name}_marks", None)
+        self._definition = definition
+        self._kept = DefinitionKept(f"{shape.name}_definition")
         self._writer: Writer | None = None
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
@@ -119,9 +122,14 @@ class MarkedTable:
         def create(db: Connection) -> None:
             self._table.metadata.create_all(db)
             self._marks.table.metadata.create_all(db)
+            self._kept.table.metadata.create_all(db)
 
         self._tried(create)
-        self._tried(lambda db: check_tables(db, [self._table], self._marks.table))
+        self._tried(lambda db: check_tables(db, [self._table, self._kept.table], self._marks.table))
+
+    def definition(self) -> str | None:
+        """How the rows that are there were made; None if nobody has said so. May be asked before `prepare`."""
+        return self._tried(lambda db: self._kept.read(db) if inspect(db).has_table(self._kept.table.name) else None)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         """How far the table is made; nothing for a new one. Raises `ViewUnfit` for a table of another log."""
@@ -135,7 +143,10 @@ class MarkedTable:
         return found
 
     def merge(self, chunks: Chunks, before: MarkMap, after: MarkMap) -> bool:
-        """Add rows, or merge them by key, and move the marks; False, with nothing changed, if these aren't `before`."""
+        """Add rows, or merge them by key, and move the marks; False, with nothing changed, if these aren't `before`.
+
+        The same if the rows that are there were made otherwise.
+        """
         return self._commit(chunks, before, after, replaces=False)
 
     def replace(self, chunks: Chunks, before: MarkMap, after: MarkMap) -> bool:
@@ -154,6 +165,9 @@ class MarkedTable:
                     raise _Moved
             if replaces:
                 db.execute(self._table.delete())
+                self._kept.replace(db, self._definition)
+            elif not self._kept.agrees(db, self._definition, new=max(before.values(), default=-1) < 0):
+                raise _Moved
             for chunk in chunks():
                 self._check_keys(chunk)
                 if chunk:

@@ -1,0 +1,127 @@
+"""By what a view's table was made, in few enough words to be kept in it: rows of two definitions never mix.
+
+A definition is all that decides which rows come out of the same log: the query, key, merge, the options of the source
+that say which transactions and which columns, and the columns that come out. How Spark runs it is not of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from polonaise.errors import ViewUnfit, invariant
+from polonaise.pipelines.declarations import View
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+DIGITS: Final = 15
+"""Of a digest, hexadecimal: as many as fit the version of an application transaction of Delta's, a signed long."""
+_HOW: Final = frozenset(
+    {"fragments", "maxbytespersplit", "maxoffsetspertrigger", "maxtransactionspertrigger", "minpartitions", "timeout"}
+)
+"""Options of the source that say from where, in how many parts and how patiently; the rows are the same."""
+
+
+class Definition(NamedTuple):
+    """What a table keeps beside its marks."""
+
+    digest: str
+    """Of everything; where it is the same, so are the columns and the key."""
+    columns: Mapping[str, str]
+    """Their types, as Spark writes them."""
+    key: tuple[str, ...]
+
+    def fields(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"definition": self.digest, "columns": dict(sorted(self.columns.items())), "key": list(self.key)}
+
+
+def definition_of(view: View, schema: StructType) -> Definition:
+    """The view's definition; `schema` is that of its rows. Whether a column may be null does not matter."""
+    columns, key = columns_of(schema), tuple(sorted(view.key))
+    read = sorted((name.lower(), str(value)) for name, value in view.read.items() if name.lower() not in _HOW)
+    query = ["SQL", view.query] if isinstance(view.query, str) else ["function", _source_of(view.query)]
+    said = [query, key, sorted(view.merge.items()), view.whole, read, sorted(columns.items())]
+    return Definition(hashlib.sha256(json.dumps(said).encode()).hexdigest()[:DIGITS], columns, key)
+
+
+def columns_of(schema: StructType) -> dict[str, str]:
+    """The columns' types, as Spark writes them."""
+    return {each.name: each.dataType.simpleString() for each in schema.fields}
+
+
+def prepared(definition: Definition | None) -> Definition:
+    """That of a target, which there is when it is used."""
+    invariant(definition is not None, "a target is prepared before it is used")
+    assert definition is not None
+    return definition
+
+
+def kept_in(fields: Mapping[str, Any]) -> Definition | None:
+    """What `Definition.fields` has made; None where that is not there."""
+    digest, columns, key = (fields.get(name) for name in ("definition", "columns", "key"))
+    if not (isinstance(digest, str) and isinstance(columns, dict) and isinstance(key, list)):
+        return None
+    return Definition(digest, columns, tuple(key))
+
+
+def check_same(table: str, kept: Definition | None, declared: Definition) -> None:
+    """Raise `ViewUnfit` unless rows of the declared definition may be added to those that are in the table."""
+    if kept is not None and kept.digest == declared.digest:
+        return
+    if kept is None:
+        what = "it does not say by which definition of its view it was made"
+    else:
+        what = other_shape(kept, declared) or "it was made by another query, key, merge or read of its view"
+    raise ViewUnfit(
+        f"{table} can't be brought up to date: {what}; make it anew with --rebuild, or choose another table"
+    )
+
+
+def other_shape(kept: Definition, declared: Definition) -> str | None:
+    """The first column, or else the key, by which a table differs from what is declared."""
+    for name in sorted({**kept.columns, **declared.columns}):
+        there, wanted = kept.columns.get(name), declared.columns.get(name)
+        if there is None:
+            return f"the view has a column {name}, which the table has not"
+        if wanted is None:
+            return f"the table has a column {name}, which the view has not"
+        if there != wanted:
+            return f"column {name} is {there} in the table and {wanted} in the view"
+    if kept.key != declared.key:
+        return f"the key is ({', '.join(kept.key)}) in the table and ({', '.join(declared.key)}) in the view"
+    return None
+
+
+def _source_of(function: Callable[..., Any]) -> str:
+    """A function's own text, of a lambda the lines of the statement that it is in; empty where there is none to read.
+
+    Not the file's: another view in it may change. What the function calls or has been given with it is not seen.
+    """
+    try:
+        if isinstance(function, FunctionType) and function.__name__ == "<lambda>":
+            return _statement_around(function)
+        return inspect.getsource(function)
+    except (OSError, TypeError, SyntaxError):
+        return ""
+
+
+def _statement_around(function: FunctionType) -> str:
+    """What `inspect` takes for the text of a lambda ends where its first line does."""
+    lines, _ = inspect.findsource(function)
+    line = function.__code__.co_firstlineno
+    spans = [
+        (each.lineno, each.end_lineno or each.lineno)
+        for each in ast.walk(ast.parse("".join(lines)))
+        if isinstance(each, ast.stmt) and each.lineno <= line <= (each.end_lineno or each.lineno)
+    ]
+    if not spans:
+        raise OSError("the file has changed since it was loaded")
+    first, last = min(spans, key=lambda span: span[1] - span[0])
+    return "".join(lines[first - 1 : last])

@@ -1,0 +1,144 @@
+"""Definitions of views: whatever decides on the rows changes them, and nothing else does."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from polonaise.errors import ViewUnfit
+from polonaise.pipelines.declarations import View, load_view
+from polonaise.pipelines.definitions import Definition, check_same, definition_of, kept_in
+
+SQL = "SELECT account, sum(amount) AS balance, max(amount) AS largest FROM {log} GROUP BY account"
+READ = {"decoder": "json", "decoderSchema": "account int, amount long", "headers": "1,2"}
+
+
+def schema(*, nullable: bool = True, **types: Any) -> StructType:
+    columns = {"account": IntegerType(), "balance": LongType(), "largest": LongType(), **types}
+    return StructType([StructField(name, kind, nullable) for name, kind in columns.items()])
+
+
+def declared(**given: Any) -> Definition:
+    said = {"query": SQL, "key": ["account"], "merge": {"balance": "sum", "largest": "max"}, "read": READ, **given}
+    return definition_of(View("balances", **said), schema())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"query": SQL.replace("sum(amount)", "sum(amount * 100)")},
+        {"key": ["account", "largest"], "merge": {"balance": "sum"}},
+        {"merge": {"balance": "max", "largest": "max"}},
+        {"key": [], "merge": {}},
+        {"merge": {}, "whole": True},
+        {"read": {**READ, "headers": "1"}},
+        {"read": {**READ, "partitions": "0"}},
+        {"read": {**READ, "decoderSchema": "account int, amount int"}},
+        {"read": {**READ, "failOnDecodeError": "false"}},
+    ],
+)
+def test_what_decides_on_the_rows_is_of_the_definition(given: dict[str, Any]) -> None:
+    assert declared(**given).digest != declared().digest
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"merge": {"largest": "max", "balance": "sum"}},
+        {"read": {"HEADERS": "1,2", "decoderschema": READ["decoderSchema"], "Decoder": "json"}},
+        {"read": {**READ, "minPartitions": "7", "maxBytesPerSplit": "1m", "timeout": "5", "fragments": "./archive"}},
+    ],
+)
+def test_how_it_is_read_and_in_what_order_it_is_said_is_not(given: dict[str, Any]) -> None:
+    assert declared(**given) == declared()
+
+
+def test_columns_and_types_are_of_the_definition_and_whether_they_may_be_null_is_not() -> None:
+    view = View("balances", SQL, ["account"], {"balance": "sum", "largest": "max"}, READ)
+    same = definition_of(view, schema(nullable=False))
+    assert same == definition_of(view, schema()) == kept_in(same.fields())
+    for other in (schema(note=StringType()), schema(account=LongType()), StructType(schema().fields[:2])):
+        assert definition_of(view, other).digest != same.digest
+
+
+# ------------------------------------------------------------------ functions
+
+FILE = """
+from functools import partial
+from polonaise.pipelines.declarations import View
+
+def _large(log):
+    return log.where("amount > 100")
+
+def _over(log, limit):
+    return log.where(log.amount > limit)
+
+large = View("large", _large)
+short = View(
+    "short",
+    lambda log: log
+        .where("amount < 10")
+        .select("amount"),
+)
+some = View("some", partial(_over, limit=7))
+"""
+
+
+def digests(file: Path, text: str) -> dict[str, str]:
+    file.write_text(text)
+    names = ("large", "short", "some")
+    return {name: definition_of(load_view(f"{file}:{name}"), schema()).digest for name in names}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("amount > 100", "amount > 200", ["large"]),
+        ("amount < 10", "amount < 20", ["short"]),
+        ('.select("amount")', '.select("amount", "account")', ["short"]),
+        ("\ndef _large", "\nLIMIT = 1\n\ndef _large", []),
+        ("limit=7", "limit=8", []),  # nothing is known of what is no function of Python's: the docs say so
+    ],
+)
+def test_a_function_is_known_by_its_text(tmp_path: Path, old: str, new: str, changed: list[str]) -> None:
+    before, after = digests(tmp_path / "views.py", FILE), digests(tmp_path / "views.py", FILE.replace(old, new))
+    assert old in FILE
+    assert [name for name in before if before[name] != after[name]] == changed
+
+
+def test_a_function_whose_text_nobody_has_is_known_by_its_columns() -> None:
+    made: dict[str, Any] = {}
+    exec("one = lambda log: log\ntwo = lambda log: log.where('a > 1')", made)
+    one, two, third = View("v", made["one"]), View("v", made["two"]), View("v", partial(made["one"]))
+    assert definition_of(one, schema()) == definition_of(two, schema()) == definition_of(third, schema())
+    assert definition_of(one, schema()) != definition_of(one, schema(note=StringType()))
+
+
+# ------------------------------------------------------------------ refusals
+
+OURS = Definition("0" * 15, {"account": "int", "balance": "bigint"}, ("account",))
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        (None, "it does not say by which definition of its view it was made"),
+        (OURS._replace(digest="1" * 15), "it was made by another query, key, merge or read of its view"),
+        (OURS._replace(digest="1", columns={"account": "int"}), "the view has a column balance, which the table has"),
+        (OURS._replace(digest="1", columns={**OURS.columns, "n": "int"}), "the table has a column n, which the view"),
+        (
+            OURS._replace(digest="1", columns={**OURS.columns, "account": "string"}),
+            "column account is string in the table and int in the view",
+        ),
+        (OURS._replace(digest="1", key=("a", "b")), r"the key is \(a, b\) in the table and \(account\) in the view"),
+    ],
+)
+def test_what_differs_and_what_to_do_is_told_in_one_line(kept: Definition | None, told: str) -> None:
+    with pytest.raises(ViewUnfit, match=f"the table can't be brought up to date: {told}.*; make it anew with") as error:
+        check_same("the table", kept, OURS)
+    assert "\n" not in str(error.value)
+    check_same("the table", OURS, OURS)
