@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from viewsrig import COUNT, PARTITIONS, balances, bank_log, changes, expected_balances, expected_changes, more
+from deltalake import DeltaTable
+from viewsrig import COUNT, PARTITIONS, balances, bank_log, body, changes, expected_balances, expected_changes, more
 
 from polonaise.errors import BadOption, BeyondLog, ClientAhead, DirectoryInUse, ViewUnfit
 from polonaise.host.files import try_lock
+from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import View
 from polonaise.pipelines.parquet import ParquetTarget
 from polonaise.pipelines.source import Until
@@ -216,3 +219,26 @@ async def test_two_that_update_one_database_leave_each_transaction_once(
     reports = await asyncio.gather(*both)
     assert sum(report.transactions for report in reports) == PARTITIONS * COUNT
     assert await asyncio.to_thread(rows_in, spark, table, balances, log) == expected_balances(COUNT, COUNT)
+
+
+def test_moments_in_a_delta_table_are_moments_whatever_the_sessions_zone(
+    spark: SparkSession, log: Log, address: str, tmp_path: Path
+) -> None:
+    latest = View(
+        "latest", "SELECT account, max(timestamp) AS last FROM {log} GROUP BY account",
+        key=["account"], merge={"last": "max"}, read=balances.read,
+    )  # fmt: skip
+    elsewhere, table = spark.newSession(), f"delta:{tmp_path / 'latest'}"
+    elsewhere.conf.set("spark.sql.session.timeZone", "America/New_York")
+    update(elsewhere, address, latest, table)
+    time.sleep(0.01)
+    more(log, COUNT, COUNT)
+    update(elsewhere, address, latest, table)
+    expected: dict[int, int] = {}
+    for partition in range(PARTITIONS):
+        for tx in log.read(partition):
+            account = body(partition, tx.id)[0]
+            expected[account] = max(expected.get(account, 0), tx.commit_time_us)
+    found = spark.read.parquet(*DeltaTable(table.removeprefix("delta:")).file_uris())
+    assert dict(found.selectExpr("account", "unix_micros(last)").collect()) == expected
+    assert audit_table(elsewhere, address, latest, table).well

@@ -44,7 +44,19 @@ if find_spec("deltalake") is None:
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+_TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 _STAGING: Final = "_staging-"
+
+
+@contextmanager
+def _zones_kept(spark: SparkSession) -> Iterator[None]:
+    """Spark's own form of a timestamp in a file is read as one without a zone by everybody else."""
+    before = str(spark.conf.get(_TIMESTAMPS))
+    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.set(_TIMESTAMPS, before)
 
 
 class DeltaTarget:
@@ -124,12 +136,8 @@ class DeltaTarget:
         number = table.transaction_version(f"{self._app}/definition")
         if number is None:
             return None
-        ours = prepared(self._definition)
-        columns = {
-            name: ours.columns[name] if _without_zones(kind) == _without_zones(ours.columns.get(name, "")) else kind
-            for name, kind in columns_of(StructType.fromJson(json.loads(table.schema().to_json()))).items()
-        }
-        return Definition(f"{number:0{DIGITS}x}", columns, ours.key)
+        columns = columns_of(StructType.fromJson(json.loads(table.schema().to_json())))
+        return Definition(f"{number:0{DIGITS}x}", columns, prepared(self._definition).key)
 
     def _transactions(self, marks: Marks) -> list[Transaction]:
         """Versions are 0 or above, and marks may be -1."""
@@ -177,7 +185,8 @@ class DeltaTarget:
             shutil.rmtree(left)
         staging = self._directory / f"{_STAGING}{uuid.uuid4()}"
         try:
-            rows.write.parquet(written_to(staging))
+            with _zones_kept(self._spark):
+                rows.write.parquet(written_to(staging))
             made: Any = ds.dataset(staging, format="parquet").scanner().to_reader()
             write_deltalake(
                 table if table is not None else str(self._directory),
@@ -188,8 +197,3 @@ class DeltaTarget:
             )
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-
-
-def _without_zones(kind: str) -> str:
-    """A timestamp in a file of Spark's has a zone for Spark alone: to delta-rs it has none."""
-    return kind.replace("timestamp_ntz", "timestamp")
