@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from polonaise.errors import BatchOvertaken, BatchUnfinished
-from polonaise.spark.protocol.progress import Progress, Step, check_order, next_step
+from polonaise.spark.protocol.progress import RUNS_MAX, Progress, Runs, Step, check_order, next_step
 
 APP = "load"
 PARTITIONS = range(3)
@@ -35,26 +35,25 @@ class World:
         self.log: Counter[tuple[int, int, int]] = Counter()
         """Batch, partition and group."""
 
-    def write(self, batch: int, shape: Shape, order: tuple[int, ...], steps: int = 99) -> bool:
-        """As `publishing.publish` for somebody who does not come in order. Whether there was anything left to do.
+    def write(self, batch: int, shape: Shape, order: tuple[int, ...], steps: int = 99) -> None:
+        """As `publishing.publish` for somebody who does not come in order.
 
         Raises `Died` after so many groups.
         """
-        check_order(self.held, batch, shape, APP)
-        if any(progress.batch > batch for progress in self.held.values()):
-            return False
+        earlier = check_order(self.held, batch, shape, APP)
+        if earlier is None:
+            return
         for place in (place for place in order if place in shape):
             while next_step(self.held.get(place), batch, APP, place) is not Step.NOTHING:
                 if not steps:
                     raise Died
                 steps -= 1
-                self._append(batch, place, shape)
-        return True
+                self._append(batch, place, shape, earlier)
 
-    def _append(self, batch: int, place: int, shape: Shape) -> None:
+    def _append(self, batch: int, place: int, shape: Shape, earlier: Runs) -> None:
         held = self.held.get(place)
         done = held.done if held is not None and held.batch == batch else 0
-        self.held[place] = Progress(batch, done + 1, shape[place], len(shape))
+        self.held[place] = Progress(batch, done + 1, shape[place], len(shape), earlier)
         self.log[batch, place, done] += 1
 
     def has(self, batch: int, shape: Shape) -> bool:
@@ -72,15 +71,14 @@ def check_stories(first: Shape) -> Counter[str]:
             world = World()
             story = [(1, first, dies_1), (2, second, dies_2), (1, first, 99), (2, second, 99), (1, first, 99)]
             for batch, shape, steps in story:
-                never_begun = not world.begun(batch)
                 try:
-                    done = world.write(batch, shape, order, steps)
+                    world.write(batch, shape, order, steps)
                 except Died:
                     continue
                 except (BatchUnfinished, BatchOvertaken) as error:
                     refused[type(error).__name__] += 1
                     continue
-                assert world.has(batch, shape) or (not done and never_begun)
+                assert world.has(batch, shape)
             assert set(world.log.values()) <= {1}
             assert world.has(2, second), "in the end each can be written, or is too late"
             assert world.has(1, first) or not world.begun(1)
@@ -95,6 +93,25 @@ def test_whose_write_returned_has_its_rows_in_the_log_each_once(first: Shape) ->
 
 
 def test_who_does_not_look_at_all_partitions_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "check_order", lambda *_: None)
+    monkeypatch.setitem(globals(), "check_order", lambda *_: ())
     with pytest.raises(AssertionError):
         check_stories({0: 1, 1: 1})
+
+
+def test_what_was_written_before_is_known_by_its_number() -> None:
+    world, shape, order = World(), {0: 1, 1: 1}, (0, 1, 2)
+    numbers = [*range(1, 40), *range(100, 200, 7)]
+    for number in numbers:
+        world.write(number, shape, order)
+    before = world.log.copy()
+    for number in range(1, numbers[-1]):
+        if number in numbers:
+            world.write(number, shape, order)
+        else:
+            with pytest.raises(BatchOvertaken):
+                world.write(number, shape, order)
+    assert world.log == before
+    for number in range(200, 200 + 2 * RUNS_MAX, 2):
+        world.write(number, shape, order)
+    with pytest.raises(BatchOvertaken, match="so long ago that it is not known"):
+        world.write(39, shape, order)

@@ -34,7 +34,7 @@ from polonaise.fragments.store import ObjectStore
 from polonaise.spark import staging
 from polonaise.spark.protocol import blocks
 from polonaise.spark.protocol.plans import INLINE, BlockRef, Plan, Staged, check_block, plans_of
-from polonaise.spark.protocol.progress import Progress, Step, check_batch, check_order, next_step, register_key
+from polonaise.spark.protocol.progress import Progress, Runs, Step, check_batch, check_order, next_step, register_key
 from polonaise.spark.staging import Collected, collect, discard, store_plan
 from polonaise.terms import PartitionId
 
@@ -85,16 +85,23 @@ class Publication:
     """One batch of one application, in one partition."""
 
     def __init__(
-        self, door: Door, plan: Plan, partitions: int, patience_s: float, *, may_be_overtaken: bool = True
+        self,
+        door: Door,
+        plan: Plan,
+        partitions: int,
+        patience_s: float,
+        *,
+        earlier: Runs = (),
+        may_be_overtaken: bool = True,
     ) -> None:
-        """`plan` is our own, not stored yet; the batch has rows for so many `partitions`.
+        """`plan` is our own, not stored yet; the batch has rows for so many `partitions`, `earlier` ones were whole.
 
         `patience_s` is how long nothing may get further before it fails. When a later batch is found in its place,
         there is nothing to do, if it `may_be_overtaken`, or an error.
         """
         self._door = door
         self._own = plan
-        self._partitions = partitions
+        self._whole = (partitions, earlier)
         self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
         self._patience_s = patience_s
@@ -151,7 +158,7 @@ class Publication:
             if len(own.groups) > 1 and not self._own_name:
                 self._own_name = await self._door.store_plan(own)
                 self.used.append(self._own_name)
-            await self._chain(own, self._own_name, 0, self._partitions)
+            await self._chain(own, self._own_name, 0, self._whole)
         elif step is Step.RESUME:
             assert progress is not None
             name = progress.plan
@@ -159,7 +166,7 @@ class Publication:
             if (plan.batch, plan.partition, len(plan.groups)) != (own.batch, own.partition, progress.total):
                 raise SinkStateDamaged(f"{name} in the staging store is not the plan that the log's register means")
             self.used += [name, *plan.objects]
-            await self._chain(plan, name, progress.done, progress.partitions)
+            await self._chain(plan, name, progress.done, (progress.partitions, progress.earlier))
         elif step is Step.OVERTAKEN and not self._may_be_overtaken:
             raise BatchOvertaken(
                 f"another batch of {own.app!r}, of a later number, was written to partition {own.partition} while "
@@ -169,13 +176,13 @@ class Publication:
             how = "was written before" if step is Step.NOTHING else f"comes after batch {progress.batch}"
             _log.warning("batch %d of %r %s: nothing was added to partition %d", own.batch, own.app, how, own.partition)
 
-    async def _chain(self, plan: Plan, name: str, done: int, partitions: int) -> None:
+    async def _chain(self, plan: Plan, name: str, done: int, whole: tuple[int, Runs]) -> None:
         self._begun = True
         key, total = register_key(plan.app), len(plan.groups)
         async with aclosing(self._door.groups(plan, done)) as groups:
             async for group in groups:
                 done += 1
-                value = Progress(plan.batch, done, total, partitions, name).pack()
+                value = Progress(plan.batch, done, total, *whole, name).pack()
                 expected = Expectation.absent(key) if self._held is None else Expectation.equals(key, self._held)
                 await self._door.append(plan.partition, group, [expected], [Change.set(key, value)])
                 self._held = value
@@ -244,17 +251,23 @@ async def publish(
     plans = plans_of(app or "", batch, staged, Limits(), log.cluster_key.hex())
     turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
     used = [name for task in staged for name in task.objects]
+    earlier: Runs | None = ()
     if app is not None and not in_order:
-        held = await _held(door, app, log.partition_count)
-        check_order(held, batch, [plan.partition for plan in plans], app)
-        in_order = any(progress.batch > batch for progress in held.values())
+        earlier = check_order(
+            await _held(door, app, log.partition_count), batch, [plan.partition for plan in plans], app
+        )
+        if earlier is None:
+            _log.warning("batch %d of %r was written before, and later ones since: nothing was added", batch, app)
+            plans = []
 
     async def one(plan: Plan) -> None:
         async with turns:
             if app is None:
                 await publish_unnamed(door, plan, patience_s)
             else:
-                publication = Publication(door, plan, len(plans), patience_s, may_be_overtaken=in_order)
+                publication = Publication(
+                    door, plan, len(plans), patience_s, earlier=earlier or (), may_be_overtaken=in_order
+                )
                 await publication.run()
                 used.extend(publication.used)
 

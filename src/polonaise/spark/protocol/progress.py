@@ -1,11 +1,13 @@
 """How far an application's batch is published in a partition: register `spark/<appId>`, and what follows from it.
 
-The register holds batch i64 · groups done u32 · groups in all u32 · partitions that the batch has rows for u32 · the
-name of the plan (UTF-8; empty where one group was all). Every group expects just what was read and sets the next step,
-in one atomic step with its rows: so each step is taken once, whoever tries, and however often.
+The register holds batch i64 · groups done u32 · groups in all u32 · partitions that the batch has rows for u32 · runs
+u16 · earlier batches as runs, first and last i64 each · the name of the plan (UTF-8; empty where one group was all).
+Every group expects just what was read and sets the next step, in one atomic step with its rows: so each step is taken
+once, whoever tries, and however often.
 
 A partition that a batch has not come to looks like one that it has no rows for. So whether a batch is whole is seen in
-all partitions together: as many as it has rows for have finished it.
+all partitions together: as many as it has rows for have finished it. Batches that were whole before the latest one
+began are kept by their numbers, few runs as a rule: so whether one that comes again was written is known, not guessed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from polonaise.client.protocol.arguments import INT64_MAX
 from polonaise.errors import BadOption, BatchOvertaken, BatchUnfinished, SinkStateDamaged
@@ -21,7 +23,13 @@ from polonaise.log import registers
 from polonaise.terms import PartitionId
 
 KEY_PREFIX: Final = b"spark/"
-_FIXED: Final = struct.Struct("<qIII")
+_FIXED: Final = struct.Struct("<qIIIH")
+_RUN: Final = struct.Struct("<qq")
+RUNS_MAX: Final = 16
+"""Of earlier batches, in a register; older ones are not known any more."""
+
+Runs: TypeAlias = tuple[tuple[int, int], ...]
+"""Numbers from first to last, ascending."""
 
 
 class Step(enum.Enum):
@@ -46,6 +54,8 @@ class Progress(NamedTuple):
     total: int
     partitions: int
     """Of the log, that the batch has rows for."""
+    earlier: Runs = ()
+    """Batches that were whole before this one began, as far as is known."""
     plan: str = ""
     """Its name in the staging store; empty where one group was all."""
 
@@ -54,14 +64,17 @@ class Progress(NamedTuple):
         return self.done == self.total
 
     def pack(self) -> bytes:
-        return _FIXED.pack(self.batch, self.done, self.total, self.partitions) + self.plan.encode()
+        fixed = _FIXED.pack(self.batch, self.done, self.total, self.partitions, len(self.earlier))
+        return fixed + b"".join(_RUN.pack(*run) for run in self.earlier) + self.plan.encode()
 
     @classmethod
     def parse(cls, value: bytes) -> Progress:
         """Raises `SinkStateDamaged` for what no sink has written."""
         try:
-            batch, done, total, partitions = _FIXED.unpack_from(value)
-            progress = cls(batch, done, total, partitions, value[_FIXED.size :].decode())
+            batch, done, total, partitions, runs = _FIXED.unpack_from(value)
+            name_at = _FIXED.size + runs * _RUN.size
+            earlier = tuple(_RUN.iter_unpack(value[_FIXED.size : name_at]))
+            progress = cls(batch, done, total, partitions, earlier, value[name_at:].decode())
         except (struct.error, UnicodeDecodeError):
             progress = cls(-1, 0, 0, 0)
         if progress.batch < 0 or not 0 < progress.done <= progress.total or not progress.partitions:
@@ -94,36 +107,46 @@ def next_step(held: Progress | None, batch: int, app: str, partition: PartitionI
     return Step.NOTHING if held.batch == batch else Step.OVERTAKEN
 
 
-def check_order(held: Mapping[PartitionId, Progress], batch: int, wanted: Collection[PartitionId], app: str) -> None:
+def check_order(
+    held: Mapping[PartitionId, Progress], batch: int, wanted: Collection[PartitionId], app: str
+) -> Runs | None:
     """May batch `batch`, with rows for the partitions `wanted`, be written? `held` is what all partitions have.
 
-    Raises `BatchUnfinished` while an earlier batch is not whole, or if this one was begun with rows for more or fewer
-    partitions; `BatchOvertaken` when a later one is there and this one is not.
+    The earlier batches that it is to name; None if it was written before a later one. Raises `BatchUnfinished` while an
+    earlier batch is not whole, or if this one was begun with rows for more or fewer partitions; `BatchOvertaken` when a
+    later one is there, and this one is not known to be.
     """
-    latest = max((progress.batch for progress in held.values()), default=-1)
+    if not held:
+        return ()
+    latest = max(progress.batch for progress in held.values())
+    those = [progress for progress in held.values() if progress.batch == latest]
+    whole, parts, earlier = sum(progress.finished for progress in those), those[0].partitions, those[0].earlier
     if latest > batch:
-        missing = [place for place in wanted if place not in held or held[place].batch < batch]
-        if missing:
-            raise BatchOvertaken(
-                f"batch {latest} of {app!r} is in the log already, and batch {batch} is not in partition {missing[0]}: "
-                f"numbers only go up, and nothing is written; take a number above {latest}, or another txnAppId"
+        if any(first <= batch <= last for first, last in earlier):
+            return None
+        raise BatchOvertaken(
+            f"batch {latest} of {app!r} is in the log, and batch {batch} is not, or so long ago that it is not known: "
+            f"numbers only go up, and nothing is written; take a number above {latest}, or another txnAppId"
+        )
+    if latest == batch:
+        if whole < parts != len(wanted):
+            raise BatchUnfinished(
+                f"batch {batch} of {app!r} was begun with rows for {parts} partitions, and comes with rows for "
+                f"{len(wanted)} now: a batch that is repeated has to have the same rows, in the same partitions"
             )
-        return
-    those = {place: progress for place, progress in held.items() if progress.batch == latest}
-    whole = sum(progress.finished for progress in those.values())
-    parts = next((progress.partitions for progress in those.values()), 0)
-    if whole >= parts:
-        return
-    if latest < batch:
+        return earlier
+    if whole < parts:
         raise BatchUnfinished(
             f"batch {latest} of {app!r} is whole in {whole} of the {parts} partitions that it has rows for: write it "
             f"again to finish it before batch {batch}, or give this one another txnAppId"
         )
-    if parts != len(wanted):
-        raise BatchUnfinished(
-            f"batch {batch} of {app!r} was begun with rows for {parts} partitions, and comes with rows for "
-            f"{len(wanted)} now: a batch that is repeated has to have the same rows, in the same partitions"
-        )
+    return _added(earlier, latest)
+
+
+def _added(runs: Runs, batch: int) -> Runs:
+    if runs and runs[-1][1] == batch - 1:
+        return (*runs[:-1], (runs[-1][0], batch))
+    return (*runs, (batch, batch))[-RUNS_MAX:]
 
 
 def check_batch(batch: int) -> None:
