@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from clirig import Shell
 from restorerig import archived
 
 import polonaise
+import polonaise.blocking
 from polonaise.fragments.store import open_store
 
 GROUP = 10
@@ -69,6 +72,28 @@ def test_an_empty_directory_is_a_new_store_when_somebody_says_so(shell: Shell, t
     assert shell.run("archive", "init", "memory:log", store).output == f"{store} is the store of the log's fragments\n"
     assert shell.run("archive", "init", "memory:log", store).status == 0
     assert shell.run(*unsaid).status == 0
+
+
+def test_a_store_without_its_mark_is_not_well_and_nobody_else_can_claim_it(shell: Shell, tmp_path: Path) -> None:
+    store, mark = tmp_path / "store", tmp_path / "store" / "_cluster.json"
+    asyncio.run(_archive_a_group(shell, store))
+    right = mark.read_bytes()
+    mark.write_bytes(b"")
+    damaged = shell.run("archive", "verify", store)
+    assert (damaged.status, "can't be read: remove it" in damaged.output) == (1, True)
+    mark.unlink()
+    lost = shell.run("archive", "verify", store, "--json")
+    assert (lost.status, "archive init" in lost.objects[-1]["mark"]) == (1, True)
+    with polonaise.blocking.connect(f"embedded:{tmp_path / 'other'}"):
+        pass
+    refused = subprocess.run(
+        [sys.executable, "-m", "polonaise.cli", "archive", "init", f"embedded:{tmp_path / 'other'}", store],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (refused.returncode, "fragments of another cluster" in refused.stderr) == (1, True)
+    assert shell.run("archive", "init", "memory:log", store).status == 0
+    assert mark.read_bytes() == right
+    assert shell.run("archive", "verify", store).status == 0
 
 
 def test_what_is_not_well_with_a_store_is_told_line_by_line(shell: Shell, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.errors import FragmentDamaged, NotFound, WrongClusterKey
+from polonaise.errors import DiskFull, FragmentDamaged, NotFound, WrongClusterKey
 from polonaise.fragments.mark import MARK, claim, is_marked, mark_of, put_mark
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import open_store
@@ -58,6 +58,23 @@ async def test_a_store_that_was_copied_is_as_good(tmp_path: Path) -> None:
     await claim(open_store(str(tmp_path / "store")), MINE)
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     assert await is_marked(open_store(str(tmp_path / "copy")), MINE)
+
+
+async def test_a_directory_that_was_made_in_vain_is_not_there_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be one that was there before."""
+    place = str(tmp_path / "store")
+    full = open_store(place)
+
+    async def fails(path: str, data: bytes) -> bool:
+        raise DiskFull(path)
+
+    monkeypatch.setattr(full, "put_if_absent", fails)
+    with pytest.raises(DiskFull):
+        await claim(full, MINE)
+    assert not (tmp_path / "store").exists()
+    await claim(open_store(place), MINE)
 
 
 def test_the_mark_is_no_fragment() -> None:

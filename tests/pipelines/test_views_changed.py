@@ -203,3 +203,19 @@ def test_a_table_that_does_not_say_its_definition_is_made_anew(
     rebuild(spark, address, balances, table)
     more(log, FEW, 1)
     assert update(spark, address, balances, table).transactions == 2
+
+
+@pytest.mark.parametrize(("kind", "there"), [("parquet", "delta"), ("delta", "parquet")])
+def test_a_new_table_is_not_made_among_the_files_of_something_else(
+    spark: SparkSession, address: str, tmp_path: Path, kind: str, there: str
+) -> None:
+    rebuild(spark, address, balances, f"{there}:{tmp_path / 'table'}")
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "_cluster.json").touch()
+    for directory in (tmp_path / "table", store):
+        before = sorted(directory.rglob("*"))
+        for work in (rebuild, update):
+            with pytest.raises(ViewUnfit, match="choose a new directory, or an empty one"):
+                work(spark, address, changes, f"{kind}:{directory}")
+        assert sorted(directory.rglob("*")) == before

@@ -15,10 +15,12 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 from sparkrig import Filled, filled
 
 import polonaise.blocking
 import polonaise.spark
+from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -147,6 +149,11 @@ def test_a_relative_address_means_one_log_for_plan_and_tasks(
     expected = plain(load(spark, log.address))
     assert plain(polonaise.spark.read(spark, relative)) == expected
     assert plain(polonaise.spark.read(spark, relative, fragments=store)) == expected
+
+
+def test_a_condition_is_a_text(spark: SparkSession, log: Filled) -> None:
+    with pytest.raises(BadOption, match="write the condition as a text"):
+        polonaise.spark.read(spark, log.address, where=F.col("transaction_id") < 3)  # type: ignore[arg-type]
 
 
 def test_a_condition_and_options_hold_both(spark: SparkSession, log: Filled) -> None:

@@ -10,13 +10,14 @@ from typing import Final
 from polonaise.client.log import Log
 from polonaise.errors import BeyondLog, FragmentDamaged, FragmentsAhead, LogForked, WrongClusterKey
 from polonaise.fragments.format import Footer
-from polonaise.fragments.mark import claim
+from polonaise.fragments.mark import MARK, claim, is_marked, put_mark
 from polonaise.fragments.objects import (
     FRAGMENT_BYTES,
     Archived,
     contradictions,
     footer_of,
     fragments_of,
+    partitions_in,
     verified,
     write_fragments,
 )
@@ -25,13 +26,15 @@ from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObjectStore
 from polonaise.log.batch import Batch
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 _OTHER_LIFE: Final = (
     "a log and a copy of it that was restored with its key have gone on differently, and both were archived there. "
     "Nothing is written. Archive one of the two into a store of its own (a copy is restored with --new-key), and move "
     "the fragments that are not of this log out of this one"
 )
+
+_INIT: Final = "no server believes what it finds there: polonaise archive init LOG STORE"
 
 
 async def archive(
@@ -94,17 +97,30 @@ async def own_fragments_of(
     differently; `NotFound` for a directory that may not be mounted.
     """
     fragments = await fragments_of(store, partition)
-    if fragments:
-        last = max(name.last for name in fragments)
-        for latest in (name for name in fragments if name.last == last):
-            footer = await footer_of(store, latest, fragments[latest])
-            if footer.cluster_key != log.cluster_key:
-                raise WrongClusterKey(
-                    f"{store} holds fragments of another cluster: choose another address, one per cluster"
-                )
-            await _check_goes_on(log, store, footer, timeout)
+    for footer in await _latest(store, fragments, log.cluster_key):
+        await _check_goes_on(log, store, footer, timeout)
     await claim(store, log.cluster_key)
     return fragments
+
+
+async def init(log: Log, store: ObjectStore) -> None:
+    """Mark a store as this log's, whatever is, or is not, to be seen there. Once; again it changes nothing.
+
+    Raises `WrongClusterKey` for one that is marked as another cluster's, or holds fragments of one, and
+    `FragmentDamaged`.
+    """
+    for partition in await partitions_in(store):
+        await _latest(store, await fragments_of(store, partition), log.cluster_key)
+    await put_mark(store, log.cluster_key)
+
+
+async def _latest(store: ObjectStore, fragments: dict[FragmentName, int], cluster_key: bytes) -> list[Footer]:
+    """Of the fragments that reach farthest. Raises `WrongClusterKey`."""
+    last = max((name.last for name in fragments), default=NO_TRANSACTION)
+    footers = [await footer_of(store, name, size) for name, size in fragments.items() if name.last == last]
+    if any(footer.cluster_key != cluster_key for footer in footers):
+        raise WrongClusterKey(f"{store} holds fragments of another cluster: choose another address, one per cluster")
+    return footers
 
 
 async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: float | None) -> None:
@@ -178,6 +194,23 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
     report.transactions = sum(piece.span.last - piece.span.first + 1 for piece in covered.pieces)
     report.last = archived_up_to([name for name, _ in good])
     return report
+
+
+async def mark_trouble(store: ObjectStore) -> str | None:
+    """What is not well with the mark of a store that holds fragments; None when it is as it should be."""
+    for partition in await partitions_in(store):
+        for name, size in (await fragments_of(store, partition)).items():
+            try:
+                key = (await footer_of(store, name, size)).cluster_key
+            except FragmentDamaged:
+                continue
+            try:
+                return None if await is_marked(store, key) else f"there is no {MARK}: {_INIT}"
+            except WrongClusterKey:
+                return f"{MARK} is of another cluster than {name.path}"
+            except FragmentDamaged as error:
+                return error.text
+    return None
 
 
 def _cover_all(names: Sequence[FragmentName]) -> Coverage:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from polonaise.errors import AppendUnknown, BadOption
+from polonaise.errors import AppendUnknown, BadOption, PolonaiseError
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from polonaise.client.protocol.locks import Lock
     from polonaise.client.receipt import Receipt
 
+_MOMENT_S: Final = 1.0
 _PENDING_MAX: Final = 1_024
 """Appends that are made before the fate of the first of them is told."""
 _MERGED_MAX: Final = 256
@@ -78,11 +79,19 @@ async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_
 
 
 async def conditions(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[Condition]:
-    """How partitions are: each server is asked once. Raises `DeadlineExceeded` where none answers."""
+    """How partitions are: each server is asked once. Raises `DeadlineExceeded` where none answers.
+
+    One that has only just begun, such as that of an embedded log which nobody else hosts, gets a moment to know.
+    """
     found: dict[PartitionId, Condition] = {}
     wanted = list(partitions)
+    until_s = asyncio.get_running_loop().time() + min(_MOMENT_S, timeout_s)
     for partition in wanted:
         if partition not in found:
+            moment_s = until_s - asyncio.get_running_loop().time()
+            if moment_s > 0:
+                with suppress(PolonaiseError):
+                    await log.ready(partition, timeout=moment_s)
             told = await log.health(partition, timeout=timeout_s)
             for number, health in told["partitions"].items():
                 found[int(number)] = _condition(int(number), told, health)

@@ -123,12 +123,12 @@ def init(
     Also for a cluster whose servers were told of a store to which nothing was archived yet. A store in a directory that
     is not there, or in S3, GCS or Azure, needs no such word before `archive run`.
     """
-    from polonaise.fragments.mark import put_mark
+    from polonaise.admin import archive as archives
     from polonaise.fragments.store import open_store
 
     async def work(log: Log) -> None:
         opened = open_store(store)
-        await put_mark(opened, log.cluster_key)
+        await archives.init(log, opened)
         say(f"{opened} is the store of the log's fragments")
 
     with_log(address, work)
@@ -197,7 +197,10 @@ def verify(store: Store, as_json: Json = False) -> None:
             for report in reports:
                 for trouble in report.troubles:
                     say(f"partition {report.partition}: {trouble}")
-        return not any(report.troubles for report in reports)
+        mark = await archives.mark_trouble(opened)
+        if mark is not None:
+            say_json({"mark": mark}) if as_json else say(mark)
+        return mark is None and not any(report.troubles for report in reports)
 
     judge(work())
 

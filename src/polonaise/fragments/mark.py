@@ -59,7 +59,11 @@ async def claim(store: ObjectStore, cluster_key: bytes) -> None:
         return
     if not store.empty_is_new:
         raise NotFound(
-            f"{store} is there, and no sign that this log was ever archived to it: mount what belongs there, or "
-            "correct the address; if it is new, say so once: polonaise archive init LOG STORE"
+            f"{store} is there, and has no mark of this log: mount what belongs there, or correct the address; if it "
+            "is new, or was filled without a mark, say so once: polonaise archive init LOG STORE"
         )
-    await put_mark(store, cluster_key)
+    try:
+        await put_mark(store, cluster_key)
+    except BaseException:
+        store.unmake()  # else it would be one that was there before
+        raise

@@ -18,7 +18,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import LocalStore, from_url
 
-from polonaise.errors import AccessDenied, BadOption, NotFound, PolonaiseError, StoreUnavailable
+from polonaise.errors import AccessDenied, BadOption, DiskFull, NotFound, PolonaiseError, StoreUnavailable
 from polonaise.fragments.ranges import Range, RangeFile
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ _LIST_CHUNK: Final = 1_000
 _CHUNK_BYTES: Final = 1024 * 1024
 """Of a file, compared at a time."""
 _DENIED: Final = ("ermission denied", "403 Forbidden", "401 Unauthorized")
+_FULL: Final = "No space left on device"
 _CALLS_MAX: Final = 16
 """Under way at a time; others wait."""
 _USAGE: Final = "write a directory's path, or a URL: file:///path, s3://bucket/prefix, gs://…, az://… or memory:///"
@@ -62,6 +63,9 @@ class ObjectStore(ReadableStore, Protocol):
         Not so for a directory that was there before: what belongs there may not be mounted.
         """
 
+    def unmake(self) -> None:
+        """Remove the store again, if whoever asks has made it and it is empty."""
+
     async def put_if_absent(self, path: str, data: bytes) -> bool:
         """Store an object, durably; False, with nothing changed, if there is one of this name."""
 
@@ -96,6 +100,11 @@ class ObstoreStore:
     @property
     def empty_is_new(self) -> bool:
         return self._directory is None or self._made
+
+    def unmake(self) -> None:
+        if self._directory is not None and self._made:
+            with suppress(OSError):
+                self._directory.rmdir()
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
         def put() -> bool:
@@ -205,7 +214,10 @@ class ObstoreStore:
             return NotFound(f"no object {path!r} in {self._url}")
         denied = exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError
         if isinstance(error, denied) or any(each in said for each in _DENIED):
-            return AccessDenied(f"{self._url} refuses {path!r}: {said}: let this user read and write there")
+            what = repr(path) if path else "to list what is there"
+            return AccessDenied(f"{self._url} refuses {what}: {said}: let this user read there, and write if need be")
+        if _FULL in said:
+            return DiskFull(f"{self._url} is full: free space there, and do it again ({path!r} is not there)")
         return StoreUnavailable(f"{self._url}, {path!r}: {said}")
 
 

@@ -31,7 +31,7 @@ from polonaise.pipelines.definitions import (
     prepared,
 )
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import Held
+from polonaise.pipelines.targets import LOCK, Held, check_unused
 from polonaise.spark.paths import written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -80,6 +80,8 @@ class DeltaTarget:
     def prepare(self, schema: StructType) -> None:
         self._schema = schema
         self._definition = definition_of(self._view, schema)
+        if self._table() is None:
+            check_unused(self._directory, LOCK, f"{_STAGING}*", "_delta_log", "*.parquet")
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         table = self._table()
@@ -162,7 +164,7 @@ class DeltaTarget:
         if ({} if table is None else self._marks_of(table)) != dict(before):
             return False
         self._directory.mkdir(parents=True, exist_ok=True)
-        lock = try_lock(str(self._directory / ".lock"))
+        lock = try_lock(str(self._directory / LOCK))
         try:
             if table is None and self._table() is not None:
                 return False

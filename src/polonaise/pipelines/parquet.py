@@ -26,7 +26,7 @@ from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import View
 from polonaise.pipelines.definitions import Definition, check_same, definition_of, kept_in, prepared
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import Held
+from polonaise.pipelines.targets import LOCK, Held, check_unused
 from polonaise.spark.paths import read_from, written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -65,6 +65,8 @@ class ParquetTarget:
     def prepare(self, schema: StructType) -> None:
         self._definition = definition_of(self._view, schema)
         with _faults(self._directory):
+            if not self._versions.is_dir():
+                check_unused(self._directory, LOCK)
             self._versions.mkdir(parents=True, exist_ok=True)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
@@ -100,7 +102,7 @@ class ParquetTarget:
 
     def _commit(self, rows: DataFrame, before: Marks, after: Marks, *, replaces: bool) -> bool:
         with _faults(self._directory):
-            lock = try_lock(str(self._directory / ".lock"))
+            lock = try_lock(str(self._directory / LOCK))
             try:
                 current = self._current()
                 marks = {} if current is None else self._marks_of(current)

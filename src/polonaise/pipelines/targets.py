@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from polonaise.errors import BadOption, NotFound
+from polonaise.errors import BadOption, NotFound, ViewUnfit
 from polonaise.pipelines.declarations import View
 from polonaise.pipelines.source import Marks
 from polonaise.terms import PartitionId, TransactionId
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+LOCK: Final = ".lock"
+"""Held by whoever writes a table in a directory."""
 PARQUET: Final = "parquet:"
 DELTA: Final = "delta:"
 
@@ -78,6 +81,16 @@ def open_target(spark: SparkSession, text: str, view: View, cluster: str, *, mar
     from polonaise.pipelines.database import SqlTarget
 
     return SqlTarget(spark, text, view, cluster, marks_table)
+
+
+def check_unused(directory: Path, *own: str) -> None:
+    """A new table needs a directory to itself. Raises `ViewUnfit` for one that holds more than names like these.
+
+    `own` is what a run that died before there was a table may have left.
+    """
+    for name in sorted(each.name for each in directory.iterdir()) if directory.is_dir() else ():
+        if not any(fnmatchcase(name, pattern) for pattern in own):
+            raise ViewUnfit(f"{directory} holds {name}, and no such table: choose a new directory, or an empty one")
 
 
 def check_target(text: str, *, there: bool) -> None:

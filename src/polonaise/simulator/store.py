@@ -49,6 +49,9 @@ class SimulatedStore:
     def empty_is_new(self) -> bool:
         return False
 
+    def unmake(self) -> None:
+        """It was there before."""
+
     # ------------------------------------------------------------------ what it is asked
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:

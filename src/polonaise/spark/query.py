@@ -59,6 +59,10 @@ def read(
     Raises what planning a query raises: `BadOption`, `BeyondLog`, `FragmentMissing`, `HistoryTrimmed` and so
     on, in this process.
     """
+    if where is not None and not isinstance(where, str):
+        raise BadOption(
+            "where: write the condition as a text, 'transaction_id >= 100'; a Column goes to .where(…) after it"
+        )
     given = {"cluster": cluster, **{name: _text(value) for name, value in options.items()}}
     checked = read_options(given)
     given = _placed(given, checked)
