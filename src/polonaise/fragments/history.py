@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
@@ -33,6 +32,7 @@ from polonaise.fragments.groups import first_of_group, group_batches, last_time_
 from polonaise.fragments.mark import MARK, is_marked
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
+from polonaise.fragments.ranges import Parts
 from polonaise.fragments.store import LateStore, ReadableStore
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -370,7 +370,7 @@ def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _O
 
 
 def _decode(opened: _Opened, number: int, parts: Mapping[int, bytes]) -> list[Batch]:
-    source = pa.PythonFile(_Parts(parts, opened.size), mode="r")
+    source = pa.PythonFile(Parts(parts, opened.size), mode="r")
     return [Batch.parse(raw, verify=False) for raw in group_batches(source, opened.metadata, number)]
 
 
@@ -392,34 +392,3 @@ def _span(
             break
         found.append(batch)
     return found
-
-
-class _Parts(io.RawIOBase):
-    """A file of which only some parts are here."""
-
-    def __init__(self, parts: Mapping[int, bytes], size: int) -> None:
-        super().__init__()
-        self._parts = parts
-        self._size = size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        for start, part in self._parts.items():
-            if start <= self._at and self._at + max(size, 0) <= start + len(part):
-                found = part[self._at - start : self._at - start + size]
-                self._at += len(found)
-                return found
-        raise OSError(f"bytes {self._at} to {self._at + size} of a fragment were not fetched")

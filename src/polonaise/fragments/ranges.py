@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeAlias
 
@@ -104,3 +104,34 @@ def _merged(ranges: Sequence[Range]) -> list[Range]:
         else:
             merged.append(each)
     return merged
+
+
+class Parts(io.RawIOBase):
+    """A file of which only some parts, by where they begin, were fetched."""
+
+    def __init__(self, parts: Mapping[int, bytes], size: int) -> None:
+        super().__init__()
+        self._parts = parts
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        for start, part in self._parts.items():
+            if start <= self._at and self._at + max(size, 0) <= start + len(part):
+                found = part[self._at - start : self._at - start + size]
+                self._at += len(found)
+                return found
+        raise OSError(f"bytes {self._at} to {self._at + size} of a fragment were not fetched")
