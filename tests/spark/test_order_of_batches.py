@@ -40,7 +40,7 @@ class World:
 
         Raises `Died` after so many groups.
         """
-        earlier = check_order(self.held, batch, shape, APP)
+        earlier = check_order(self.held, batch, len(shape), APP)
         if earlier is None:
             return
         for place in (place for place in order if place in shape):

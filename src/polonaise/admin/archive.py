@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Final
 from polonaise.client.log import Log
 from polonaise.errors import BeyondLog, FragmentDamaged, FragmentsAhead, LogForked, WrongClusterKey
 from polonaise.fragments.format import Footer
-from polonaise.fragments.mark import MARK, claim, is_marked, put_mark
+from polonaise.fragments.mark import INIT, MARK, claim, is_marked, put_mark
 from polonaise.fragments.objects import (
     FRAGMENT_BYTES,
     Archived,
@@ -33,8 +34,6 @@ _OTHER_LIFE: Final = (
     "Nothing is written. Archive one of the two into a store of its own (a copy is restored with --new-key), and move "
     "the fragments that are not of this log out of this one"
 )
-
-_INIT: Final = "no server believes what it finds there: polonaise archive init LOG STORE"
 
 
 async def archive(
@@ -168,6 +167,8 @@ class StoreReport:
     last: TransactionId = -1
     """The last id up to which everything is in good fragments; -1 for nothing."""
     holes: tuple[Span, ...] = ()
+    cluster_key: builtins.bytes | None = None
+    """Whose the first good fragment is; None without one."""
     wrong: list[str] = field(default_factory=list)
     """Damaged fragments, and those that are not of one log with the others."""
 
@@ -193,24 +194,20 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
     report.holes = covered.holes
     report.transactions = sum(piece.span.last - piece.span.first + 1 for piece in covered.pieces)
     report.last = archived_up_to([name for name, _ in good])
+    report.cluster_key = good[0][1].cluster_key if good else None
     return report
 
 
-async def mark_trouble(store: ObjectStore) -> str | None:
-    """What is not well with the mark of a store that holds fragments; None when it is as it should be."""
-    for partition in await partitions_in(store):
-        for name, size in (await fragments_of(store, partition)).items():
-            try:
-                key = (await footer_of(store, name, size)).cluster_key
-            except FragmentDamaged:
-                continue
-            try:
-                return None if await is_marked(store, key) else f"there is no {MARK}: {_INIT}"
-            except WrongClusterKey:
-                return f"{MARK} is of another cluster than {name.path}"
-            except FragmentDamaged as error:
-                return error.text
-    return None
+async def mark_trouble(store: ObjectStore, cluster_key: bytes) -> str | None:
+    """What is not well with the mark of a store whose fragments are this cluster's; None when it is as it should be."""
+    try:
+        if await is_marked(store, cluster_key):
+            return None
+    except WrongClusterKey:
+        return f"{MARK} is of another cluster than the fragments"
+    except FragmentDamaged as error:
+        return error.text
+    return f"there is no {MARK}: no server believes what it finds there: {INIT}"
 
 
 def _cover_all(names: Sequence[FragmentName]) -> Coverage:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from polonaise.client.receipt import Receipt
 
 _MOMENT_S: Final = 1.0
+"""For all partitions together, to become ready before they are asked how they are."""
 _PENDING_MAX: Final = 1_024
 """Appends that are made before the fate of the first of them is told."""
 _MERGED_MAX: Final = 256

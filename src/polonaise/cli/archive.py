@@ -197,7 +197,8 @@ def verify(store: Store, as_json: Json = False) -> None:
             for report in reports:
                 for trouble in report.troubles:
                     say(f"partition {report.partition}: {trouble}")
-        mark = await archives.mark_trouble(opened)
+        key = next((report.cluster_key for report in reports if report.cluster_key is not None), None)
+        mark = None if key is None else await archives.mark_trouble(opened, key)
         if mark is not None:
             say_json({"mark": mark}) if as_json else say(mark)
         return mark is None and not any(report.troubles for report in reports)

@@ -29,7 +29,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.format import open_fragment
 from polonaise.fragments.groups import first_of_group, group_batches, last_time_us_of_group, parts_for_group
-from polonaise.fragments.mark import MARK, is_marked
+from polonaise.fragments.mark import INIT, MARK, is_marked
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.ranges import Parts
@@ -338,7 +338,7 @@ class FragmentHistory:
         if not await self._asked(is_marked(self._store, self._cluster_key)):
             raise StoreUnavailable(
                 f"{self} has no {MARK} of this cluster: mount what belongs there, or correct the address; if it is "
-                "new, say so once: polonaise archive init LOG STORE"
+                f"new, say so once: {INIT}"
             )
 
     async def _asked(self, call: Awaitable[T]) -> T:

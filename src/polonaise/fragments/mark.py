@@ -14,6 +14,8 @@ from polonaise.fragments.store import ObjectStore, ReadableStore
 
 MARK: Final = "_cluster.json"
 """Its name. Readers of Parquet pass over names that begin like this."""
+INIT: Final = "polonaise archive init LOG STORE"
+"""Said by somebody who knows that a store is new."""
 
 
 def mark_of(cluster_key: bytes) -> bytes:
@@ -60,7 +62,7 @@ async def claim(store: ObjectStore, cluster_key: bytes) -> None:
     if not store.empty_is_new:
         raise NotFound(
             f"{store} is there, and has no mark of this log: mount what belongs there, or correct the address; if it "
-            "is new, or was filled without a mark, say so once: polonaise archive init LOG STORE"
+            f"is new, or was filled without a mark, say so once: {INIT}"
         )
     try:
         await put_mark(store, cluster_key)

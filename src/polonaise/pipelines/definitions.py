@@ -71,9 +71,14 @@ def kept_in(fields: Mapping[str, Any]) -> Definition | None:
     return Definition(digest, columns, tuple(key))
 
 
+def is_same(kept: Definition | None, declared: Definition) -> bool:
+    """Whether rows of the declared definition may be added to those that are in the table."""
+    return kept is not None and kept.digest == declared.digest
+
+
 def check_same(table: str, kept: Definition | None, declared: Definition) -> None:
-    """Raise `ViewUnfit` unless rows of the declared definition may be added to those that are in the table."""
-    if kept is not None and kept.digest == declared.digest:
+    """Raise `ViewUnfit` unless the definition `is_same`."""
+    if is_same(kept, declared):
         return
     if kept is None:
         what = "it does not say by which definition of its view it was made"

@@ -28,6 +28,7 @@ from polonaise.pipelines.definitions import (
     check_same,
     columns_of,
     definition_of,
+    is_same,
     prepared,
 )
 from polonaise.pipelines.source import Marks
@@ -95,8 +96,7 @@ class DeltaTarget:
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
         table = self._table()
-        kept = None if table is None else self._kept_in(table)
-        if table is not None and (kept is None or kept.digest != prepared(self._definition).digest):
+        if table is not None and not is_same(self._kept_in(table), prepared(self._definition)):
             return False
         if table is None or not self._view.key:
             return self._commit(table, rows, before, after, "append")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from polonaise.errors import BadOption, DiskFailed, ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import View
-from polonaise.pipelines.definitions import Definition, check_same, definition_of, kept_in, prepared
+from polonaise.pipelines.definitions import Definition, check_same, definition_of, is_same, kept_in, prepared
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targets import LOCK, Held, check_unused
 from polonaise.spark.paths import read_from, written_to
@@ -106,7 +106,7 @@ class ParquetTarget:
             try:
                 current = self._current()
                 marks = {} if current is None else self._marks_of(current)
-                if marks != dict(before) or not (replaces or current is None or self._is_ours(current)):
+                if marks != dict(before) or not (replaces or current is None or self._fits(current)):
                     return False
                 self._sweep(current)
                 number = 0 if current is None else int(current.name) + 1
@@ -119,9 +119,8 @@ class ParquetTarget:
             finally:
                 lock.release()
 
-    def _is_ours(self, version: Path) -> bool:
-        kept = kept_in(_about(version))
-        return kept is not None and kept.digest == prepared(self._definition).digest
+    def _fits(self, version: Path) -> bool:
+        return is_same(kept_in(_about(version)), prepared(self._definition))
 
     def _write(self, making: Path, rows: DataFrame, current: Path | None) -> Path | None:
         """Write the new version's own files; the version that it shares all others with, if any."""

@@ -253,9 +253,7 @@ async def publish(
     used = [name for task in staged for name in task.objects]
     earlier: Runs | None = ()
     if app is not None and not in_order:
-        earlier = check_order(
-            await _held(door, app, log.partition_count), batch, [plan.partition for plan in plans], app
-        )
+        earlier = check_order(await _held(door, app, log.partition_count), batch, len(plans), app)
         if earlier is None:
             _log.warning("batch %d of %r was written before, and later ones since: nothing was added", batch, app)
             plans = []

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from polonaise.client.protocol.arguments import INT64_MAX
@@ -107,10 +107,8 @@ def next_step(held: Progress | None, batch: int, app: str, partition: PartitionI
     return Step.NOTHING if held.batch == batch else Step.OVERTAKEN
 
 
-def check_order(
-    held: Mapping[PartitionId, Progress], batch: int, wanted: Collection[PartitionId], app: str
-) -> Runs | None:
-    """May batch `batch`, with rows for the partitions `wanted`, be written? `held` is what all partitions have.
+def check_order(held: Mapping[PartitionId, Progress], batch: int, partitions: int, app: str) -> Runs | None:
+    """May batch `batch`, with rows for so many partitions, be written? `held` is what all partitions have.
 
     The earlier batches that it is to name; None if it was written before a later one. Raises `BatchUnfinished` while an
     earlier batch is not whole, or if this one was begun with rows for more or fewer partitions; `BatchOvertaken` when a
@@ -129,10 +127,10 @@ def check_order(
             f"numbers only go up, and nothing is written; take a number above {latest}, or another txnAppId"
         )
     if latest == batch:
-        if whole < parts != len(wanted):
+        if whole < parts != partitions:
             raise BatchUnfinished(
                 f"batch {batch} of {app!r} was begun with rows for {parts} partitions, and comes with rows for "
-                f"{len(wanted)} now: a batch that is repeated has to have the same rows, in the same partitions"
+                f"{partitions} now: a batch that is repeated has to have the same rows, in the same partitions"
             )
         return earlier
     if whole < parts:
