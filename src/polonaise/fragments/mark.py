@@ -38,7 +38,7 @@ async def is_marked(store: ReadableStore, cluster_key: bytes) -> bool:
         other = bytes.fromhex(json.loads(said)["cluster_key"])
     except (ValueError, TypeError, KeyError) as error:
         raise FragmentDamaged(
-            f"{MARK} in {store} can't be read: remove it, and archive again, which puts it"
+            f"{MARK} in {store} can't be read: remove it, and say again whose it is: {INIT}"
         ) from error
     raise WrongClusterKey(
         f"{store} is of another cluster, {other.hex()}, and this one is {cluster_key.hex()}: choose another address, "
