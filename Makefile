@@ -12,12 +12,13 @@ PLANT ?=
 PAYMENTS ?=
 MODEL_ARGUMENTS ?=
 KILLS ?= 200
+MINUTES ?= 20
 ROUNDS ?= 20
 
 # Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check test demo docs simulate model kill-test torture-pipeline bench format clean
+.PHONY: check test demo docs simulate model kill-test soak torture-pipeline bench bench-peers format clean
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
@@ -43,21 +44,29 @@ demo: $(STAMP) ## a bank on the log; PAYMENTS=file for real payments
 simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first PLANT=a planted bug to find
 	$(BIN)/python -m polonaise.simulator --seeds $(SEEDS) --start $(START) $(if $(PLANT),--plant $(PLANT))
 
-model: $(STAMP) ## session start explored exhaustively over the production decision functions
+model: $(STAMP) ## session start and the owner explored exhaustively over the production decisions
 	$(BIN)/python -m tests.model $(MODEL_ARGUMENTS)
 
 kill-test: $(STAMP) ## processes on an embedded log, killed with -9: KILLS=how many
 	$(BIN)/python -m tests.kill --kills $(KILLS)
+
+soak: $(STAMP) ## a cluster at work, killed and given up on; each process must stay as small as it was: MINUTES=how long
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many in all
 	$(BIN)/python -m tests.torture --rounds $(ROUNDS)
 
 bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/append.py --write
+	$(BIN)/python benchmarks/one_append.py --write
 	$(BIN)/python benchmarks/embedded.py --write
+	$(BIN)/python benchmarks/partitions.py --write
 	$(BIN)/python benchmarks/views.py --write
 	$(BIN)/python benchmarks/fragments.py --write
 	$(BIN)/python benchmarks/spark.py --write
+
+bench-peers: $(STAMP) ## the same work at Kafka, PostgreSQL and NATS JetStream: about 8 minutes; writes the tables in docs/why.md
+	$(BIN)/python -m benchmarks.peers --write
 
 docs: $(STAMP) ## the API reference, from the docstrings, into build/docs
 	$(BIN)/pdoc --output-directory build/docs --no-show-source --docformat markdown polonaise polonaise.errors polonaise.blocking polonaise.testing

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["limits"]
+
 if TYPE_CHECKING:
     from databases import PostgreSQL
     from pyspark.sql import SparkSession

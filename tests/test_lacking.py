@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from lacking import VARIABLE, lacking
@@ -17,3 +22,20 @@ def test_what_ci_lacks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "1")
     with pytest.raises(pytest.fail.Exception, match="no chromium"):
         lacking("no chromium")
+
+
+@pytest.mark.slow
+def test_ci_has_a_mariadb(tmp_path: Path) -> None:
+    (tmp_path / "without.py").write_text("import databases\ndatabases.MariaDB.program = staticmethod(lambda: None)\n")
+    views = Path(__file__).parent / "views"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "without", "-k", "mariadb"]
+    done = subprocess.run(
+        [*command, str(views / "test_sql_faults.py"), "--maxfail=1"],
+        env={**os.environ, VARIABLE: "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(views)])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
+    assert "this machine should have it: no `mariadbd`" in done.stdout

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits
     from polonaise.client.protocol.group import Group
     from polonaise.client.protocol.locks import Lock
+    from polonaise.client.protocol.once import Once
     from polonaise.client.reading import BatchReader
     from polonaise.client.receipt import Receipt
     from polonaise.client.running import Outcome, OutcomeKind, Submission
@@ -48,6 +49,7 @@ __all__ = [
     "Lock",
     "LockMode",
     "Log",
+    "Once",
     "Outcome",
     "OutcomeKind",
     "PolonaiseError",
@@ -69,6 +71,7 @@ _HOMES = {
     "polonaise.client.protocol.draft": ("Change", "Draft", "Expectation", "Limits"),
     "polonaise.client.protocol.group": ("Group",),
     "polonaise.client.protocol.locks": ("Lock",),
+    "polonaise.client.protocol.once": ("Once",),
     "polonaise.client.reading": ("BatchReader",),
     "polonaise.client.receipt": ("Receipt",),
     "polonaise.client.running": ("Outcome", "OutcomeKind", "Submission"),

@@ -8,7 +8,8 @@ libraries are translated into these once, at the door through which they come in
 from __future__ import annotations
 
 import enum
-from typing import Any, ClassVar
+from copy import copy
+from typing import Any, ClassVar, TypeVar
 
 
 class Retry(enum.Enum):
@@ -37,6 +38,22 @@ class PolonaiseError(Exception):
     def text(self) -> str:
         """The message without the code."""
         return super().__str__()
+
+
+E = TypeVar("E", bound=PolonaiseError)
+
+
+def fresh(error: E) -> E:
+    """The same fault as a new object: for raising, or handing to somebody who waits, one that is kept.
+
+    An exception grows by a piece of traceback with each raise, and keeps alive whatever was being handled then.
+    """
+    made = copy(error)
+    made.__cause__ = error.__cause__
+    made.__suppress_context__ = error.__suppress_context__
+    if hasattr(error, "__notes__"):
+        made.__notes__ = list(error.__notes__)
+    return made
 
 
 class InvariantViolated(Exception):
@@ -118,10 +135,23 @@ class AccessDenied(DiskFailed):
     code = "access_denied"
 
 
+class DirectoryGone(DiskFailed):
+    """A directory in use was removed, moved or replaced: what is written there reaches nobody who looks for it."""
+
+    code = "directory_gone"
+
+
 class NotADirectory(DiskFailed):
     """A file where a directory has to be."""
 
     code = "not_a_directory"
+
+
+class TooManyOpenFiles(DiskFailed):
+    """The system gives this process no more files or sockets. It passes as others are closed; nothing is damaged."""
+
+    code = "too_many_open_files"
+    retry = Retry.AGAIN
 
 
 class NotFound(PolonaiseError):
@@ -250,6 +280,12 @@ class BeyondLog(PolonaiseError):
 # ------------------------------------------------------------------ clients
 
 
+class OwnTransaction(PolonaiseError):
+    """The transaction of this id is the library's own, such as that a producer was opened: nobody is given it."""
+
+    code = "own_transaction"
+
+
 class ClientAhead(PolonaiseError):
     """The application has applied transactions that the log does not have.
 
@@ -312,6 +348,13 @@ class ExpectationFailed(PolonaiseError):
     retry = Retry.REBUILT
 
 
+class MarkBeyondLog(PolonaiseError):
+    """An append claims a client high-water mark that the log has not reached: nothing can have been built on that."""
+
+    code = "mark_beyond_log"
+    retry = Retry.REBUILT
+
+
 class AppendFailed(PolonaiseError):
     """The append is not in the log and never will be; nothing is wrong with it."""
 
@@ -329,6 +372,26 @@ class ProducerSequence(PolonaiseError):
     """A producer's number that is neither the next one nor one of the last."""
 
     code = "producer_sequence"
+
+
+class ProducerDiffers(PolonaiseError):
+    """A producer's number was used before, for something else: `first` is the id of what is in the log under it."""
+
+    code = "producer_differs"
+
+    def __init__(self, message: str, first: int = -1) -> None:
+        super().__init__(message)
+        self.first = first
+
+
+class OnceDiffers(PolonaiseError):
+    """A key of `log.once` was used before, for another request: `first` is the id of what was done then."""
+
+    code = "once_differs"
+
+    def __init__(self, message: str, first: int = -1) -> None:
+        super().__init__(message)
+        self.first = first
 
 
 class WrongEventLoop(PolonaiseError):
@@ -370,7 +433,7 @@ class WrongThread(PolonaiseError):
 
 
 class Forked(PolonaiseError):
-    """A log of the blocking face was used in another process than the one that opened it."""
+    """A log was used in another process than the one that opened it: a child of that, after a fork."""
 
     code = "forked"
 
@@ -437,9 +500,16 @@ class HostFailed(PolonaiseError):
 
 
 class HistoryTrimmed(PolonaiseError):
-    """Ids that were dropped from storage nodes on an operator's word: they are in the fragments of the archive."""
+    """Ids that were dropped from storage nodes on an operator's word: they are in the fragments of the archive.
+
+    `first` is the first id that is still held where this was said; 0 where that is not told.
+    """
 
     code = "history_trimmed"
+
+    def __init__(self, message: str = "", first: int = 0) -> None:
+        super().__init__(message)
+        self.first = first
 
 
 class NotArchived(PolonaiseError):

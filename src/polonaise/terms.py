@@ -64,12 +64,30 @@ class Transaction(NamedTuple):
     commit_time_us: int
     client_id: ClientId
     generation: Generation
+    """The generation of the owner that ordered it; below 0, its bitwise complement, for one of the library's own."""
     sequence: int
+
+    @property
+    def own(self) -> bool:
+        """Whether the library wrote it for itself: no application is given such a transaction."""
+        return self.generation < 0
 
     @property
     def request_id(self) -> RequestId:
         """The append that this transaction came from: unique for ever, whoever asks."""
-        return RequestId(self.client_id, self.generation, self.partition, self.sequence)
+        generation = ~self.generation if self.generation < 0 else self.generation
+        return RequestId(self.client_id, generation, self.partition, self.sequence)
+
+
+class OwnKind(enum.IntEnum):
+    """What a transaction of the library's own says: its header."""
+
+    PRODUCER = 0
+    """A producer was opened: the register that it changed says which. Without a body."""
+    ONCE = 1
+    """The transactions before it, of its group, were appended under a key, once (`log.once`)."""
+    BATCH = 2
+    """A named batch of the Spark sink had no rows: the register that it changed says which. Without a body."""
 
 
 class LockMode(enum.IntEnum):
@@ -122,6 +140,8 @@ class ChangeKind(enum.IntEnum):
     DELETE = 1
     PRODUCE = 2
     """An idempotent producer's next number: key names the producer, value holds its epoch and sequence."""
+    OWN = 3
+    """Changes no register: marks its transaction as the library's own (`OwnKind`). Key and value are empty."""
 
 
 class FailureReason(enum.IntEnum):
@@ -147,3 +167,9 @@ class FailureReason(enum.IntEnum):
     """Sent under a generation that is not the owner's: void. The value is the owner's generation."""
     REGISTERS_FULL = 9
     """The change would take the partition's registers past their bound."""
+    PRODUCER_DIFFERS = 10
+    """An idempotent producer sent this sequence before, with another body or header; the value is the id of then."""
+    MARK_BEYOND_LOG = 11
+    """Its client high-water mark is none that the log has reached; the value is the committed high-water mark."""
+    OVERLOADED = 12
+    """More appends wait for their order than the owner keeps; this one was not taken."""

@@ -15,10 +15,16 @@ KEY = bytes(range(16))
 
 
 def batch(
-    first: int, previous_crc: int, partition: int, changes: list[registers.Change], bad_crc: bool, body: bytes | None
+    first: int,
+    previous_crc: int,
+    partition: int,
+    changes: list[registers.Change],
+    bad_crc: bool,
+    body: bytes | None,
+    count: int = 2,
 ) -> Batch:
     columns = Columns()
-    for id in (first, first + 1):
+    for id in range(first, first + count):
         columns.add(7, 1, id, 5, f"body {id}".encode() if body is None else body, 1 if bad_crc else None)
     raw = seal(
         columns, partition=partition, first=first, session=1, generation=1, commit_time_us=1_000_000 * (first + 1),
@@ -35,12 +41,13 @@ def make_storage(
     per_segment: int = 3,
     bad_body_at: int = -1,
     body: bytes | None = None,
+    key: bytes = KEY,
 ) -> Path:
     """Batches of two transactions, so many to a segment; the batch from `bad_body_at` has bodies not as summed."""
 
     async def make() -> None:
         host = RealHost()
-        control = await ControlFile.open(host, str(directory), KEY)
+        control = await ControlFile.open(host, str(directory), key)
         for partition in range(partitions):
             slot = await control.create(partition)
             settings = LogSettings(segment_batches_max=per_segment)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from filesrig import flip, make_storage, overwrite, segments
 
-from polonaise.admin import files
-from polonaise.admin.segments import PartitionReport, dump, verify
+from polonaise.admin.segments import PartitionReport, verify
 from polonaise.errors import BadOption, ControlFileMissing, NotFound, SegmentDamaged
 from polonaise.log.control import CONTROL_FILE
 from polonaise.log.segment import FRAME_BYTES, REMOVED
+from polonaise.storage import files
+from polonaise.storage.offline import dump
 
 
 def verified(path: Path) -> list[PartitionReport]:
@@ -26,7 +27,7 @@ def verified(path: Path) -> list[PartitionReport]:
 def offsets(path: Path) -> list[int]:
     async def work() -> list[int]:
         (found,) = files.find(str(path))
-        return [offset async for _, offset, _ in dump(found)]
+        return [each.offset async for each in dump(found)]
 
     return asyncio.run(work())
 
@@ -132,6 +133,22 @@ def test_an_unfinished_write_at_the_end_is_none(storage: Path) -> None:
     (report,) = verified(storage)
     assert not report.damages
     assert report.segments[2].unsynced_bytes == path.stat().st_size - size
+
+
+def test_zeros_at_the_end_are_room_that_is_set_aside(storage: Path) -> None:
+    path = segments(storage)[2]
+    size = path.stat().st_size
+    os.truncate(path, size + 1_000)
+    (report,) = verified(storage)
+    assert not report.damages
+    assert (report.segments[2].bytes, report.segments[2].unsynced_bytes) == (size, 0)
+
+
+def test_zeros_at_the_end_of_a_sealed_segment_are_damage(storage: Path) -> None:
+    path = segments(storage)[0]
+    os.truncate(path, path.stat().st_size + 1_000)
+    (report,) = verified(storage)
+    assert report.damages[0].transaction == 6
 
 
 def test_the_same_at_the_end_of_a_sealed_segment_is_damage(storage: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from filesrig import KEY, make_storage, segments
 
-from polonaise.admin.files import find
 from polonaise.admin.segments import PartitionReport, verify
 from polonaise.host.real import RealHost
 from polonaise.log.control import ControlFile
 from polonaise.log.partition import LogSettings, PartitionLog
+from polonaise.storage.files import find
 
 
 def trimmed(directory: Path) -> Path:

@@ -17,7 +17,7 @@ from storyrig import Fold, Town
 import polonaise
 from polonaise import Change, Draft, Expectation, Lock, Log
 from polonaise.errors import AppendExpired, BadOption, BeyondLog, Closed
-from polonaise.terms import ChangeKind, ExpectationKind
+from polonaise.terms import ChangeKind, ExpectationKind, LockMode
 
 
 def in_a_town(main: Callable[[Log], Awaitable[None]], *, engaged: bool = True) -> None:
@@ -57,26 +57,47 @@ MISTAKES: list[tuple[str, Callable[[Log], Any], list[str]]] = [
     ("no header", lambda log: log.append(b"", 0, header=None), ["header=None"]),  # type: ignore[arg-type]
     ("header of a fraction", lambda log: log.append(b"", 0, header=0.0), ["header=0.0", "(float)"]),  # type: ignore[arg-type]
     ("header in a context", at(lambda tx: tx.append(b"", header="1")), ["header='1'"]),  # type: ignore[arg-type]
+    ("header of a bool", lambda log: log.append(b"", 0, header=True), ["header=True", "(bool)"]),
+    ("mark of a bool", lambda log: log.append(b"", 0, high_water_mark=True), ["high_water_mark=True", "(bool)"]),
+    ("timeout of a bool", lambda log: log.ready(0, timeout=True), ["timeout=True", "seconds"]),
     ("mark of text", lambda log: log.append(b"", 0, high_water_mark="7"), ["high_water_mark='7'", "integer"]),  # type: ignore[arg-type]
     ("mark too large", lambda log: log.append(b"", 0, high_water_mark=2**70), ["high_water_mark="]),
     # locks
-    ("lock id of text", at(lambda tx: tx.write_lock("a", "b")), ["id='b'", "(str)", "integer"]),  # type: ignore[arg-type]
+    ("lock id of bytes", at(lambda tx: tx.write_lock("a", b"b")), ["id=b'b'", "(bytes)", "text"]),  # type: ignore[arg-type]
     ("lock id of a fraction", at(lambda tx: tx.read_lock("a", 0.5)), ["id=0.5", "(float)"]),  # type: ignore[arg-type]
     ("lock id of nothing", at(lambda tx: tx.append_lock("a", None)), ["id=None"]),  # type: ignore[arg-type]
     ("lock id of a list", at(lambda tx: tx.write_lock("a", [])), ["id=[]", "(list)"]),  # type: ignore[arg-type]
-    ("lock id of 65 bits", at(lambda tx: tx.write_lock("a", 2**64)), ["id=18446744073709551616", "hash"]),
+    ("lock id of 65 bits", at(lambda tx: tx.write_lock("a", 2**64)), ["id=18446744073709551616", "text"]),
     ("lock name of a number", at(lambda tx: tx.write_lock(1, 2)), ["name=1", "(int)", "text"]),  # type: ignore[arg-type]
     ("lock name that is no text", at(lambda tx: tx.write_lock("\ud800", 2)), ["name=", "UTF-8"]),
+    ("lock id that is no text", at(lambda tx: tx.write_lock("a", "\ud800")), ["id='\\ud800'", "UTF-8"]),
+    ("lock id of a bool", at(lambda tx: tx.write_lock("a", True)), ["id=True", "(bool)", "text"]),
     ("one lock", lambda log: log.append(b"", 0, locks=Lock("a", 1)), ["locks=", "[Lock(name, id)]"]),  # type: ignore[arg-type]
     ("a pair as a lock", lambda log: log.append(b"", 0, locks=[("a", 1)]), ["('a', 1)", "Lock(name, id, mode)"]),  # type: ignore[list-item]
     ("locks as a number", lambda log: log.append(b"", 0, locks=5), ["locks=5"]),  # type: ignore[arg-type]
-    ("a lock of text", lambda log: log.append(b"", 0, locks=[Lock("a", "b")]), ["id='b'"]),  # type: ignore[arg-type]
+    ("a lock of bytes", lambda log: log.append(b"", 0, locks=[Lock("a", b"b")]), ["id=b'b'"]),  # type: ignore[arg-type]
     ("a lock of no mode", lambda log: log.append(b"", 0, locks=[Lock("a", 1, 7)]), ["mode=7", "LockMode"]),  # type: ignore[arg-type]
+    (
+        "a lock that is there, of a mode below all",
+        lambda log: log.append(b"", 0, locks=[Lock("a", 1, LockMode.APPEND), Lock("a", 1, -1)]),  # type: ignore[arg-type]
+        ["mode=-1", "LockMode"],
+    ),
     # registers
     ("key of text", at(lambda tx: tx.set("k", b"")), ["key='k'", "(str)", "encode"]),  # type: ignore[arg-type]
     ("value of a number", at(lambda tx: tx.set(b"k", 5)), ["value=5", "(int)"]),  # type: ignore[arg-type]
     ("key asked for", lambda log: log.register("k", 0), ["key='k'", "(str)"]),  # type: ignore[arg-type]
     ("key asked for too long", lambda log: log.register(b"k" * 2_000, 0), ["2000 bytes", "1024"]),
+    ("register of a producer", at(lambda tx: tx.set(b"producer/x", b"")), ["key=b'producer/x'", "b'producer/'"]),
+    (
+        "register of a Spark sink",
+        lambda log: log.append(b"", 0, changes=[Change.set(b"spark/app", b"")]),
+        ["key=b'spark/app'", "registers under b'spark/' are the library's"],
+    ),
+    (
+        "register of a producer beside a group",
+        lambda log: log.append_group(polonaise.Group.of([b""]), 0, changes=[Change.set(b"producer/", b"")]),
+        ["b'producer/'", "the library's"],
+    ),
     ("position of text", at(lambda tx: tx.expect_position("5")), ["transaction='5'"]),  # type: ignore[arg-type]
     ("one change", lambda log: log.append(b"", 0, changes=Change.set(b"k", b"v")), ["changes=", "list of Change"]),  # type: ignore[arg-type]
     ("expectations of text", lambda log: log.append(b"", 0, expectations=["k"]), ["expectations='k'"]),  # type: ignore[list-item]
@@ -120,6 +141,7 @@ MISTAKES: list[tuple[str, Callable[[Log], Any], list[str]]] = [
     # contexts and producers
     ("no context", lambda log: log.run(None, partition=0), ["context=None", "function"]),  # type: ignore[arg-type]
     ("what a context returned", lambda log: log.submit(5, partition=0), ["context=5", "run(context, *args)"]),  # type: ignore[arg-type]
+    ("producer that is no text", lambda log: log.producer("\ud800", partition=0), ["name='\\ud800'", "UTF-8"]),
     ("producer of a number", lambda log: log.producer(5, partition=0), ["name=5", "text"]),  # type: ignore[arg-type]
 ]
 
@@ -252,10 +274,10 @@ def test_a_transaction_that_is_built_after_its_context_has_returned() -> None:
 
         receipt = await log.run(context, partition=0, timeout=60)
         (tx,) = kept
-        for late in (lambda: tx.append(b"late"), lambda: tx.set(b"k", b"v"), tx.abandon, lambda: tx.expect_position(5)):
+        lates = (lambda: tx.append(b"late"), lambda: tx.set(b"k", b"v"), tx.abandon, lambda: tx.expect_position(5))
+        for late in (*lates, lambda: tx.write_lock("account", 1)):
             with pytest.raises(Closed, match="the context has returned"):
                 late()
-        tx.write_lock("account", 1)  # of no account: nothing can carry it
         assert (receipt.id, [tx.data async for tx in log.read(0)]) == (0, [b"in time"])
 
     in_a_town(main)

@@ -3,8 +3,10 @@ nothing in the directory is changed."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,13 +147,64 @@ async def test_a_damaged_coordinator(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "description",
+        "coordinator",
+        "coordinator and a replica",
+        "coordinator and a disk",
+        "after a crash while it was made",
+    ],
+)
+async def test_a_coordinator_that_is_lost_is_not_made_anew_beside_what_is_stored(tmp_path: Path, lost: str) -> None:
+    log = tmp_path / "log"
+    await opened(f"embedded:{log}?storage=3")
+    if lost == "description":
+        for path in (log / "coordinator").iterdir():
+            if path.is_file():
+                path.unlink()
+    else:
+        shutil.rmtree(log / "coordinator")
+    if lost == "coordinator and a replica":
+        shutil.rmtree(log / "storage-0")
+    if lost == "coordinator and a disk":
+        for number in range(2):
+            shutil.rmtree(log / f"storage-{number}")
+        (log / "storage-2").rename(tmp_path / "aside")
+        (log / "storage-2").symlink_to(tmp_path / "unmounted")
+    if lost == "after a crash while it was made":
+        (log / "coordinator").mkdir()
+        (log / "coordinator" / "initializing").touch()
+    before = contents(log)
+    for option in ("", "?storage=3", "?host=no"):
+        async with asyncio.timeout(SERVED_S):
+            await refuses(f"embedded:{log}{option}", CoordinatorDamaged, f"no {log}/coordinator/description.*storage-2")
+        assert contents(log) == before
+
+
+@pytest.mark.parametrize("broken_off", ["marked", "initializing", "directories"])
+async def test_a_log_whose_making_was_broken_off_is_made_again(tmp_path: Path, broken_off: str) -> None:
+    (tmp_path / "polonaise-embedded").write_text("polonaise-embedded 1\n")
+    if broken_off != "marked":
+        (tmp_path / "coordinator").mkdir()
+        (tmp_path / "coordinator" / "initializing").touch()
+        (tmp_path / "coordinator" / "partition-0").touch()
+    if broken_off == "directories":
+        (tmp_path / "storage-0").mkdir()
+        (tmp_path / "storage-0" / "disk.lock").touch()
+    await opened(f"embedded:{tmp_path}")
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        assert [tx.data async for tx in log.read(0)] == [b"x"]
+
+
 async def test_a_storage_directory_of_another_log(tmp_path: Path) -> None:
     await opened(f"embedded:{tmp_path / 'a'}")
     await opened(f"embedded:{tmp_path / 'b'}")
     (tmp_path / "a" / "storage-0").rename(tmp_path / "aside")
     (tmp_path / "b" / "storage-0").rename(tmp_path / "a" / "storage-0")
     before = contents(tmp_path / "a" / "storage-0")
-    await refuses(f"embedded:{tmp_path / 'a'}", WrongClusterKey, "cluster")
+    await refuses(f"embedded:{tmp_path / 'a'}", WrongClusterKey, f"{tmp_path}/a/storage-0 belongs to another cluster")
     assert contents(tmp_path / "a" / "storage-0") == before
 
 
@@ -214,6 +267,7 @@ async def test_a_disk_that_is_full_from_the_start(small: Path) -> None:
     await opened(f"embedded:{small / 'log'}")
 
 
+@pytest.mark.slow
 async def test_a_disk_that_fills_up_loses_nothing_and_goes_on_when_there_is_room(small: Path) -> None:
     (small / "filler").write_bytes(bytes(256 * 1024))
     told: dict[int, bytes] = {}

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from zlib import crc32
 
 import pytest
@@ -26,18 +23,7 @@ from polonaise.log.control import encode_header
 CONTROL = "polonaise-storage.ctl"
 
 
-@pytest.fixture(autouse=True)
-def _ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A command that serves after all is a failure, not a test that hangs."""
-
-    def serves(number: int, frame: FrameType | None) -> None:
-        raise AssertionError("the command did not refuse")
-
-    before = signal.signal(signal.SIGALRM, serves)
-    signal.alarm(20)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+pytestmark = pytest.mark.timeout(20)  # a command that serves after all is a failure, not a test that hangs
 
 
 class Command:
@@ -210,14 +196,18 @@ def test_an_empty_name_is_not_the_working_directory(
 
 def test_partitions_without_their_control_file(command: Command, tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
-    command.refuses("storage", "run", "--directory", tmp_path, code="control_file_missing", naming=CONTROL)
+    command.refuses(
+        "storage", "run", "--directory", tmp_path, code="control_file_missing", naming=f"{tmp_path} without {CONTROL}"
+    )
     assert [path.name for path in tmp_path.iterdir() if path.name != "disk.lock"] == ["0"]
 
 
 @pytest.mark.parametrize("raw", [b"", b"noise" * 200, bytes(512)], ids=["empty", "noise", "zeros"])
 def test_a_damaged_control_file(command: Command, tmp_path: Path, raw: bytes) -> None:
     (tmp_path / CONTROL).write_bytes(raw)
-    command.refuses("storage", "run", "--directory", tmp_path, code="control_file_damaged", naming="control file")
+    command.refuses(
+        "storage", "run", "--directory", tmp_path, code="control_file_damaged", naming=f"{tmp_path}/{CONTROL}"
+    )
     assert (tmp_path / CONTROL).read_bytes() == raw, "what is refused is left as it is"
 
 
@@ -226,7 +216,14 @@ def test_a_directory_of_another_format(command: Command, tmp_path: Path) -> None
     raw[4] = 9
     raw[124:128] = crc32(raw[:124]).to_bytes(4, "little")
     (tmp_path / CONTROL).write_bytes(bytes(raw))
-    command.refuses("storage", "run", "--directory", tmp_path, code="unsupported_format", naming="format 9")
+    command.refuses(
+        "storage",
+        "run",
+        "--directory",
+        tmp_path,
+        code="unsupported_format",
+        naming=f"{tmp_path}/{CONTROL} is of storage format 9",
+    )
     assert (tmp_path / CONTROL).read_bytes() == bytes(raw)
 
 

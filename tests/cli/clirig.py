@@ -36,16 +36,22 @@ class Said(NamedTuple):
 
 
 class Shell:
-    """Runs commands. `memory:NAME` is the address of a log in memory, which is made when it is first named."""
+    """Runs commands. `memory:NAME` is the address of a log in memory, which is made when it is first named.
+
+    Embedded logs are real.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch = monkeypatch
         self._capfd = capfd
         self.clusters: dict[str, MemoryCluster] = {}
         monkeypatch.delenv("POLONAISE_LOG", raising=False)
+        self._real_connect = polonaise.connect
         monkeypatch.setattr(polonaise, "connect", self._connect, raising=False)
 
     def _connect(self, address: str) -> Any:
+        if address.startswith("embedded:"):
+            return self._real_connect(address)
         if address not in self.clusters:
             raise BadOption(f"{address!r} is no address of a log")
         return self.clusters[address].connect()

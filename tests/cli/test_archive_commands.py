@@ -74,6 +74,7 @@ def test_an_empty_directory_is_a_new_store_when_somebody_says_so(shell: Shell, t
     assert shell.run(*unsaid).status == 0
 
 
+@pytest.mark.slow
 def test_a_store_without_its_mark_is_not_well_and_nobody_else_can_claim_it(shell: Shell, tmp_path: Path) -> None:
     store, mark = tmp_path / "store", tmp_path / "store" / "_cluster.json"
     asyncio.run(_archive_a_group(shell, store))
@@ -148,3 +149,19 @@ def test_restore_warns_of_a_key_that_two_logs_would_have(shell: Shell, tmp_path:
     assert "restore with --new-key instead" in shell.run(*restore, tmp_path / "unsaid").errors
     for said in ("--new-key", "--same-key"):
         assert "--new-key instead" not in shell.run(*restore, tmp_path / said, said).errors
+
+
+@pytest.mark.slow
+def test_a_trim_that_can_drop_nothing_says_so_and_why(shell: Shell, tmp_path: Path) -> None:
+    address, store = f"embedded:{tmp_path / 'log'}?fragments={tmp_path / 'store'}", tmp_path / "store"
+    for body in ("a", "b", "c"):
+        assert shell.run("log", "append", address, body).status == 0
+    assert shell.run("archive", "run", address, store, "--rest").status == 0
+    said = shell.run("archive", "trim", address, store)
+    assert said.output == (
+        "partition 0: the storage nodes hold 0 and all after it; nothing was dropped, for no segment that is whole "
+        "lies below 2\n"
+    )
+    assert shell.run("archive", "trim", address, store, "--json").objects == [
+        {"partition": 0, "first": 0, "held_from": 0}
+    ]

@@ -5,14 +5,20 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
+import shutil
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clirig import Shell
 
+import polonaise
+from polonaise.admin import logs
 from polonaise.cli import log as log_commands
+from polonaise.errors import DeadlineExceeded
 from polonaise.terms import FailureReason
 
 LOG = "memory:log"
@@ -53,7 +59,7 @@ def test_one_argument_of_append_is_the_body_where_the_log_is_known(shell: Shell)
 def test_append_takes_lines_a_file_or_all_of_standard_input(shell: Shell, tmp_path: object) -> None:
     shell.cluster()
     said = shell.run("log", "append", LOG, "--json", stdin=b"one\r\n\ntwo\nthree")
-    assert said.objects == [{"partition": 0, "id": id} for id in range(4)]
+    assert said.objects == [{"partition": 0, "transaction_id": id} for id in range(4)]
     file = tmp_path / "body"  # type: ignore[operator]
     file.write_bytes(b"\0\xff\n")
     assert shell.run("log", "append", LOG, "--file", file).status == 0
@@ -90,6 +96,33 @@ def test_headers_locks_and_registers(shell: Shell) -> None:
     shell.refuses("log", "append", LOG, "e", "--expect-position", 3, code="expectation_failed")
     assert shell.run("log", "append", LOG, "e", "--expect-position", 4).status == 0
     assert bodies(shell) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_registers_are_listed_and_those_of_the_library_are_told(shell: Shell) -> None:
+    cluster = shell.cluster(partitions=2)
+    assert shell.run("log", "registers", LOG).rows == []
+    changes = ["--set", "seat/1=anna", "--set", "seat/2=x\x1b[31m", "--set", "day=1"]
+    assert shell.run("log", "append", LOG, "a", "-p", 1, *changes, "--set", "\udcfe=\udcfd").status == 0
+    shell.refuses("log", "append", LOG, "b", "-p", 1, "--set", "spark/loads=s", code="bad_option", naming="spark/")
+    cluster.partition(1).registers[b"spark/loads"] = b"s"  # as the sink does it
+    said = shell.run("log", "registers", LOG, "-p", 1)
+    assert [" ".join(row) for row in said.rows] == [
+        "1 day = 1",
+        "1 seat/1 = anna",
+        "1 seat/2 = x\\x1b[31m",
+        "1 the Spark sink spark/loads = s",
+        "1 0xfe = 0xfd",
+    ]
+    found = shell.run("log", "registers", LOG, "--prefix", "seat/", "--json").objects
+    assert found == [
+        {"partition": 1, "key": "seat/1", "value": "anna", "of": ""},
+        {"partition": 1, "key": "seat/2", "value": "x\x1b[31m", "of": ""},
+    ]
+    (odd,) = shell.run("log", "registers", LOG, "--prefix", "\udcfe", "--json").objects
+    assert odd == {"partition": 1, "key_base64": "/g==", "value_base64": "/Q==", "of": ""}
+    assert len(said.rows) == len(cluster.partition(1).registers)
+    shell.refuses("log", "registers", LOG, "-p", 7, code="unknown_partition")
+    shell.refuses("log", "registers", LOG, "--prefix", "k" * 1_025, code="bad_option", naming="1024")
 
 
 def test_lines_under_one_lock_do_not_conflict_with_each_other(shell: Shell) -> None:
@@ -208,9 +241,9 @@ def test_a_transaction_for_people_and_for_machines(filled: Shell) -> None:
     (tx,) = filled.run("log", "read", LOG, "-p", 1, "--limit", 1, "--json").objects
     assert tx | {"client_id": 0} == {
         "partition": 1,
-        "id": 0,
+        "transaction_id": 0,
         "header": 4,
-        "commit_time": "2000-01-01T00:00:00.001000Z",
+        "timestamp": "2000-01-01T00:00:00.001000Z",
         "client_id": 0,
         "generation": 1,
         "sequence": 1,
@@ -322,3 +355,104 @@ def test_health_says_that_a_partition_is_ready(shell: Shell) -> None:
     assert said.status == 0
     assert [(each["partition"], each["ready"], each["left_out"]) for each in said.objects] == [(0, True, {})]
     assert "ready" in shell.run("log", "health", LOG).output
+
+
+@pytest.mark.slow
+def test_health_of_a_log_whose_storage_directory_was_wiped_says_so_and_claims_no_mark(
+    shell: Shell, tmp_path: Path
+) -> None:
+    address = f"embedded:{tmp_path / 'log'}"
+    assert shell.run("log", "create", address).status == 0
+    assert shell.run("log", "append", address, "kept").status == 0
+    shutil.rmtree(tmp_path / "log" / "storage-0")
+    said = shell.run("log", "health", address, "--json")
+    assert said.status == 1
+    assert said.objects[0]["committed_high_water_mark"] is None
+    assert "unix:storage-0 is there, and empty" in said.objects[0]["waits_for"]
+    table = shell.run("log", "health", address).output
+    assert re.search(r"NOT READY +unknown ", table), table
+
+
+def test_a_mark_that_is_not_proved_is_none() -> None:
+    told = {"server": 1, "storage": {}}
+    for ready, committed, expected in ((False, -1, None), (False, 7, 7), (True, -1, -1)):
+        health = {"ready": ready, "committed": committed, "waits_for": "a quorum"}
+        assert logs._condition(0, told, health).committed_high_water_mark == expected
+
+
+def test_health_says_how_far_the_scrub_of_each_storage_node_is(shell: Shell, tmp_path: Path) -> None:
+    address = f"embedded:{tmp_path / 'log'}"
+    assert shell.run("log", "create", address).status == 0
+    said = shell.run("log", "health", address, "--json")
+    assert said.status == 0
+    (scrub,) = said.objects[0]["scrub"].values()
+    assert (scrub["rounds"], scrub["found"], scrub["repaired"], scrub["damages"]) == (0, 0, 0, [])
+    assert re.search("^scrub of .*: no round has ended yet$", shell.run("log", "health", address).output, re.MULTILINE)
+
+
+def test_health_prints_what_it_has_when_a_server_does_not_answer_in_time(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.cluster(LOG, partitions=3)
+    asked: list[int] = []
+
+    async def health(log: polonaise.Log, partition: int, *, timeout: float) -> Any:
+        asked.append(partition)
+        if partition == 0:
+            told = await real(log, partition, timeout=timeout)
+            return {**told, "partitions": {"0": told["partitions"]["0"]}}
+        raise DeadlineExceeded(f"partition {partition} did not answer")
+
+    real = polonaise.Log.health
+    monkeypatch.setattr(polonaise.Log, "health", health)
+    said = shell.run("log", "health", LOG, "-p", "all", "--timeout", 7)
+    assert (said.status, len(said.rows)) == (1, 1)
+    assert said.rows[0][:2] == ["0", "ready"]
+    assert "partition 1 did not answer" in said.errors
+    assert "longer than 7 s: --timeout says how long to wait" in said.errors
+    assert asked == [0, 1], "each silent one takes all of the time"
+    alone = shell.run("log", "health", LOG, "-p", "2", "--json")
+    assert (alone.status, alone.output) == (1, "")
+
+
+def test_the_progress_of_a_scrub_in_words() -> None:
+    scrub = {"bytes_per_s": 1, "rounds": 2, "started_us": 5_000_000, "finished_us": 4_000_000, "bytes": 3_000,
+             "partitions": 1, "partitions_of": 4, "found": 2, "repaired": 1}  # fmt: skip
+    assert log_commands.progress_of(scrub) == (
+        "the last round ended 1970-01-01T00:00:04.000000Z; the present one has read 3,000 bytes, "
+        "and 1 of 4 partitions to the end; found 2 damages, repaired 1"
+    )
+    assert log_commands.progress_of({**scrub, "bytes_per_s": 0}).startswith("switched off")
+
+
+# ------------------------------------------------------------------ an empty log
+
+
+def test_an_empty_log_is_made_where_there_is_none(shell: Shell, tmp_path: Path) -> None:
+    address = f"embedded:{tmp_path / 'log'}"
+    made = shell.run("log", "create", address, "--partitions", 3, "--storage", 2)
+    assert (made.status, made.output) == (0, f"{address} is an empty log of 3 partitions\n"), made.errors
+    assert sorted(path.name for path in (tmp_path / "log").glob("storage-*")) == ["storage-0", "storage-1"]
+    assert shell.run("log", "read", address, "-p", "all", "--json").objects == []
+    marks = shell.run("log", "high-water-mark", address, "--json").objects
+    assert [mark["committed_high_water_mark"] for mark in marks] == [-1, -1, -1]
+    shell.refuses("log", "create", address, code="already_initialized", naming="holds a log already")
+    another = f"embedded:{tmp_path / 'another'}?partitions=2"
+    assert shell.run("log", "create", another, "--json").objects == [{"log": another, "partitions": 2}]
+
+
+def test_what_makes_no_log_is_refused_and_nothing_is_touched(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_text("dear")
+    for address, code, naming in (
+        ("file:coordinator", "bad_option", "write embedded:PATH"),
+        (f"embedded:{tmp_path / 'x'}?host=no", "bad_option", "host=no"),
+        (f"embedded:{tmp_path / 'x'}?partitions=2", "bad_option", "partitions is said twice"),
+        (f"embedded:{tmp_path / 'mine'}", "not_embedded_log", "not empty (it holds letter)"),
+    ):
+        shell.refuses("log", "create", address, "--partitions", 3, code=code, naming=naming)
+    too_many = shell.run("log", "create", f"embedded:{tmp_path / 'x'}", "--partitions", 5_000)
+    assert too_many.status == 1
+    assert "a number from 1 to 4096" in too_many.errors
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter"]

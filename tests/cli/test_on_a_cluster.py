@@ -132,11 +132,13 @@ def test_health_names_who_is_left_out_and_what_is_waited_for(tmp_path: Path) -> 
         assert (whole.returncode, len(json.loads(whole.stdout)["engaged"])) == (0, 3)
         own.storage[0].kill()
         deadline_s = time.monotonic() + ENDS_S
-        while len((left := json.loads(run("log", "health", own.coordinator, "--json").stdout))["engaged"]) != 2:
+        while (degraded := run("log", "health", own.coordinator, "--json")).returncode != 3:
             assert time.monotonic() < deadline_s
+        left = json.loads(degraded.stdout)
+        assert (left["ready"], len(left["engaged"])) == (True, 2)
         assert list(left["left_out"]) == [own.storage[0].address]
         own.storage[1].kill()
-        while (lost := run("log", "health", own.coordinator)).returncode == 0:
+        while (lost := run("log", "health", own.coordinator)).returncode != 1:
             assert time.monotonic() < deadline_s
         assert b"NOT READY" in lost.stdout
         assert own.storage[1].address.encode() in lost.stdout

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
+from decidedlog import DecidedLog
+
 from polonaise.errors import NotOwner, PolonaiseError
 from polonaise.link.connection import Connection, hello
+from polonaise.log import registers
 from polonaise.log.batch import Batch, Columns
 from polonaise.terms import BodyForm, FailureReason, MountState
 from polonaise.testing.memory import KEY
-from polonaise.testing.partition import MemoryPartition
 from polonaise.wire.appends import Failure, ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
 from polonaise.wire.fetches import encode_bodies, parse_fetch
@@ -33,15 +35,17 @@ from polonaise.wire.messages import (
     HealthIs,
     HighWaterMark,
     HighWaterMarkIs,
+    ListRegisters,
     Mount,
     Mounted,
     Read,
     RegisterIs,
+    RegistersListed,
     Unmount,
 )
 
 
-class FakeLog(MemoryPartition):
+class FakeLog(DecidedLog):
     """One partition's committed log, shared by every fake server that is told to own it."""
 
     def fill(self, *bodies: bytes, client: int = 1, header: int = 0, each: bool = False) -> None:
@@ -99,9 +103,12 @@ class FakeServer:
         self.mounts: dict[int, dict[int, FakeMount]] = {}
         self.connections: list[Connection] = []
         self.hold = False
+        self.listed: RegistersListed | None = None
+        """What it says of registers, whatever it is asked."""
         self.lose = False
         self.not_ready = 0
         self.silent_mounts = False
+        self.window_bytes = 1 << 22
         self.answers_anybody = False
         self.damage_bodies = False
         self.lags_at = 2**63
@@ -178,6 +185,9 @@ class FakeServer:
         elif isinstance(message, GetRegister):
             value = log.registers.get(message.key)
             answer = RegisterIs(value is not None, log.mark, value or b"")
+        elif isinstance(message, ListRegisters):
+            page = registers.page(log.registers, sorted(log.registers), message.prefix, message.first)
+            answer = self.listed or RegistersListed(log.mark, page.more, registers.encode(page.changes))
         elif isinstance(message, Read):
             self.heard.reads.append(message)
             answer = self._read(log, message)
@@ -226,12 +236,12 @@ class FakeServer:
         if self.not_ready:
             self.not_ready -= 1
             connection.send(
-                Mounted(MountState.NOT_READY, self.generation, -1, "told so"), request=request, partition=partition
+                Mounted(MountState.NOT_READY, self.generation, -1, 0, "told so"), request=request, partition=partition
             )
             return
         if message.client_high_water_mark > log.mark:
             connection.send(
-                Mounted(MountState.CLIENT_AHEAD, self.generation, log.mark, ""), request=request, partition=partition
+                Mounted(MountState.CLIENT_AHEAD, self.generation, log.mark, 0, ""), request=request, partition=partition
             )
             return
         mount = FakeMount(
@@ -248,7 +258,7 @@ class FakeServer:
         mark = log.mark
 
         def ready() -> None:
-            mounted = Mounted(MountState.READY, self.generation, mark, "")
+            mounted = Mounted(MountState.READY, self.generation, mark, self.window_bytes, "")
             connection.send(mounted, request=request, partition=partition)
 
         mount.__dict__["ready"] = (mark, ready)

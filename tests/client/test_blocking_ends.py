@@ -176,6 +176,46 @@ def test_a_forked_child_is_told_to_open_its_own() -> None:
     assert done.stdout.split() == ["forked"] * 4 + ["own", "parent"], done.stderr
 
 
+def test_the_child_of_a_coroutines_process_is_told_the_same() -> None:
+    done = run(
+        """
+        import asyncio, os, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from polonaise import testing
+        from polonaise.errors import PolonaiseError
+
+        async def child(log, receipt):
+            uses = (lambda: log.append(b"x"), log.flush, log.ready, lambda: log.run(print), lambda: log.submit(print))
+            for use in (*uses, log.high_water_mark, lambda: log.register(b"k"), lambda: receipt.applied(1)):
+                try:
+                    done = use()
+                    if asyncio.iscoroutine(done):
+                        await asyncio.wait_for(done, 2)
+                    print("done", flush=True)
+                except PolonaiseError as error:
+                    print(error.code, flush=True)
+            async with testing.log() as own:
+                await own.append(b"y")
+                print("own", flush=True)
+
+        async def parent():
+            async with testing.log() as log:
+                receipt = log.append(b"x")
+                if not os.fork():
+                    try:
+                        asyncio.run(child(log, receipt))
+                    finally:
+                        os._exit(0)
+                os.wait()
+                await log.append(b"x")
+                print("parent", flush=True)
+
+        asyncio.run(parent())
+        """
+    )
+    assert done.stdout.split() == ["forked"] * 8 + ["own", "parent"], done.stdout + done.stderr
+
+
 def test_forked_is_a_fault_that_no_repetition_mends() -> None:
     assert Forked.code == "forked"
     assert Forked.retry.name == "NEVER"

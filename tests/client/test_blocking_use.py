@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +150,8 @@ def test_registers_producers_and_questions(log: testing.BlockingMemoryLog) -> No
     log.run(lambda tx: (tx.set(b"k", b"v"), tx.append(b"1 1")))
     assert log.register(b"k") == log.registers()[b"k"] == b"v"
     producer = log.producer("billing")
+    assert log.list_registers() == log.registers()
+    assert log.list_registers(b"k", timeout=5) == {b"k": b"v"}
     assert (producer.name, producer.epoch, producer.last_sequence) == ("billing", 1, -1)
     assert producer.append(0, b"1 1") == producer.append(0, b"1 1", timeout=5)
     log.producer("billing")
@@ -350,3 +353,14 @@ def test_after_close_everything_is_refused(log: testing.BlockingMemoryLog) -> No
         with pytest.raises(Closed):
             use()
     assert receipt.result() is receipt, "what is known stays known"
+
+
+def test_the_receipt_has_what_the_context_returned(tmp_path: Path) -> None:
+    def context(tx: Draft, number: int) -> int:
+        tx.append(b"%d" % number)
+        return 2 * number
+
+    with blocking.connect(f"embedded:{tmp_path / 'log'}") as log:
+        assert log.run(context, 21).value == 42
+        assert log.submit(context, 4).result().value == 8
+        assert log.append(b"x").result().value is None

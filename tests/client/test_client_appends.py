@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from clientrig import World, until
 
+from polonaise import Draft, Group, Log
 from polonaise.client.protocol.draft import Change, Expectation
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
@@ -199,6 +202,44 @@ async def test_outstanding_appends_are_bounded_in_bytes(world: World) -> None:
         client.append(b"")
     with pytest.raises(DeadlineExceeded):
         await client.ready(timeout=0.01)
+
+
+def _with_locks(tx: Draft) -> None:
+    for number in range(112):
+        tx.write_lock("a", number)
+    tx.append(b"")
+
+
+def _with_registers(tx: Draft) -> None:
+    tx.set(b"k", bytes(600))
+    tx.expect(b"k" * 400, absent=True)
+    tx.append(b"")
+
+
+@pytest.mark.parametrize(
+    "append",
+    [
+        lambda log: log.append(b"", locks=[Lock("a", number) for number in range(112)]),
+        lambda log: log.append(b"", changes=[Change.set(b"k", bytes(999))]),
+        lambda log: log.append(b"", expectations=[Expectation.absent(b"k" * 1_000)]),
+        lambda log: log.append_group(Group.of([b"", b""]), changes=[Change.set(b"k", bytes(999))]),
+        lambda log: log.submit(_with_locks),
+        lambda log: log.submit(_with_registers),
+    ],
+    ids=["locks", "changes", "expectations", "a group's changes", "a context's locks", "a context's registers"],
+)
+async def test_what_goes_with_the_bodies_counts_towards_the_bound(world: World, append: Callable[[Log], Any]) -> None:
+    client = await world.client(settings={"outstanding_bytes_max": 1_000})
+    await client.ready()
+    world.server.hold = True
+    appended = append(client)
+    await until(lambda: world.server.held)
+    with pytest.raises(Overloaded):
+        client.append(b"")
+    world.server.hold = False
+    world.server.release()
+    assert (await appended).id == 0
+    await client.append(b"")
 
 
 # ------------------------------------------------------------------ lost connections and moves

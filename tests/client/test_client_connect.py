@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from polonaise.errors import (
     BadOption,
     BodyTooLarge,
     Closed,
+    DeadlineExceeded,
     HostFailed,
     NotInitialized,
     TooManyLocks,
@@ -167,3 +169,57 @@ async def test_a_client_that_failed_says_why_in_partitions_not_used_before(world
         client.append(b"x", partition=0)
     with pytest.raises(HostFailed, match="the nodes stopped"):
         await client.run(lambda tx: tx.append(b"x"), partition=0)
+
+
+# ------------------------------------------------------------------ a cluster that is not there yet
+
+
+async def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+
+    async def late() -> None:
+        async with polonaise.connect(f"embedded:{directory}?host=no", wait=30) as log:
+            assert (await log.append(b"late", partition=0)).id == 0
+
+    waiting = asyncio.ensure_future(late())
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    async with polonaise.connect(f"embedded:{directory}"):
+        await asyncio.wait_for(waiting, 30)
+
+
+@pytest.mark.parametrize("wait", [0, 0.2])
+async def test_one_that_does_not_come_is_said_with_what_was_the_matter(tmp_path: Path, wait: float) -> None:
+    with pytest.raises(DeadlineExceeded, match="not_initialized") as raised:
+        async with polonaise.connect(f"file:{tmp_path}", wait=wait):
+            raise AssertionError("there is nothing to be connected to")
+    assert isinstance(raised.value.__cause__, NotInitialized)
+    assert str(tmp_path) in str(raised.value)
+
+
+async def test_what_waiting_does_not_mend_is_said_at_once(tmp_path: Path) -> None:
+    for address in ("nonsense", f"embedded:{tmp_path}/log?host=maybe"):
+        with pytest.raises(BadOption):
+            await asyncio.wait_for(polonaise.connect(address, wait=60).__aenter__(), 5)
+    with pytest.raises(BadOption, match="wait"):
+        async with polonaise.connect(f"file:{tmp_path}", wait=-1):
+            pass
+
+
+async def test_what_is_raised_within_is_not_taken_for_a_cluster_that_is_not_there(tmp_path: Path) -> None:
+    entered = 0
+
+    async def use() -> None:
+        nonlocal entered
+        async with polonaise.connect(f"embedded:{tmp_path}/log", wait=30):
+            entered += 1
+            raise NotInitialized("something of the application's")
+
+    with pytest.raises(NotInitialized):
+        await use()
+    assert entered == 1
+
+
+def test_threads_wait_too(tmp_path: Path) -> None:
+    with pytest.raises(DeadlineExceeded, match="not_initialized"):
+        polonaise.blocking.connect(f"file:{tmp_path}", wait=0.1)

@@ -10,6 +10,7 @@ from clientrig import Memo, World, until
 
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.locks import Lock
+from polonaise.client.protocol.outcomes import RACES_AT_ONCE
 from polonaise.client.running import OutcomeKind
 from polonaise.errors import (
     Abandoned,
@@ -187,6 +188,89 @@ async def test_a_context_that_demands_its_position_runs_again_when_the_log_moved
 
     assert (await client.run(context)).id == 1
     assert runs == 2
+
+
+async def test_a_position_that_is_taken_fails_at_once(world: World) -> None:
+    client = await world.client()
+    await (await client.append(b"first")).applied()
+    await (await client.append(b"second")).applied()
+    runs: list[int] = []
+
+    def context(tx: Draft, position: int) -> None:
+        runs.append(tx.high_water_mark)
+        tx.expect_position(position)
+        tx.append(b"ours")
+
+    for taken in (0, 1):
+        with pytest.raises(ExpectationFailed, match=f"demands position {taken}, and ids up to 1 are taken"):
+            await client.run(context, taken, timeout=1)
+    assert runs == [1, 1]
+    assert (await client.run(context, 2)).id == 2
+
+
+async def test_a_position_that_somebody_else_took_meanwhile_fails_once_that_is_applied(world: World) -> None:
+    client = await world.client()
+    other = await world.client()
+    await client.ready()
+    runs: list[int] = []
+
+    async def context(tx: Draft) -> None:
+        runs.append(tx.high_water_mark)
+        if tx.high_water_mark == -1:
+            await other.append(b"theirs")
+        tx.expect_position(0)
+        tx.append(b"ours")
+
+    with pytest.raises(ExpectationFailed):
+        await client.run(context, timeout=1)
+    assert runs == [-1, 0]
+    assert world.log.bodies() == [b"theirs"]
+
+
+async def test_a_context_that_always_loses_the_race_for_its_position_does_not_run_without_a_pause(world: World) -> None:
+    client = await world.client(settings={"retry_s_min": 60.0, "retry_s_max": 60.0})
+    other = await world.client()
+    await client.ready()
+    runs = 0
+
+    async def context(tx: Draft) -> None:
+        nonlocal runs
+        runs += 1
+        await other.append(b"theirs")
+        tx.expect_position(tx.high_water_mark + 1)
+        tx.append(b"ours")
+
+    running = asyncio.ensure_future(client.run(context))
+    await until(lambda: runs == RACES_AT_ONCE + 1)
+    await asyncio.sleep(0.05)
+    assert runs == RACES_AT_ONCE + 1
+    running.cancel()
+    await asyncio.wait([running])
+    assert b"ours" not in world.log.bodies()
+
+
+async def test_one_that_has_no_time_left_is_told_which_position_was_taken(world: World) -> None:
+    client = await world.client()
+    other = await world.client()
+    await client.ready()
+    runs = 0
+
+    async def context(tx: Draft) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            await other.append(b"theirs")
+            await asyncio.sleep(0.15)
+            tx.expect_position(0)
+        else:
+            await asyncio.sleep(60)
+        tx.append(b"ours")
+
+    with pytest.raises(AppendExpired) as expired:
+        await client.run(context, timeout=0.25)
+    told = str(expired.value)
+    assert "took too long" not in told
+    assert "refused, 1 times; the last demanded position 0, and the log's next was 1" in told
 
 
 async def test_registers_change_only_with_an_append(world: World) -> None:
@@ -399,3 +483,30 @@ async def test_a_serializer_and_a_partitioner_take_the_applications_values(two_p
     assert [receipt.partition for receipt in receipts] == [1, 0]
     assert client.decode(await client.transaction(0, 1)) == {"n": 3}
     assert world.logs[0].bodies() == [b'{"n": 4}']
+
+
+# ------------------------------------------------------------------ what a context returns
+
+
+async def test_the_receipt_has_what_the_context_returned_in_the_run_that_committed(world: World) -> None:
+    view = Memo()
+    client = await world.client(view=view)
+    runs = 0
+
+    async def context(tx: Draft, step: int) -> dict[str, int]:
+        nonlocal runs
+        runs += 1
+        tx.write_lock("account", "DE89 3704")
+        if runs == 1:
+            await other.append(b"first", locks=[Lock("account", "DE89 3704")])
+        tx.append(b"%d" % step)
+        return {"run": runs, "seen": len(view.applied)}
+
+    other = await world.client()
+    receipt = await client.run(context, 5)
+    assert receipt.value == {"run": 2, "seen": 1}
+    assert (await client.submit(context, 5)).value["seen"] == 2
+    outcome = await client.submit(context, 5).outcome()
+    assert outcome.receipt is not None
+    assert outcome.receipt.value == {"run": runs, "seen": 3}
+    assert (await client.append(b"without a context")).value is None

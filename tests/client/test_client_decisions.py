@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from decimal import Decimal
+from enum import IntEnum
+from itertools import accumulate, count
 from typing import Any
+from uuid import UUID
 
 import pytest
 from fakeserver import FakeLog
@@ -13,14 +16,14 @@ from hypothesis import strategies as st
 from polonaise.client.protocol.ahead import Ahead
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.continuity import Continuity
-from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, joined, operations
+from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, append_own, joined, operations
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, error_of, next_step
 from polonaise.client.protocol.outstanding import WITHDRAWN, Failure, Outstanding, Pending, Unordered
 from polonaise.client.protocol.packing import Outgoing, frames
 from polonaise.client.protocol.subscription import Subscription, Verdict
-from polonaise.errors import AppendUnknown, BadOption, BodyTooLarge, LogForked, OutOfOrder, TooManyLocks
-from polonaise.terms import FailureReason, LockMode, MountState
+from polonaise.errors import AppendUnknown, BadOption, BodyTooLarge, Closed, LogForked, OutOfOrder, TooManyLocks
+from polonaise.terms import FailureReason, LockMode, MountState, OwnKind
 
 # ------------------------------------------------------------------ reading ahead
 
@@ -179,6 +182,16 @@ def test_frames_keep_the_order_and_never_cut_a_group(groups: list[list[int]], co
         assert one_group or (len(columns) <= count_max and columns.data_bytes <= bytes_max)
 
 
+def test_locks_and_operations_fill_a_frame_too() -> None:
+    """A server has bounds on both in a frame, and refuses all of one that exceeds them."""
+    locks = joined([Lock("a", number) for number in range(100)], Limits())
+    asked = operations([], [Change.set(b"k", b"")] * 100)
+    waiting: list[Outgoing] = [(Pending(), n, -1, 0, b"", locks, asked, True) for n in range(1, 9)]
+    made = [columns for columns, _ in frames(waiting, 1_000, 10_000)]
+    assert [len(columns) for columns in made] == [2] * 4
+    assert [list(columns.sequences) for columns in made] == [[1, 2], [3, 4], [5, 6], [7, 8]]
+
+
 def test_what_was_withdrawn_is_not_sent() -> None:
     entry = Pending()
     entry.failure = WITHDRAWN
@@ -196,7 +209,7 @@ def test_a_frame_carries_the_locks_of_each_append(appends: list[list[Lock]]) -> 
         (Pending(), sequence, -1, 0, b"", joined(locks, Limits()), (), True)
         for sequence, locks in enumerate(appends, 1)
     ]
-    (columns, _), *_ = frames(waiting, 10, 10)
+    [(columns, _)] = frames(waiting, 10, 1_000)
     if any(appends):
         assert list(columns.lock_ends) == list(accumulate(map(len, appends)))
     flat = [lock for locks in appends for lock in locks]
@@ -214,6 +227,49 @@ def test_a_lock_hash_is_stable_and_keeps_name_and_number_apart() -> None:
     assert Lock("account", 1).hash == 0x779034EA112AA3D1, "clients of all versions must agree"
 
 
+def test_texts_and_uuids_are_ids_of_locks_too_and_told_apart_by_their_type() -> None:
+    seven = UUID(int=7)
+    ids = [7, "7", seven, str(seven), seven.bytes.decode("latin-1"), (7).to_bytes(8, "little").decode(), "", "é", "e"]
+    assert len({Lock("account", id).hash for id in ids}) == len(ids)
+    assert Lock("account", "1").hash == 0x166B1FD05A60ACEE, "clients of all versions must agree"
+    assert Lock("account", UUID(int=1)).hash == 0x1D59AF01A9EB019D
+    assert Lock("ab", "c") != Lock("a", "bc")
+    draft = Draft(0, 5, Limits())
+    draft.write_lock("iban", "DE89 3704")
+    draft.read_lock("order", seven)
+    assert draft.locks == [Lock("iban", "DE89 3704"), Lock("order", seven, LockMode.READ)]
+
+
+def test_an_id_of_a_kind_of_number_or_text_is_what_it_stands_for() -> None:
+    class Floor(IntEnum):
+        FIRST = 1
+
+    class Name(str):
+        pass
+
+    assert Lock("a", Floor.FIRST) == Lock("a", 1)
+    assert Lock("a", Name("x")) == Lock("a", "x")
+
+
+def test_a_draft_counts_all_that_will_be_sent_of_it() -> None:
+    draft = Draft(0, 5, Limits())
+    draft.append(b"12345")
+    draft.write_lock("a", 1)
+    draft.read_lock("a", 2)
+    draft.set(b"key", b"value")
+    draft.expect(b"other", absent=True)
+    assert draft.sent_bytes == 5 + 2 * 9 + len(b"key" + b"value" + b"other")
+
+
+def test_the_librarys_registers_are_looked_at_and_deleted_by_an_application_and_not_set() -> None:
+    for prefix in (b"producer/", b"spark/"):
+        with pytest.raises(BadOption, match=repr(prefix)):
+            operations([], [Change.set(prefix + b"x", b"")])
+        assert operations([Expectation.present(prefix + b"x")], [Change.delete(prefix + b"x")])
+        assert operations([], [Change.set(prefix[:-1], b""), Change.set(prefix.upper(), b"")])
+        assert operations([], [Change.set(prefix + b"x", b"")], own=True)
+
+
 def test_a_draft_collects_locks_in_their_modes() -> None:
     draft = Draft(0, 5, Limits())
     draft.read_lock("a", 1)
@@ -224,9 +280,26 @@ def test_a_draft_collects_locks_in_their_modes() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [("a", 2**63), ("a", -(2**63) - 1), (7, 1), ("a", "1"), ("a", 1, 3), ("a", 1, "w")], ids=repr
+    "said",
+    [
+        ("a", 2**63),
+        ("a", -(2**63) - 1),
+        (7, 1),
+        ("a", "\ud800"),
+        ("a", b"1"),
+        ("a", 1.5),
+        ("a", 1.0),
+        ("a", True),
+        ("a", Decimal(1)),
+        ("a", None),
+        ("a", 1, 3),
+        ("a", 1, "w"),
+    ],
+    ids=repr,
 )
 def test_what_is_no_lock_is_refused_at_once(said: tuple[Any, ...]) -> None:
+    """Also while a lock is kept whose id equals what was given."""
+    assert Lock("a", 1)
     with pytest.raises(BadOption):
         Lock(*said)
     with pytest.raises(BadOption):
@@ -246,6 +319,61 @@ def test_too_many_locks_are_refused_at_once() -> None:
         draft.write_lock("a", 3)
     with pytest.raises(TooManyLocks):
         joined([Lock("a", number) for number in range(3)], Limits(locks_max=2))
+
+
+def test_no_more_locks_are_made_than_it_takes_to_see_that_they_are_too_many() -> None:
+    made = count()
+    with pytest.raises(TooManyLocks):
+        joined((Lock("a", number) for number in made), Limits(locks_max=2))
+    assert next(made) == 3
+
+
+def test_no_more_expectations_and_changes_are_made_than_that() -> None:
+    made = count()
+    changes = (Change.delete(b"%d" % next(made)) for _ in range(100_000))
+    with pytest.raises(BadOption, match="more than 32768 expectations and changes"):
+        operations([], changes)
+    assert next(made) == 32_769
+    draft = Draft(0, 5, Limits())
+    draft.operations = operations([], [Change.delete(b"k")] * 32_768)
+    with pytest.raises(BadOption, match="split it"):
+        draft.delete(b"k")
+
+
+def test_no_more_bytes_of_expectations_and_changes_are_taken_than_a_frame_has_room_for() -> None:
+    """The server refuses a larger frame whole, and nobody can append it again."""
+    large = [Change.set(b"%04d" % number, bytes(65_536)) for number in range(300)]
+    assert len(operations([], large[:255])) == 255
+    with pytest.raises(BadOption, match="bytes of keys and values on one append; the limit is 16777216: split it"):
+        operations([], large)
+    draft = Draft(0, 5, Limits())
+    for change in large[:255]:
+        draft.set(change.key, change.value)
+    with pytest.raises(BadOption, match="split it"):
+        draft.expect(b"k", equals=bytes(65_536))
+
+
+def test_nothing_is_asked_of_a_draft_that_is_over() -> None:
+    """It would be lost, and the transaction would be let in without its lock."""
+    asks = [
+        lambda draft: draft.read_lock("a", 1),
+        lambda draft: draft.write_lock("a", 1),
+        lambda draft: draft.append_lock("a", 1),
+        lambda draft: draft.append(b"x"),
+        lambda draft: append_own(draft, OwnKind.PRODUCER, b""),
+        lambda draft: draft.expect(b"k", absent=True),
+        lambda draft: draft.expect_position(3),
+        lambda draft: draft.set(b"k", b"v"),
+        lambda draft: draft.delete(b"k"),
+        lambda draft: draft.abandon(),
+    ]
+    public = {name for name, kind in vars(Draft).items() if callable(kind) and not name.startswith("_")}
+    assert len(asks) == len(public - {"end"}) + 1, "all that a context can ask for"
+    for ask in asks:
+        draft = Draft(0, 5, Limits())
+        draft.end()
+        with pytest.raises(Closed, match="the context has returned"):
+            ask(draft)
 
 
 def test_a_body_or_group_over_its_limit_is_refused_at_once() -> None:
@@ -317,6 +445,11 @@ def test_registers_past_their_bounds_are_refused_at_once(
 )
 def test_what_a_run_does_after_a_failure(failure: Failure, position: int | None, step: Again | None) -> None:
     assert next_step(failure, position) == step
+
+
+@pytest.mark.parametrize(("races", "pause"), [(0, False), (7, False), (8, True), (1_000, True)])
+def test_who_loses_the_race_for_a_position_again_and_again_pauses(races: int, pause: bool) -> None:
+    assert next_step(Failure(FailureReason.EXPECTATION_FAILED, 40), 39, races) == Again(39, pause)
 
 
 @pytest.mark.parametrize("reason", [*FailureReason, *Unordered])

@@ -7,6 +7,7 @@ from array import array
 import pytest
 from clientrig import World, until
 
+from polonaise import testing
 from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Change, Expectation, Limits
 from polonaise.client.protocol.group import Group
@@ -119,12 +120,23 @@ async def test_a_group_past_the_limits_is_refused_before_anything_is_sent(world:
         (Group.of([b"aaaa", b"bbb"]), BodyTooLarge),
         (Group.of([b"aaaaa"]), BodyTooLarge),
         (Group.of([b"a"], locks=[[Lock("l", 1), Lock("l", 2)]]), TooManyLocks),
+        (Group.of([b"a", b"b"], locks=[[Lock("l", 1)], []]), BodyTooLarge),
     ):
         with pytest.raises(error):
             client.append_group(group)
     with pytest.raises(BadOption, match="Group"):
         client.append_group([b"a"])  # type: ignore[arg-type]
     assert world.log.bodies() == []
+
+
+@pytest.mark.slow
+async def test_more_locks_than_a_server_takes_at_once_are_refused_before_anything_is_sent() -> None:
+    """The server refuses such a frame whole, and nobody can append it again."""
+    thousand = [Lock("l", number) for number in range(1_000)]
+    async with testing.log() as log:
+        with pytest.raises(BodyTooLarge, match="split it"):
+            log.append_group(Group.of([b""] * 1_001, locks=[thousand] * 1_001))
+        assert (await log.append_group(Group.of([b""] * 900, locks=[thousand] * 900))).last_id == 899
 
 
 def test_columns_that_do_not_fit_together_are_no_group() -> None:

@@ -74,7 +74,13 @@ def test_a_refusal_of_what_is_settled_already_is_ignored() -> None:
     assert outstanding.refused(1, Failure(FailureReason.LOCK_CONFLICT, 40)) == []
     assert outstanding.refused(2, Failure(FailureReason.SESSION_ENDED)) == []
     assert fates(entries) == "- 0"
-    assert entries[0].failure == Failure(Unordered.PASSED_OVER)
+
+
+def test_what_the_mount_it_was_sent_on_did_not_tell_of_is_told_apart_from_what_an_older_one_may_have_told() -> None:
+    outstanding, entries = sent(1, 1, 1)
+    outstanding.mounted_after = 1
+    outstanding.committed([3], [0])
+    assert [entry.failure for entry in entries[:2]] == [Failure(Unordered.PASSED_OVER), Failure(Unordered.UNTOLD)]
 
 
 def test_a_refused_group_is_refused_once_although_each_of_its_rows_names_it() -> None:

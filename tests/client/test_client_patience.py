@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 
 import pytest
 from clientrig import Memo, World, until
 
+from polonaise import testing
 from polonaise.client.log import Log
+from polonaise.client.protocol.draft import Draft
 from polonaise.coordination.values import Assignment, Versioned
-from polonaise.errors import AppendExpired, DeadlineExceeded, PolonaiseError
+from polonaise.errors import AppendExpired, AppendUnknown, DeadlineExceeded, PolonaiseError
 
 SHORT_S = 0.03
 
@@ -107,3 +111,41 @@ async def test_a_receipt_whose_transaction_the_view_has_not_applied(world: World
     assert isinstance(raised.value, PolonaiseError)
     view.gate.set()
     await receipt.applied(5)
+
+
+async def test_a_context_that_always_conflicts() -> None:
+    async with testing.log() as log:
+
+        async def context(tx: Draft) -> None:
+            tx.write_lock("account", 1)
+            tx.append(b"x")
+            log.faults.fail_next_lock()
+            # so that the time is over within the context, and not while an append is under way
+            await asyncio.sleep(0.1)
+
+        with pytest.raises(AppendExpired, match=r"and nothing will be: .* refused, \d+ times") as raised:
+            await log.run(context, timeout=0.35)
+        found = re.search(
+            r"the context ran, and its append was refused, (\d+) times, (\d+) of them for conflicts of its locks, "
+            r"the last with transaction -?\d+: lock less",
+            raised.value.text,
+        )
+        assert found
+        assert found[1] == found[2]
+
+
+async def test_a_context_whose_appends_fail_for_other_reasons() -> None:
+    async with testing.log() as log:
+
+        def context(tx: Draft) -> None:
+            tx.append(b"x")
+            log.faults.fail_next_append()
+
+        async def run() -> None:
+            # A deadline that passes while an append is on its way tells nothing of this: once more.
+            with contextlib.suppress(AppendUnknown):
+                await log.run(context, timeout=0.3)
+            await log.run(context, timeout=0.3)
+
+        with pytest.raises(AppendExpired, match=r"refused, \d+ times$"):
+            await run()

@@ -9,7 +9,16 @@ from clientrig import World, until
 from fakeserver import FakeLog, FakeMount
 
 from polonaise.client.protocol.locks import Lock
-from polonaise.errors import AppendUnknown, BadOption, DeadlineExceeded, LockConflict, ProducerFenced, ProducerSequence
+from polonaise.errors import (
+    AppendUnknown,
+    BadOption,
+    DeadlineExceeded,
+    LockConflict,
+    ProducerDiffers,
+    ProducerFenced,
+    ProducerSequence,
+    Retry,
+)
 from polonaise.terms import FailureReason
 from polonaise.wire.appends import ReceivedAppends
 from polonaise.wire.messages import Append
@@ -21,7 +30,7 @@ async def test_numbers_are_appended_in_order(world: World) -> None:
     assert (producer.epoch, producer.last_sequence) == (1, -1)
     assert [await producer.append(number, b"%d" % number) for number in range(3)] == [1, 2, 3]
     assert producer.last_sequence == 2
-    assert world.log.bodies() == [b"", b"0", b"1", b"2"]
+    assert world.log.bodies() == [b"0", b"1", b"2"]
 
 
 async def test_a_repetition_is_answered_with_the_first_id_and_appends_nothing(world: World) -> None:
@@ -30,7 +39,27 @@ async def test_a_repetition_is_answered_with_the_first_id_and_appends_nothing(wo
     first = await producer.append(0, b"0")
     await producer.append(1, b"1")
     assert await producer.append(0, b"0") == first
-    assert world.log.bodies() == [b"", b"0", b"1"]
+    assert world.log.bodies() == [b"0", b"1"]
+
+
+async def test_another_body_under_the_same_number_is_told(world: World) -> None:
+    client = await world.client()
+    producer = await client.producer("billing")
+    first = await producer.append(0, b"pay 5")
+    with pytest.raises(ProducerDiffers, match="another body or header") as raised:
+        await producer.append(0, b"pay 6")
+    assert (raised.value.code, raised.value.retry, raised.value.first) == ("producer_differs", Retry.NEVER, first)
+    with pytest.raises(ProducerDiffers):
+        await producer.append(0, b"pay 5", header=1)
+    for number in range(1, 16):
+        await producer.append(number, b"%d" % number)
+    with pytest.raises(ProducerDiffers):
+        await producer.append(0, b"pay 6")
+    again = await (await world.client()).producer("billing")
+    with pytest.raises(ProducerDiffers):
+        await again.append(0, b"")
+    assert await again.append(0, b"pay 5") == first
+    assert world.log.bodies() == [b"pay 5", *[b"%d" % number for number in range(1, 16)]]
 
 
 async def test_after_a_restart_the_producer_goes_on_where_it_was(world: World) -> None:
@@ -98,7 +127,7 @@ async def test_numbers_sent_together_arrive_in_order_through_broken_connections(
     given = await asyncio.gather(*[producer.append(number, b"%d" % number) for number in range(100)])
     breaking.cancel()
     assert given == sorted(given)
-    assert world.log.bodies() == [b"", *[b"%d" % number for number in range(100)]]
+    assert world.log.bodies() == [b"%d" % number for number in range(100)]
 
 
 async def test_an_undecided_append_is_unknown_and_can_be_repeated(world: World) -> None:
@@ -111,7 +140,7 @@ async def test_an_undecided_append_is_unknown_and_can_be_repeated(world: World) 
     world.server.hold = False
     world.server.release()
     assert await producer.append(0, b"0") == 1
-    assert world.log.bodies() == [b"", b"0"]
+    assert world.log.bodies() == [b"0"]
 
 
 @pytest.mark.parametrize("name", ["", "x" * 2_000])
@@ -140,4 +169,4 @@ async def test_numbers_after_one_that_failed_wait_until_it_was_sent_again(world:
 
     world.server.on_append = session_ends
     assert await asyncio.gather(*[producer.append(number, b"%d" % number) for number in range(4)]) == [1, 2, 3, 4]
-    assert world.log.bodies() == [b"", b"0", b"1", b"2", b"3"]
+    assert world.log.bodies() == [b"0", b"1", b"2", b"3"]

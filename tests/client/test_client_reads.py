@@ -18,9 +18,12 @@ from polonaise.errors import (
     DeadlineExceeded,
     LogForked,
     OutOfOrder,
+    ProtocolError,
     UnknownPartition,
 )
+from polonaise.log import registers
 from polonaise.terms import Transaction
+from polonaise.wire.messages import RegistersListed
 
 
 async def ids(reading) -> list[int]:
@@ -247,6 +250,46 @@ async def test_single_transactions_marks_registers_and_health(world: World) -> N
     assert await client.health() == {"well": True}
 
 
+async def test_registers_are_listed_as_each_of_them_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registers, "PAGE_COUNT_MAX", 3)
+    filled(world)
+    world.log.registers.update({b"seat/%d" % number: b"%d" % number for number in (4, 2, 7, 0, 1)})
+    world.log.registers.update({b"": b"empty", b"day": b"", b"\xff" * 1_024: b"last", b"producer/p": b"x"})
+    client = await world.client()
+    listed = await client.list_registers()
+    assert list(listed) == sorted(world.log.registers)
+    assert listed == {key: await client.register(key) for key in world.log.registers}
+    assert list(await client.list_registers(b"seat/")) == [b"seat/%d" % number for number in (0, 1, 2, 4, 7)]
+    assert await client.list_registers(b"nothing") == {}
+    for wrong in ("seat/", b"k" * 1_025, 3):
+        with pytest.raises(BadOption):
+            await client.list_registers(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        RegistersListed(0, 1, b""),
+        RegistersListed(0, 0, registers.encode([(b"a", b"below what was asked for")])),
+        RegistersListed(0, 0, registers.encode([(b"s", b"without the prefix")])),
+        RegistersListed(0, 0, registers.encode([(b"seat/1", None)])),
+        RegistersListed(0, 0, b"no registers"),
+    ],
+)
+async def test_a_listing_that_nobody_asked_for_is_refused(world: World, listed: RegistersListed) -> None:
+    world.server.listed = listed
+    client = await world.client()
+    with pytest.raises(ProtocolError):
+        await client.list_registers(b"seat/", timeout=1)
+
+
+async def test_a_listing_that_never_ends_has_a_deadline(world: World) -> None:
+    world.server.listed = RegistersListed(0, 1, registers.encode([(b"\xff" * 1_024, b"again and again")]))
+    client = await world.client()
+    with pytest.raises((DeadlineExceeded, ProtocolError)):
+        await client.list_registers(timeout=0.05)
+
+
 @pytest.mark.parametrize("beyond", [-1, 100, 10**12])
 async def test_a_transaction_beyond_the_log_is_said_to_be(world: World, beyond: int) -> None:
     filled(world)
@@ -258,8 +301,9 @@ async def test_a_transaction_beyond_the_log_is_said_to_be(world: World, beyond: 
 async def test_a_question_that_nobody_answers_has_a_deadline_and_says_why(world: World) -> None:
     world.server.crash()
     client = await world.client()
-    with pytest.raises(DeadlineExceeded, match="nobody listens"):
-        await client.high_water_mark(timeout=0.05)
+    for ask in (client.high_water_mark, client.list_registers):
+        with pytest.raises(DeadlineExceeded, match="nobody listens"):
+            await ask(timeout=0.05)
     with pytest.raises(DeadlineExceeded):
         await ids(client.read(timeout=0.05))
 

@@ -79,7 +79,7 @@ def test_a_member_of_an_enum_and_a_setting_says_what_it_means(holder: type) -> N
         ("Log.transaction", ("BeyondLog", "DeadlineExceeded")),
         ("Log.read", ("DeadlineExceeded", "DataDamaged")),
         ("Receipt.applied", ("DeadlineExceeded",)),
-        ("Producer.append", ("ProducerFenced", "ProducerSequence", "AppendUnknown")),
+        ("Producer.append", ("ProducerFenced", "ProducerSequence", "ProducerDiffers", "AppendUnknown")),
     ],
 )
 def test_a_method_that_waits_or_refuses_names_its_errors(method: str, raised: tuple[str, ...]) -> None:

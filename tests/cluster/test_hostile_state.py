@@ -36,6 +36,7 @@ from polonaise.wire.messages import (
     HighWaterMarkIs,
     Join,
     LastSessionInfo,
+    ListRegisters,
     Mounted,
     Read,
     ReadBatches,
@@ -156,8 +157,6 @@ async def test_an_append_of_another_generation_fails(server: Target, generation:
         pytest.param(one_append(b"changed", data_crc=1), "data_damaged", id="data checksum"),
         pytest.param(one_append(bytes(2**20 + 1)), "body_too_large", id="body over the inline limit"),
         pytest.param(one_append(b"", locks=[(n, LockMode.WRITE) for n in range(1_001)]), "too_many_locks", id="locks"),
-        pytest.param(one_append(b"", mark=HUGE), "protocol_error", id="mark above the log"),
-        pytest.param(one_append(b"", mark=-2), "protocol_error", id="mark below -1"),
         pytest.param(one_append(b"", locks=[(1, 3)]), "protocol_error", id="unknown lock mode"),
         pytest.param(one_append(b"", operations=[(99, b"k", b"v")]), "protocol_error", id="unknown operation"),
         pytest.param(one_append(b"", operations=[(18, b"producer/x", b"short")]), "protocol_error", id="producer"),
@@ -172,6 +171,18 @@ async def test_an_append_that_is_wrong_is_refused_whole_and_says_why(server: Tar
         assert isinstance(refused, Refused)
         assert refused.code == code
         assert refused.text
+    assert await committed(server) == before
+
+
+@pytest.mark.parametrize("mark", [HUGE, -2])
+async def test_an_append_with_a_mark_that_nobody_can_have_is_refused_by_name(server: Target, mark: int) -> None:
+    before = await committed(server)
+    async with greet(server) as peer:
+        await mounted(peer)
+        peer.say(one_append(b"", mark=mark))
+        failed = await heard(peer, AppendsFailed)
+        assert isinstance(failed, AppendsFailed)
+        assert [row.reason for row in decode_failures(failed.rows)] == [FailureReason.MARK_BEYOND_LOG]
     assert await committed(server) == before
 
 
@@ -261,9 +272,15 @@ async def test_a_key_too_long_for_a_register_closes_its_connection(server: Targe
         assert await peer.refused(GetRegister(b"k" * 1_025)) == "protocol_error"
 
 
+@pytest.mark.parametrize(("first", "prefix"), [(1_026, 0), (0, 1_025), (2**20, 2**20)])
+async def test_registers_from_what_no_key_is_close_their_connection(server: Target, first: int, prefix: int) -> None:
+    async with greet(server) as peer:
+        assert await peer.refused(ListRegisters(bytes(first), bytes(prefix))) == "protocol_error"
+
+
 @pytest.mark.parametrize(
     "message",
-    [Feed(0), Flushed(0), HighWaterMarkIs(1, 0), AppendsFailed(1, b""), Mounted(0, 1, HUGE, ""), Stored(0, 0)],
+    [Feed(0), Flushed(0), HighWaterMarkIs(1, 0), AppendsFailed(1, b""), Mounted(0, 1, HUGE, 0, ""), Stored(0, 0)],
     ids=lambda m: type(m).__name__,
 )
 async def test_an_answer_that_nobody_asked_for_closes_its_connection(target: Target, message: Message) -> None:

@@ -25,6 +25,14 @@ def on_the_machine(given: Given, directory: Path) -> None:
         host.close()
 
 
+def syncing_in_the_loop(given: Given, directory: Path) -> None:
+    host = RealHost(syncs_in_loop=True)
+    try:
+        asyncio.run(given(host.disk, str(directory)))  # type: ignore[arg-type]
+    finally:
+        host.close()
+
+
 def simulated(given: Given, _: Path) -> None:
     world = World(1)
 
@@ -38,9 +46,22 @@ def simulated(given: Given, _: Path) -> None:
     world.run(scenario())
 
 
-@pytest.fixture(params=[on_the_machine, simulated])
+@pytest.fixture(params=[on_the_machine, syncing_in_the_loop, simulated])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     return lambda given: request.param(given, tmp_path)
+
+
+def test_a_small_file_is_loaded_whole(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        with pytest.raises(NotFound):
+            await disk.load(f"{root}/a")
+        file = await disk.open(f"{root}/a", create=True)
+        assert await disk.load(f"{root}/a") == b""
+        await file.write(0, [b"one", bytes(100_000)])
+        assert await disk.load(f"{root}/a") == b"one" + bytes(100_000)
+        await file.close()
+
+    run(given)
 
 
 def test_what_was_written_reads_back(run: Run) -> None:
@@ -155,6 +176,28 @@ def test_an_open_file_outlives_its_name(run: Run) -> None:
         assert await file.read(0, 10) == b"still"
         assert await disk.list(root) == []
         await file.close()
+
+    run(given)
+
+
+def test_a_name_that_leads_elsewhere_or_nowhere_is_told_from_what_it_led_to(run: Run) -> None:
+    async def given(disk: Disk, root: str) -> None:
+        await disk.make_directory(f"{root}/d")
+        file = await disk.open(f"{root}/d/a", create=True)
+        held, directory = await disk.identity(f"{root}/d/a"), await disk.identity(f"{root}/d")
+        assert None not in (held, directory)
+        assert held != directory
+        await file.write(0, [b"more"], sync=True)
+        assert (await disk.identity(f"{root}/d/a"), await disk.identity(f"{root}/d")) == (held, directory)
+        await disk.remove(f"{root}/d/a")
+        assert await disk.identity(f"{root}/d/a") is None
+        other = await disk.open(f"{root}/d/a", create=True)
+        assert await disk.identity(f"{root}/d/a") not in (held, None)
+        await disk.rename(f"{root}/d", f"{root}/e")
+        assert await disk.identity(f"{root}/d/a") is None
+        assert await disk.identity(f"{root}/e") == directory
+        await file.close()
+        await other.close()
 
     run(given)
 

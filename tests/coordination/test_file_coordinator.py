@@ -98,6 +98,52 @@ async def change(coordinator: FileCoordinator) -> object:
     return await coordinator.set_partition(0, NEXT, found.version)
 
 
+# ------------------------------------------------------------------ many values
+
+
+def test_many_changes_at_once_share_the_lock_and_the_syncs_and_each_is_made() -> None:
+    scene = Scene()
+    many = 64
+
+    async def scenario() -> tuple[int, int]:
+        process, coordinator = await scene.process()
+        await coordinator.initialize(replace(DESCRIPTION, partitions=many))
+        disk = coordinator._values.disk
+        calls: list[str] = []
+        sync_directory, lock = disk.sync_directory, disk.lock
+        disk.sync_directory = lambda path: (calls.append("sync"), sync_directory(path))[1]  # type: ignore[method-assign]
+        disk.lock = lambda path: (calls.append("lock"), lock(path))[1]  # type: ignore[method-assign]
+        changed = await asyncio.gather(
+            *(coordinator.set_partition(partition, NEXT, 0) for partition in range(many)),
+            *(coordinator.set_partition(partition, INITIAL, 0) for partition in range(many)),
+        )
+        assert [value is not None for value in changed] == [True] * many + [False] * many
+        process.crash()
+        again = await scene.open()
+        for partition in range(many):
+            assert (await again.partition(partition)).value == NEXT
+        return calls.count("sync"), calls.count("lock")
+
+    syncs, locks = scene.run(scenario())
+    assert locks <= 4
+    assert syncs <= many // 2
+
+
+def test_an_assignment_that_stays_the_same_is_the_same_object() -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        mine, other = await scene.open(), await scene.open()
+        await mine.initialize(DESCRIPTION)
+        assert await mine.set_assignment(Assignment({0: Owner(1, "a:1", 1)}), 0) is not None
+        first, second = await other.assignment(), await other.assignment()
+        assert second.value is first.value
+        await mine.set_assignment(Assignment({0: Owner(2, "b:1", 2)}), 1)
+        assert (await other.assignment()).value.owners == {0: Owner(2, "b:1", 2)}
+
+    scene.run(scenario())
+
+
 # ------------------------------------------------------------------ crashes
 
 
@@ -134,6 +180,7 @@ def test_a_crash_at_any_step_of_a_change_leaves_the_old_value_or_the_new(power_l
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
+@pytest.mark.slow
 def test_a_crash_at_any_step_of_initializing_leaves_no_cluster_or_a_whole_one(power_loss: bool) -> None:
     outcomes = set()
 
@@ -459,6 +506,7 @@ run(main)
 """
 
 
+@pytest.mark.slow
 def test_several_real_processes_lose_no_update_and_a_killed_one_is_no_member(tmp_path: Path) -> None:
     from polonaise.host.real import RealHost
 

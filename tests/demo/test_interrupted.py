@@ -18,6 +18,8 @@ from polonaise.demo import run
 from polonaise.demo.checks import Folded, Seen
 from polonaise.node.local import LocalCluster, StartFailed
 
+pytestmark = pytest.mark.slow
+
 WITHIN_S = 30.0
 INTERRUPTED = 130
 
@@ -130,6 +132,17 @@ def test_a_second_hangup_does_not_break_the_end_off(tmp_path: Path) -> None:
     assert "Traceback" not in output
     assert process.returncode == INTERRUPTED
     assert [path.name for path in tmp_path.iterdir()] == [OUTPUT]
+
+
+def test_a_demo_that_a_script_runs_in_the_background_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """Such a shell has it ignore the signal of Ctrl-C."""
+    ignoring = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+    with demo_until("storage-0", tmp_path, *ignoring) as process:
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=WITHIN_S)
+    assert "Traceback" not in output
+    assert session_of(process) == []
+    assert process.returncode == INTERRUPTED
 
 
 def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:

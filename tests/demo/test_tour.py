@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +54,28 @@ def said_by(text: str, directory: Path, within_s: float = 120) -> list[str]:
         else:
             said.append(run(step.text, directory, within_s))
     return said
+
+
+@pytest.mark.slow
+def test_what_a_worker_has_counted_is_in_the_database_when_it_ends(tmp_path: Path) -> None:
+    for step in steps(TOUR.read_text()):
+        if step.file in ("bank.py", "worker.py"):
+            (tmp_path / step.file).write_text(step.text)
+    # Its view is late: nothing but the receipt waits for it.
+    late = "    def apply(self, tx, db):\n"
+    bank = (tmp_path / "bank.py").read_text()
+    (tmp_path / "bank.py").write_text(bank.replace(late, f"{late}        __import__('time').sleep(0.05)\n"))
+    said = run("python worker.py one 0.3", tmp_path)
+    [counted] = re.findall(r"one: (\d+) deposits", said)
+    with closing(sqlite3.connect(tmp_path / "bank.db")) as db:
+        assert db.execute("SELECT balance FROM accounts").fetchone() == (int(counted),)
+
+
+def test_the_tour_kills_nobody_but_a_worker_of_its_own() -> None:
+    """The lock's file still names whoever hosted before, and that number may be another process's by now."""
+    [kill] = [step.text for step in steps(TOUR.read_text()) if "kill -9" in step.text]
+    waits, kills = kill.index("until jobs -p | grep -qx"), kill.index("kill -9")
+    assert waits < kills
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ def run(script: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_example_runs_as_it_stands_and_finds_its_log_again(tmp_path: Path) -> None:
     example, *_ = blocks("python")
     script = tmp_path / "bank.py"

@@ -38,6 +38,7 @@ async def test_the_store_is_remembered_for_the_processes_that_do_not_say_it(tmp_
         assert await store_of(log) == str(store)
 
 
+@pytest.mark.slow
 async def test_while_its_store_is_not_there_nothing_is_appended_and_none_is_made(tmp_path: Path) -> None:
     """An older copy of a log would give ids out again, and an empty directory would tell that nothing was archived."""
     store, away = tmp_path / "store", tmp_path / "away"
@@ -62,6 +63,7 @@ async def test_while_its_store_is_not_there_nothing_is_appended_and_none_is_made
         assert (await log.append(b"goes on", 0)).id == 1
 
 
+@pytest.mark.slow
 async def test_health_of_a_log_that_nobody_else_hosts_says_what_it_waits_for(tmp_path: Path) -> None:
     store = tmp_path / "store"
     async with polonaise.connect(address(tmp_path, store)) as log:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import shutil
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from embeddedrig import CAME_UP_S, host_of
 
 import polonaise
-from polonaise.errors import AppendExpired, HostFailed, InvariantViolated, PolonaiseError
+from polonaise.admin import logs
+from polonaise.errors import (
+    AppendExpired,
+    ControlFileDamaged,
+    HostFailed,
+    InvariantViolated,
+    PolonaiseError,
+    TooManyOpenFiles,
+)
 from polonaise.host.files import try_lock
 from polonaise.node import seat
 
@@ -77,6 +89,122 @@ async def test_one_of_three_storage_directories_may_be_lost(tmp_path: Path) -> N
         await log.append(b"goes on")
 
 
+def damage(directory: Path) -> None:
+    with (directory / "polonaise-storage.ctl").open("r+b") as file:
+        file.seek(40)
+        file.write(b"zzzzzzzz")
+
+
+def lose_control_file(directory: Path) -> None:
+    (directory / "polonaise-storage.ctl").unlink()
+
+
+def replace_by_a_file(directory: Path) -> None:
+    shutil.rmtree(directory)
+    directory.write_text("mine")
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in [directory, *directory.rglob("*")] if path.is_file()}
+
+
+async def condition(log: polonaise.Log, engaged: int) -> logs.Condition:
+    """How partition 0 is, as soon as so many storage nodes take part and it is known why the others don't."""
+    async with asyncio.timeout(CAME_UP_S):
+        while True:
+            (told,) = await logs.conditions(log, [0], CAME_UP_S)
+            if len(told.engaged) == engaged and "not tried yet" not in str(told.troubles):
+                return told
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        damage,
+        pytest.param(lose_control_file, marks=pytest.mark.slow),
+        pytest.param(replace_by_a_file, marks=pytest.mark.slow),
+    ],
+)
+async def test_one_of_three_storage_directories_may_be_unusable_and_health_says_why(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    address, bad = f"embedded:{tmp_path / 'log'}?storage=3", tmp_path / "log" / "storage-1"
+    async with polonaise.connect(address) as log:
+        for number in range(10):
+            await log.append(str(number).encode())
+    shutil.copytree(bad, tmp_path / "backup")
+    spoil(bad)
+    before = files_in(bad)
+    async with polonaise.connect(address) as log:
+        assert len(await bodies(log)) == 10
+        await log.append(b"goes on")
+        told = await condition(log, engaged=2)
+        assert told.ready
+        assert list(told.left_out) == ["unix:storage-1"]
+        assert str(bad) in told.left_out["unix:storage-1"]
+        assert told.troubles
+    assert files_in(bad) == before
+    shutil.rmtree(bad) if bad.is_dir() else bad.unlink()
+    shutil.move(tmp_path / "backup", bad)
+    async with polonaise.connect(address) as log:
+        assert len(await bodies(log)) == 11
+        assert (await condition(log, engaged=3)).troubles == []
+
+
+async def test_a_storage_directory_that_there_is_no_descriptor_for_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left out, it would stay so until the log is opened again, although nothing is wrong with it."""
+    from polonaise.host.files import _RealFile
+
+    address, bad = f"embedded:{tmp_path}?storage=3", str(tmp_path / "storage-1")
+    async with polonaise.connect(address) as log:
+        await log.append(b"x")
+    opened = _RealFile.__init__
+
+    def exhausted(self: _RealFile, threads: Any, path: str, *rest: Any) -> None:
+        if path.startswith(bad):
+            raise OSError(errno.EMFILE, "Too many open files")
+        opened(self, threads, path, *rest)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(_RealFile, "__init__", exhausted)
+        with pytest.raises(TooManyOpenFiles, match=r"storage-1.*raise its limit of open files"):
+            async with polonaise.connect(address):
+                pass
+    async with polonaise.connect(address) as log:
+        assert (await condition(log, engaged=3)).troubles == []
+
+
+async def test_health_says_why_a_storage_node_cannot_use_a_partition(tmp_path: Path) -> None:
+    address, bad = f"embedded:{tmp_path / 'log'}?storage=3", tmp_path / "log" / "storage-1" / "0"
+    for made in (address, f"embedded:{tmp_path / 'other'}"):
+        async with polonaise.connect(made) as log:
+            await log.append(b"x")
+    shutil.rmtree(bad)
+    shutil.copytree(tmp_path / "other" / "storage-0" / "0", bad)
+    async with polonaise.connect(address) as log:
+        await log.append(b"goes on")
+        async with asyncio.timeout(CAME_UP_S):
+            while not (await log.health(0))["storage"]["unix:storage-1"].get("unavailable"):
+                await asyncio.sleep(0.01)
+        said = (await condition(log, engaged=2)).left_out["unix:storage-1"]
+        assert said.startswith("[wrong_cluster_key]")
+        assert f"{bad}/" in said
+
+
+async def test_without_a_quorum_of_storage_directories_each_that_is_unusable_is_named(tmp_path: Path) -> None:
+    address = f"embedded:{tmp_path}?storage=3"
+    async with polonaise.connect(address) as log:
+        await log.append(b"x")
+    damage(tmp_path / "storage-1")
+    lose_control_file(tmp_path / "storage-2")
+    with pytest.raises(ControlFileDamaged, match=r"2 of 3 .*/storage-1/.*control_file_missing.*/storage-2 without"):
+        async with polonaise.connect(address):
+            pass
+
+
 async def test_two_logs_of_one_process_share_one_host(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "bank")
@@ -134,6 +262,7 @@ async def test_a_log_that_was_begun_and_not_made_is_made(tmp_path: Path) -> None
     assert not (tmp_path / "polonaise-embedded.new").exists()
 
 
+@pytest.mark.slow
 async def test_who_only_attaches_waits_while_nobody_hosts_and_says_so(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path}"
     async with polonaise.connect(address) as log:
@@ -171,7 +300,7 @@ async def test_appends_under_way_when_the_host_closes_have_a_true_fate(tmp_path:
 async def test_a_mistake_in_the_nodes_ends_them_alone_and_the_application_is_told(
     tmp_path: Path, mistake: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from polonaise.server.owner import Owner
+    from polonaise.server.protocol.owner import PartitionOwner
 
     address = f"embedded:{tmp_path}"
     sockets = open_sockets()
@@ -182,7 +311,7 @@ async def test_a_mistake_in_the_nodes_ends_them_alone_and_the_application_is_tol
             raise mistake
 
         with monkeypatch.context() as planted:
-            planted.setattr(Owner, "append", stumble)
+            planted.setattr(PartitionOwner, "append", stumble)
             with pytest.raises(PolonaiseError) as told:
                 await log.run(lambda tx: tx.append(b"fatal"), partition=0, timeout=CAME_UP_S)
         with pytest.raises(HostFailed, match="open the log again"):
@@ -211,27 +340,42 @@ async def test_a_mistake_before_the_nodes_serve_is_told_as_well(
     assert not seat._seats
 
 
-async def test_a_moment_without_descriptors_costs_a_guest_nothing_but_the_take_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from polonaise.errors import DiskFailed
-
-    tries = threading.Event()
-
-    def exhausted(path: str) -> None:
-        tries.set()
-        raise DiskFailed("planted: too many open files")
-
-    host = try_lock(str(tmp_path / "host.lock"))
-    guest = polonaise.connect(f"embedded:{tmp_path}")
+async def guest_at(directory: Path) -> tuple[seat.Seat, asyncio.Task[polonaise.Log], polonaise.Log]:
+    """The seat of a log that waits for a host which is there; its opening, and the log itself."""
+    guest = polonaise.connect(f"embedded:{directory}")
     opening = asyncio.create_task(guest.__aenter__())
     while not seat._seats:
         await asyncio.sleep(0.01)
     (taken,) = seat._seats.values()
     await asyncio.wrap_future(taken.settled)
+    return taken, opening, guest
+
+
+@pytest.mark.parametrize("what", [pytest.param("the lock", marks=pytest.mark.slow), "a loop"])
+async def test_a_moment_without_descriptors_costs_a_guest_nothing_but_the_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    tries = threading.Event()
+
+    def no_lock(path: str) -> None:
+        tries.set()
+        raise TooManyOpenFiles("planted")
+
+    def no_loop() -> None:
+        tries.set()
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    host = try_lock(str(tmp_path / "host.lock"))
+    taken, opening, guest = await guest_at(tmp_path)
     with monkeypatch.context() as planted:
-        planted.setattr(seat, "try_lock", exhausted)
+        if what == "the lock":
+            planted.setattr(seat, "try_lock", no_lock)
+        else:
+            planted.setattr(seat, "loop_factory", lambda: no_loop)
+            host.release()
         await asyncio.to_thread(tries.wait, CAME_UP_S)
+        tries.clear()
+        await asyncio.to_thread(tries.wait, CAME_UP_S)  # and again: so it has not given up
         assert taken.failure is None
     host.release()
     log = await opening

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from embeddedrig import CAME_UP_S, SILENCE_S, TAKE_OVER_S_MAX, host_of, processes, until_hosted_by
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_second_process_attaches_to_the_first_ones_log(tmp_path: Path) -> None:
     async with processes(tmp_path) as group:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import polonaise
 from polonaise.admin.archive import archive
-from polonaise.admin.files import find
 from polonaise.admin.segments import PartitionReport, verify
 from polonaise.fragments.store import ObstoreStore
 from polonaise.log import registers
 from polonaise.log.batch import Batch
+from polonaise.storage.files import find
 
 BODY = bytes(range(100))
 _accounts = itertools.count()

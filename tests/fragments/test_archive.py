@@ -8,17 +8,26 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from fragmentrig import flip
 
 import polonaise
-from polonaise.admin.archive import archive, verify
-from polonaise.errors import BatchDamaged, BeyondLog, FragmentDamaged, StoreUnavailable, WrongClusterKey
+from polonaise.admin.archive import archive, check_archived_from, repair, verify
+from polonaise.admin.restore import HowToRestore, restore
+from polonaise.errors import (
+    BatchDamaged,
+    BeyondLog,
+    FragmentDamaged,
+    HistoryIncomplete,
+    StoreUnavailable,
+    WrongClusterKey,
+)
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments.format import batches_in
-from polonaise.fragments.objects import Archived, partitions_in, verified, write_fragments
+from polonaise.fragments.objects import Archived, fragments_of, partitions_in, verified, write_fragments
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
@@ -45,8 +54,8 @@ async def fill(log: Log, count: int, partition: int = 0) -> None:
         await asyncio.gather(*(log.append(b"%d" % n * 20, partition) for n in range(10)))
 
 
-async def archived(log: Log, store: ObstoreStore, **how: int | bool) -> list[Archived]:
-    return [each async for each in archive(log, store, 0, **how)]  # type: ignore[arg-type]
+async def archived(log: Log, store: ObstoreStore, **how: Any) -> list[Archived]:
+    return [each async for each in archive(log, store, 0, **how)]
 
 
 async def held(store: ObstoreStore, names: list[FragmentName]) -> list[bytes]:
@@ -156,6 +165,62 @@ async def test_a_lost_fragment_is_a_hole_that_is_named(log: Log, store: ObstoreS
     assert report.last == lost.first - 1
 
 
+async def test_ids_that_were_archived_once_and_are_missing_are_told_before_they_are_written_again(
+    log: Log, store: ObstoreStore, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        await fill(log, 50)
+        await archived(log, store, rest=True)
+    await fill(log, 10)
+    missing: list[Span] = []
+    assert await archived(log, store, rest=True, tell_missing=missing.append)
+    assert missing == [], "what is new is not missing"
+    names = sorted(name for name in await fragments_of(store, 0))
+    (tmp_path / "store" / names[1].path).unlink()
+    report = await verify(store, 0)
+    assert report.missing == report.holes == (Span(50, 99),)
+    assert "nothing holds 50 to 99: put the fragments back, or write them again" in report.troubles[0]
+    with pytest.raises(HistoryIncomplete, match=r"50 to 99.* polonaise archive run LOG STORE"):
+        await restore(store, str(tmp_path / "again"), HowToRestore())
+    assert [each.fragment for each in await archived(log, store, tell_missing=missing.append)] == [names[1]]
+    assert missing == [Span(50, 99)]
+
+
+async def test_a_damaged_fragment_is_told_with_what_writes_it_again(
+    log: Log, store: ObstoreStore, tmp_path: Path
+) -> None:
+    await fill(log, 20)
+    [(name, size)] = await archived(log, store, rest=True)
+    path = tmp_path / "store" / name.path
+    good = path.read_bytes()
+    for at in (size // 3, size - 30):  # in its data, and in its footer
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        report = await verify(store, 0)
+        assert (report.holes, report.missing) == ((), ())
+        assert "polonaise archive verify STORE --repair LOG" in report.troubles[0]
+        with pytest.raises(FragmentDamaged, match="polonaise archive verify STORE --repair LOG"):
+            await restore(store, str(tmp_path / "again"), HowToRestore())
+
+
+@pytest.mark.parametrize("marked", [True, False])
+async def test_a_store_is_not_repaired_from_another_log(
+    marked: bool, log: Log, store: ObstoreStore, tmp_path: Path
+) -> None:
+    await fill(log, 20)
+    await archived(log, store, rest=True)
+    key = log.cluster_key
+    if not marked:
+        (tmp_path / "store" / "_cluster.json").unlink()
+    await check_archived_from(log, store, key)
+    await check_archived_from(log, store, None)
+    async with polonaise.connect(f"embedded:{tmp_path / 'other'}") as other:
+        with pytest.raises(WrongClusterKey, match=r"fragments of another log.* name the log that was archived there"):
+            await check_archived_from(other, store, key)
+        if marked:
+            with pytest.raises(WrongClusterKey, match="fragments of another log"):
+                await check_archived_from(other, store, None)
+
+
 async def test_a_flipped_bit_is_found_and_the_fragment_named(log: Log, store: ObstoreStore) -> None:
     await fill(log, 30)
     ((name, _),) = await archived(log, store, rest=True)
@@ -165,6 +230,18 @@ async def test_a_flipped_bit_is_found_and_the_fragment_named(log: Log, store: Ob
     assert name.path in report.wrong[0]
     with pytest.raises(FragmentDamaged, match=name.digest):
         await verified(store, name)
+
+
+async def test_a_damaged_fragment_is_written_again_from_the_log_as_it_was(log: Log, store: ObstoreStore) -> None:
+    await fill(log, 100)
+    for name, _ in await archived(log, store, fragment_bytes=2_000):
+        before = await store.get(name.path)
+        await store.replace(name.path, before[: len(before) // 2])
+        report = await verify(store, 0)
+        assert report.damaged == [name]
+        await repair(log, store, name)
+        assert await store.get(name.path) == before
+    assert (await verify(store, 0)).troubles == []
 
 
 async def test_a_damaged_object_is_not_taken_for_the_fragment_that_it_was(log: Log, store: ObstoreStore) -> None:
@@ -347,6 +424,22 @@ def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     ill = polonaise_says("archive", "verify", store, "--json")
     assert ill.returncode == 1
     assert told["path"] in json.loads(ill.stdout)["wrong"][0]
+    nowhere = polonaise_says("archive", "verify", store, "--repair", f"embedded:{tmp_path / 'nowhere'}")
+    assert (nowhere.returncode, "[not_initialized]" in nowhere.stderr) == (1, True)
+    assert not (tmp_path / "nowhere").exists()
+    other = f"embedded:{tmp_path / 'other'}"
+    assert polonaise_says("log", "append", other, "another log's").returncode == 0
+    refused = polonaise_says("archive", "verify", store, "--repair", other)
+    assert (refused.returncode, "[wrong_cluster_key]" in refused.stderr) == (1, True), refused.stderr
+    assert (store / told["path"]).read_bytes() == b"PAR1"
+    mended = polonaise_says("archive", "verify", store, "--repair", address)
+    assert (mended.returncode, f"{told['path']} was written again" in mended.stdout) == (0, True), mended.stderr
+    assert (store / told["path"]).stat().st_size == told["bytes"]
+    assert polonaise_says("log", "append", address, "more").returncode == 0
+    assert polonaise_says("archive", "run", address, store, "--rest").returncode == 0
+    (store / told["path"]).unlink()
+    again = polonaise_says("archive", "run", address, store)
+    assert again.stdout.startswith("partition 0: no fragment holds 0 to 0, though later ones are there")
 
 
 @pytest.mark.slow

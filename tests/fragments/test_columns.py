@@ -59,6 +59,7 @@ def test_a_fragment_holds_the_very_columns_of_its_batches(plans: list[Any], firs
 
 
 @given(st.lists(made, min_size=1, max_size=4), st.lists(st.sampled_from(SCHEMA.names), min_size=1, unique=True))
+@pytest.mark.slow
 def test_only_the_columns_that_were_asked_for_are_made(plans: list[Any], names: list[str]) -> None:
     batches = batches_of(plans)
     assert columns_of(batches, names) == columns_of(batches, SCHEMA.names).select(names)
@@ -151,6 +152,7 @@ def test_ids_that_are_not_dense_are_refused() -> None:
 
 @given(st.data())
 @settings(max_examples=300)
+@pytest.mark.slow
 def test_a_flipped_byte_anywhere_is_refused_or_changes_nothing(data: Any) -> None:
     raw = bytearray(FRAGMENT)
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))

@@ -116,6 +116,17 @@ async def test_an_object_is_put_once(store: ObstoreStore) -> None:
     assert await store.get("0/a") == b"first"
 
 
+async def test_an_object_is_replaced_as_a_whole_and_one_that_is_not_there_is_made(store: ObstoreStore) -> None:
+    assert await store.put_if_absent("0/a", b"damaged")
+    large = bytes(range(256)) * 30_000
+    await store.replace("0/a", large)
+    assert await store.get("0/a") == large
+    await store.replace("0/a", b"short")
+    assert await store.get("0/a") == b"short"
+    await store.replace("0/b", b"new")
+    assert [each.path for each in await store.list()] == ["0/a", "0/b"]
+
+
 async def test_of_many_that_put_at_once_one_does(store: ObstoreStore) -> None:
     done = await asyncio.gather(*(store.put_if_absent("0/a", b"%d" % number) for number in range(20)))
     assert done.count(True) == 1
@@ -152,6 +163,9 @@ async def test_an_object_of_a_directory_is_synced_with_the_names_on_the_way_to_i
     synced.clear()
     # Whoever put it may have died before it was on the disk.
     assert not await store.put_if_absent("0/a", b"second")
+    assert synced == [identity(path) for path in on_the_way]
+    synced.clear()
+    await store.replace("0/a", b"third")
     assert synced == [identity(path) for path in on_the_way]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas
 import pyarrow.parquet as pq
 import pytest
 from fragmentrig import PLAN, batches_of, fragment_of, name_of, plain_batches
@@ -57,14 +59,12 @@ def test_pyarrow(store: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_pandas(store: Path, rows: list[dict[str, Any]]) -> None:
-    pandas = pytest.importorskip("pandas")
     frames = [pandas.read_parquet(path, columns=COLUMNS) for path in sorted(store.glob("7/*.parquet"))]
     frame = pandas.concat(frames)
     assert frame.to_dict("records") == [{**row, "timestamp": pandas.Timestamp(row["timestamp"])} for row in rows]
 
 
 def test_duckdb(store: Path, rows: list[dict[str, Any]]) -> None:
-    duckdb = pytest.importorskip("duckdb")
     columns = COLUMNS.copy()
     columns[2] = "epoch_us(timestamp)"  # as a value of Python's, DuckDB would want pytz
     found = duckdb.sql(f"SELECT {', '.join(columns)} FROM '{store}/7/*.parquet' ORDER BY transaction_id").fetchall()

@@ -80,7 +80,7 @@ class Cluster:
         """The first id that a storage node holds, by its control file."""
         with (self.directory / f"storage-{number}" / "polonaise-storage.ctl").open("rb") as file:
             file.seek(offset_of(0))
-            found = newest_promises(file.read(PARTITION_BYTES), 0)
+            found = newest_promises(file.read(PARTITION_BYTES), 0, file.name)
         assert found is not None
         return found[0].trimmed.first
 

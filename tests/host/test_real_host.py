@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import uvloop
 
-from polonaise.errors import BadOption, DiskFailed, DiskFull
+from polonaise.errors import BadOption, ConnectionLost, DiskFailed, DiskFull, Retry, TooManyOpenFiles
 from polonaise.host.address import HostPort, UnixPath, parse_address
+from polonaise.host.openfiles import check_room
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost
 
 
@@ -79,6 +82,47 @@ async def test_an_error_of_the_system_comes_translated(
     with pytest.raises(DiskFailed, match="Input/output error"):
         await file.write(0, [b"x"], sync=True)
     await file.close()
+
+
+@contextlib.contextmanager
+def no_descriptors_left(but: int = 0) -> Iterator[None]:
+    """As many files are open as this process may have, or fewer by this many at most."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    following = os.open(os.devnull, os.O_RDONLY)
+    os.close(following)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (following + but, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_too_many_open_files_are_no_failed_disk_and_no_bad_address_and_pass(
+    host: RealHost, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "a")
+    listener = await host.network.listen("127.0.0.1:0", asyncio.Protocol)
+    file = await host.disk.open(path, create=True)
+    check_room(16, "much")
+    with no_descriptors_left(but=15), pytest.raises(TooManyOpenFiles, match=r"much: .* raise its limit of open files"):
+        check_room(16, "much")
+    with no_descriptors_left():
+        for refused in (
+            host.disk.open(path),
+            host.disk.load(path),
+            host.disk.sync_directory(str(tmp_path)),
+            host.network.listen("127.0.0.1:0", asyncio.Protocol),
+        ):
+            with pytest.raises(TooManyOpenFiles, match="raise its limit of open files") as told:
+                await refused
+            assert told.value.code == "too_many_open_files"
+            assert told.value.retry is Retry.AGAIN
+        with pytest.raises(ConnectionLost, match="raise its limit of open files"):
+            await host.network.connect(listener.address, asyncio.Protocol)
+        await file.write(0, [b"x"], sync=True)
+    assert await host.disk.load(path) == b"x"
+    await file.close()
+    await listener.close()
 
 
 @pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])

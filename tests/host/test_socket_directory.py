@@ -59,14 +59,24 @@ async def test_who_listens_under_a_name_is_reached_by_it(deep: Path, host: RealH
 
 async def test_a_name_is_for_one_listener_and_nobody_else_answers(deep: Path, host: RealHost) -> None:
     network = SocketDirectory(str(deep), host.network)
-    listener = await network.listen("unix:here", asyncio.Protocol)
+    before = descriptors()
+    looked = asyncio.Event()
+
+    class Peer(asyncio.Protocol):
+        def connection_lost(self, error: Exception | None) -> None:
+            looked.set()
+
+    listener = await network.listen("unix:here", Peer)
     with pytest.raises(AddressInUse):
         await network.listen("unix:here", asyncio.Protocol)
+    await looked.wait()  # asyncio forgets, and does not close, what it accepts while its server is being closed
     await listener.close()
     with pytest.raises(ConnectionLost):
         await network.connect("unix:here", asyncio.Protocol)
     with pytest.raises(ConnectionLost, match="no sockets in"):
         await SocketDirectory(str(deep / "nowhere"), host.network).connect("unix:here", asyncio.Protocol)
+    while descriptors() > before:
+        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "unix:/tmp/x", "unix:../x", "unix:", "unix:" + "x" * 90])

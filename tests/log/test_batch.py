@@ -130,7 +130,7 @@ def test_what_was_sealed_is_what_is_read(
     assert batch.has_data
     assert [
         (t.client_id, t.generation, t.sequence, t.header, t.data, t.id, t.partition, t.commit_time_us)
-        for t in batch.transactions()
+        for t in batch.transactions(own=True)
     ] == [
         (g.client_id, g.generation, g.sequence, g.header, g.data, first + place, partition, time_us)
         for place, g in enumerate(transactions)

@@ -14,6 +14,7 @@ from polonaise.errors import ControlFileDamaged, PolonaiseError, SegmentDamaged,
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.control import decode_header, encode_header
+from polonaise.log.digest import digest
 from polonaise.log.index import Checkpoint, Index
 from polonaise.log.partition import LogSettings
 from polonaise.log.promises import SECTOR_BYTES, Copy, Evidence, Promises, Slot, Trimmed
@@ -71,7 +72,7 @@ def test_an_index_is_read_as_it_was_written(checkpoint: Checkpoint, entries: lis
 
 @given(key=keys, created_us=int64)
 def test_the_control_files_header_is_read_as_it_was_written(key: bytes, created_us: int) -> None:
-    assert decode_header(encode_header(key, created_us)) == key
+    assert decode_header(encode_header(key, created_us), "ctl") == key
 
 
 # ------------------------------------------------------------------ damage
@@ -92,7 +93,7 @@ def _refused_header(raw: bytes) -> bool:
 
 def _refused_control(raw: bytes) -> bool:
     with pytest.raises((ControlFileDamaged, UnsupportedFormat)):
-        decode_header(raw)
+        decode_header(raw, "ctl")
     return True
 
 
@@ -191,7 +192,7 @@ def test_whatever_was_done_to_the_files_the_log_is_refused_or_true(done: list[tu
             opened = await Open.on(host)
             found = await contents(opened.log, 500)
             assert crcs(found) == crcs(made[: len(found)])
-            await opened.log.digest(0, opened.log.last)
+            await digest(opened.log, 0, opened.log.last)
             if opened.log.last < 11:
                 assert opened.slot.promises.lost_above <= opened.log.last
                 await opened.log.cut(opened.log.last)

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.errors import ProtocolError
-from polonaise.log.producers import IDS_KEPT, Produced, pack_request, parse_request
+from polonaise.log.producers import IDS_KEPT, Produced, digest_of, pack_request, parse_request
 
 int64 = st.integers(-(2**63), 2**63 - 1)
+uint64 = st.integers(0, 2**64 - 1)
 
 
 @given(epoch=int64, sequence=int64)
@@ -25,16 +26,40 @@ def test_a_request_of_another_size_is_refused(raw: bytes) -> None:
         parse_request(raw)
 
 
-@given(epoch=int64, last=int64, ids=st.lists(int64, max_size=IDS_KEPT))
-def test_what_is_remembered_survives_the_register(epoch: int, last: int, ids: list[int]) -> None:
-    produced = Produced(epoch, last, tuple(ids))
+@given(epoch=int64, last=int64, kept=st.lists(st.tuples(int64, uint64), max_size=IDS_KEPT))
+def test_what_is_remembered_survives_the_register(epoch: int, last: int, kept: list[tuple[int, int]]) -> None:
+    produced = Produced(epoch, last, tuple(id for id, _ in kept), tuple(digest for _, digest in kept))
     assert Produced.parse(produced.pack()) == produced
+    assert len(produced.pack()) <= 20 + 16 * IDS_KEPT, "bounded, however much was appended"
+
+
+@given(ids=st.lists(int64, min_size=1, max_size=IDS_KEPT), digest=uint64)
+def test_a_register_from_before_digests_answers_as_it_did(ids: list[int], digest: int) -> None:
+    last = len(ids) - 1
+    produced = Produced.parse(struct.pack(f"<qqI{len(ids)}q", 3, last, len(ids), *ids))
+    assert (produced.epoch, produced.last_sequence, list(produced.ids)) == (3, last, ids)
+    assert all(produced.is_same(number, digest) for number in range(len(ids)))
+    following = produced.produced(7, 99)
+    assert following.is_same(last + 1, 99)
+    assert not following.is_same(last + 1, 98)
+
+
+bodies = st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=5)), max_size=3)
+
+
+@given(one=bodies, other=bodies)
+def test_a_digest_tells_headers_bodies_and_their_division_apart(
+    one: list[tuple[int, bytes]], other: list[tuple[int, bytes]]
+) -> None:
+    assert (digest_of(one) == digest_of(other)) == (one == other)
+    assert 0 < digest_of(one) < 2**64
 
 
 @given(raw=st.binary(max_size=60))
 def test_noise_in_the_register_is_refused_or_read(raw: bytes) -> None:
     try:
-        assert Produced.parse(raw).pack() == raw
+        produced = Produced.parse(raw)
+        assert produced.pack() == raw or not any(produced.digests)
     except ProtocolError:
         pass
 
@@ -58,5 +83,5 @@ def test_the_last_ids_are_told_again_and_no_others(count: int, asked: int) -> No
 
 def test_opening_anew_keeps_what_was_produced() -> None:
     produced = Produced.none().opened(1).produced(10).produced(11).opened(2)
-    assert produced == Produced(2, 1, (10, 11))
+    assert produced == Produced(2, 1, (10, 11), (0, 0))
     assert produced.id_of(0) == 10

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.errors import BatchDamaged
+from polonaise.errors import BatchDamaged, ProtocolError
 from polonaise.log import registers
 
 keys = st.binary(max_size=6)
@@ -79,3 +79,40 @@ def test_a_section_cut_short_is_refused_unless_it_is_cut_between_two_changes(
 def test_a_section_that_cannot_be_is_refused(section: bytes) -> None:
     with pytest.raises(BatchDamaged):
         list(registers.decode(section))
+
+
+def pages_of(held: dict[bytes, bytes], prefix: bytes) -> list[registers.Page]:
+    made, first = [registers.page(held, sorted(held), prefix, prefix)], b""
+    while made[-1].more:
+        first = registers.after(made[-1].changes[-1][0])
+        made.append(registers.page(held, sorted(held), prefix, first))
+    return made
+
+
+@pytest.mark.parametrize(("count_max", "bytes_max"), [(1, 10**6), (3, 10**6), (10**6, 1), (10**6, 12), (3, 12)])
+@given(held=maps, prefix=st.binary(max_size=2))
+def test_pages_together_are_all_registers_with_the_prefix_by_their_keys(
+    count_max: int, bytes_max: int, held: dict[bytes, bytes], prefix: bytes
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registers, "PAGE_COUNT_MAX", count_max)
+        patch.setattr(registers, "PAGE_BYTES_MAX", bytes_max)
+        pages = pages_of(held, prefix)
+    found = [change for page in pages for change in page.changes]
+    assert found == sorted((key, value) for key, value in held.items() if key.startswith(prefix))
+    assert all(len(page.changes) <= count_max for page in pages)
+    for page in pages:
+        sizes = [len(key) + len(value) for key, value in page.changes if value is not None]
+        assert sum(sizes[:-1]) < bytes_max, "only the last one goes beyond"
+    assert all(page.changes for page in pages[:-1])
+
+
+@given(held=maps)
+def test_what_was_sent_as_a_snapshot_is_read(held: dict[bytes, bytes]) -> None:
+    assert dict(registers.sets_of(registers.snapshot(held))) == held
+
+
+@pytest.mark.parametrize("sent", [registers.encode([(b"k", None)]), registers.encode([(b"k", b"v")])[:-1], b"x"])
+def test_what_is_no_snapshot_is_refused(sent: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        list(registers.sets_of(sent))

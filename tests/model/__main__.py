@@ -9,20 +9,29 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import Field, fields, replace
 from typing import Any
 
+from polonaise.server.protocol.owner import PartitionOwner
+
 from .bounds import DEFAULT, Bounds
 from .decisions import production
+from .owner import explore as owner
 from .search import Result, Search
 
 
 def main() -> int:
     arguments = _arguments()
     chosen = [bounds for bounds in DEFAULT if not arguments.names or bounds.name in arguments.names]
+    of_owner = [bounds for bounds in owner.BOUNDS if not arguments.names or bounds.name in arguments.names]
     given = {each.name: getattr(arguments, each.name) for each in _budgets()}
     changed = {name: value for name, value in given.items() if value is not None}
     began = time.monotonic()
     states, broken = 0, False
     with ProcessPoolExecutor(arguments.processes) as pool:
         explored = [pool.submit(explore, replace(bounds, **changed), arguments.states_max) for bounds in chosen]
+        owners = [pool.submit(explore_owner, bounds) for bounds in of_owner]
+        for each in as_completed(owners):
+            states += each.result().states
+            broken |= bool(each.result().broken)
+            _say(f"{each.result()}")
         for done in as_completed(explored):
             result = done.result()
             states += result.states
@@ -38,9 +47,13 @@ def explore(bounds: Bounds, states_max: int | None) -> Result:
     return Search(production(), bounds).run(states_max)
 
 
+def explore_owner(bounds: owner.Bounds) -> owner.Explored:
+    return owner.Exploration(PartitionOwner, bounds).run()
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
-    names = [bounds.name for bounds in DEFAULT]
+    names = [bounds.name for bounds in (*DEFAULT, *owner.BOUNDS)]
     parser.add_argument("names", nargs="*", help=f"which configurations; without any, all: {', '.join(names)}")
     parser.add_argument("--processes", type=int, default=2, help="explore so many configurations at the same time")
     parser.add_argument("--states-max", type=int, help="give up on a configuration after so many states")

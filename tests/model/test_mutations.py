@@ -208,6 +208,13 @@ _PLANTS = (
         _FIRST,
     ),
     Plant(
+        "a copy joins wherever it ends",
+        replica,
+        "        if self.last != prepared or self.last_crc != last_crc:\n",
+        "        if False:\n",
+        _ROT,
+    ),
+    Plant(
         "a loss is for ever",
         replica,
         "joined=session, prepared=prepared, lost_above=UNRESOLVED",

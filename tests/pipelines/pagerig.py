@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
+
+from lacking import lacking
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = (
@@ -100,3 +104,20 @@ def inside(svg: str) -> None:
             for name in names:
                 place = float(each.attrib.get(name, 0))
                 assert -0.01 <= place <= most + 0.01, ElementTree.tostring(each)
+
+
+def program(name: str, package: str) -> str:
+    """The path of a program; without it the test is skipped, or in CI fails."""
+    found = shutil.which(name)
+    if found is None:
+        lacking(f"no {name} on this machine: Debian's package {package} has it")
+    return found
+
+
+def browser(chromium: str, directory: Path) -> list[str]:
+    """The command of a browser that shows nothing and asks nobody for anything."""
+    return [
+        chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={directory / 'profile'}",
+    ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from polonaise.errors import FragmentDamaged, PolonaiseError, SparkFailed, StoreUnavailable
@@ -47,6 +47,33 @@ def test_what_java_raises_as_spark_starts_is_told_in_its_words() -> None:
     found = translated(Py4JError(said))
     assert (type(found), found.text) == (SparkFailed, "No: 'x'")
     assert translated(Py4JError("no answer")).text == "no answer"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JError("An error occurred while calling o44.load.\n: java.io.IOException: Stream closed\n\tat java.base/x"),
+        PySparkException("Job aborted due to stage failure: Task 0: java.io.EOFException\n\tat x"),
+        PySparkException("Task 3: SparkException: Python worker exited unexpectedly (crashed)\n\tat x"),
+    ],
+)
+def test_a_process_of_spark_that_died_is_named_and_what_to_do(error: PySparkException | Py4JError) -> None:
+    text = translated(error).text
+    assert text.startswith("a Python process of Spark's, in which it reads the log, is gone (")
+    assert "want of memory" in text
+    assert "run it again" in text
+
+
+def test_a_driver_that_died_is_named() -> None:
+    text = translated(Py4JNetworkError("Answer from Java side is empty")).text
+    assert text.startswith("Spark's Java process, its driver, is gone (Answer from Java side is empty), often")
+
+
+def test_what_a_function_of_the_users_raised_is_said() -> None:
+    text = translated(PySparkException(TRACE.format(errors="ZeroDivisionError: division by zero"))).text
+    assert text == (
+        "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times: ZeroDivisionError: division by zero"
+    )
 
 
 def test_a_java_that_ended_has_said_why_itself() -> None:

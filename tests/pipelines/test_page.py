@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pagerig import HOSTILE, checked
+from pagerig import HOSTILE, browser, checked
 
-from lacking import lacking
 from polonaise.errors import BadOption
 from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
 from polonaise.pipelines.page import Page, Verdict
@@ -39,7 +37,17 @@ def report(title: str = "The bank in 1993", word: str = "a word") -> Page:
 
 def test_everything_is_said() -> None:
     text = checked(report().html())
-    for said in ("The bank in 1993", "27,215", "and another paragraph", "Volumes", "Balances", "Flows", "−7.5", "–"):
+    for said in (
+        "The bank in 1993",
+        "27,215",
+        "and another paragraph",
+        "Volumes",
+        "Balances",
+        "Flows",
+        "−7.5",
+        "–",
+        "All times are UTC.",
+    ):
         assert said in text
     assert text.count("The figures") == 4, "each chart's figures are in a table, too"
 
@@ -89,22 +97,11 @@ def test_the_same_page_is_the_same_bytes() -> None:
     assert report().html() == report().html()
 
 
-@pytest.fixture
-def chromium() -> str:
-    found = shutil.which("chromium")
-    if found is None:
-        lacking("no chromium on this machine: Debian's package of that name has it")
-    return found
-
-
 @pytest.mark.slow
 def test_a_browser_opens_it_without_a_complaint(chromium: str, tmp_path: Path) -> None:
     file, picture = tmp_path / "report.html", tmp_path / "report.png"
     file.write_text(report(word="<script>document.title='run'</script>").html(), encoding="utf-8")
-    command = [
-        chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-        "--enable-logging=stderr", "--v=0", "--window-size=1000,2500",
-    ]  # fmt: skip
+    command = [*browser(chromium, tmp_path), "--enable-logging=stderr", "--v=0", "--window-size=1000,2500"]
     shot = subprocess.run(
         [*command, f"--screenshot={picture}", file.as_uri()], capture_output=True, text=True, timeout=OPENED_S
     )

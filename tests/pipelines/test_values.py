@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polonaise.errors import BadOption
-from polonaise.pipelines.values import cut, finite, place, read, short, time_at, width_of
+from polonaise.pipelines.values import cut, finite, place, quoted, read, short, time_at, width_of
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,16 @@ def test_a_text_is_cut_to_the_room_there_is() -> None:
     assert shorter.endswith("…")
     assert width_of(shorter, 12) <= 60
     assert width_of("口座", 12) == 24, "wide characters are wide"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "NULL"), ("NULL", '"NULL"'), ("null", '"null"'), ("", '""'), (" ", '" "'), ("Anna", "Anna"),
+        ("Anna Magdalena", '"Anna Magdalena"'), ("a,b", '"a,b"'), ("a: b", '"a: b"'), ('say "x"', '"say \\"x\\""'),
+        ("a\tb\n", '"a\\tb\\n"'), ("Zoë-7", "Zoë-7"), (7, "7"), (True, "True"), (b"\x00\xff", "0x00ff"),
+        (datetime(2026, 1, 31, 12, tzinfo=UTC), "2026-01-31T12:00:00+00:00"), (date(2026, 1, 31), "2026-01-31"),
+    ],
+)  # fmt: skip
+def test_a_name_is_told_from_all_others(value: object, said: str) -> None:
+    assert quoted(value) == said

@@ -25,6 +25,7 @@ from polonaise.pipelines.parquet import ParquetTarget
 from polonaise.pipelines.source import Until
 from polonaise.pipelines.targets import open_target
 from polonaise.pipelines.views import follow, rebuild, update
+from polonaise.views.tables import MarkedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -209,6 +210,27 @@ def test_one_writes_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(DirectoryInUse):
         target.merge(some(spark, 1), {}, {0: 1})
     lock.release()
+
+
+@pytest.mark.parametrize("asked", ["marks", "definition"])
+def test_another_that_makes_the_table_between_two_questions_of_a_check_is_no_misfit(
+    spark: SparkSession, log: Log, address: str, tmp_path: Path, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = f"sqlite:///{tmp_path / 'views.db'}"
+    answer = getattr(MarkedTable, asked)
+
+    def answered_before_another_commits(self: MarkedTable) -> Any:
+        monkeypatch.setattr(MarkedTable, asked, answer)
+        answered = answer(self)
+        update(spark, address, balances, table)
+        return answered
+
+    with closing(open_target(spark, table, balances, log.cluster_key.hex())) as target:
+        target.prepare(SCHEMAS[balances.name](spark))
+        target.marks()  # opens the table: what is asked from here on is the check's
+        monkeypatch.setattr(MarkedTable, asked, answered_before_another_commits)
+        target.check()
+    assert rows_in(spark, table, balances, log) == expected_balances(COUNT, COUNT)
 
 
 async def test_two_that_update_one_database_leave_each_transaction_once(

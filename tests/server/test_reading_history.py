@@ -20,23 +20,18 @@ from polonaise.errors import (
     Retry,
     SegmentDamaged,
 )
-from polonaise.host import Host
 from polonaise.log.batch import Batch, Columns, seal
-from polonaise.server.feeding import Feeding
-from polonaise.server.questions import fetch
+from polonaise.server.protocol.feed import TailCache
+from polonaise.server.reading import PartitionReader
 from polonaise.server.settings import ServerSettings
 from polonaise.wire.messages import Batches, Fetch
 
 
-class Writing:
-    session = 7
+class Session:
+    id = 7
 
     def __init__(self, engaged: dict[str, Any]) -> None:
         self.engaged = engaged
-        self.ended: list[str] = []
-
-    def end(self, reason: str) -> None:
-        self.ended.append(reason)
 
 
 class Link:
@@ -50,25 +45,30 @@ class Link:
 
 
 class Owner:
+    """What a reader asks of an owner; `ended` are the reasons for which the session was ended."""
+
     partition = 0
     committed = 10
-    waits_for = "a quorum"
+    readiness = SimpleNamespace(waits_for="a quorum")
+    stopped = None
 
     def __init__(self, answers: dict[str, Any] | None, history: Any = None) -> None:
         self.history = history
         self.links = {name: Link(answer) for name, answer in (answers or {}).items()}
-        self.writing = None if answers is None else Writing(self.links)
+        self.session = None if answers is None else Session(self.links)
+        self.counts = {"sessions": int(answers is not None)}
+        self.cache = TailCache(1)
+        self.ended: list[str] = []
 
-    def link(self, name: str) -> Link:
-        return self.links[name]
 
-
-def feeding(owner: Owner) -> Feeding:
-    return Feeding(cast(Host, None), ServerSettings(), cast(Any, owner))
+def reading(owner: Owner) -> PartitionReader:
+    return PartitionReader(
+        cast(Any, owner), cast(Any, owner.links), ServerSettings(), owner.history, owner.ended.append
+    )
 
 
 def read(owner: Owner, first: int = 0, last: int = 10) -> bytes:
-    return bytes(asyncio.run(feeding(owner).read(first, last, 100)))
+    return bytes(asyncio.run(reading(owner).read_history(first, last, 100)))
 
 
 @pytest.mark.parametrize(
@@ -85,28 +85,26 @@ def test_a_replica_that_cannot_read_is_passed_over_and_ends_the_session(fault: P
     owner = Owner({"storage-0": fault, "storage-1": Batches(10, payload=[b"found"]), "storage-2": fault})
 
     async def thrice() -> list[bytes]:
-        reads = feeding(owner)
-        return [bytes(await reads.read(0, 10, 100)) for _ in range(3)]
+        reads = reading(owner)
+        return [bytes(await reads.read_history(0, 10, 100)) for _ in range(3)]
 
     assert asyncio.run(thrice()) == [b"found"] * 3
-    assert owner.writing is not None
-    assert {reason.partition(":")[0] for reason in owner.writing.ended} == {"storage-0", "storage-2"}
+    assert {reason.partition(":")[0] for reason in owner.ended} == {"storage-0", "storage-2"}
 
 
 def test_a_lost_connection_is_no_reason_to_end_the_session() -> None:
     owner = Owner({"storage-0": ConnectionLost("gone"), "storage-1": ConnectionLost("gone")})
     with pytest.raises(PartitionNotReady, match=r"storage-0.*storage-1|storage-1.*storage-0"):
         read(owner)
-    assert owner.writing is not None
-    assert owner.writing.ended == []
+    assert owner.ended == []
 
 
 def test_the_sources_take_turns() -> None:
     owner = Owner({name: Batches(10, payload=[name.encode()]) for name in ("a", "b", "c")})
 
     async def thrice() -> set[bytes]:
-        reads = feeding(owner)
-        return {bytes(await reads.read(0, 10, 100)) for _ in range(3)}
+        reads = reading(owner)
+        return {bytes(await reads.read_history(0, 10, 100)) for _ in range(3)}
 
     assert asyncio.run(thrice()) == {b"a", b"b", b"c"}
 
@@ -120,10 +118,7 @@ def test_without_a_session_it_waits_and_above_the_mark_it_refuses() -> None:
 
 def test_a_batch_that_came_damaged_from_a_replica_is_asked_for_again() -> None:
     async def fetch_from(raw: bytes) -> Any:
-        owner = Owner({"a": Batches(10, payload=[raw])})
-        reads = feeding(owner)
-        asking = SimpleNamespace(partition=0, committed=10, counts={"sessions": 1}, waits_for="", feeding=reads)
-        return await fetch(cast(Any, asking), ServerSettings(), Fetch(struct.pack("<q", 0)))
+        return await reading(Owner({"a": Batches(10, payload=[raw])})).fetch(Fetch(struct.pack("<q", 0)))
 
     columns = Columns()
     columns.add(7, 1, 0, 5, b"body")
@@ -160,8 +155,7 @@ def test_a_replica_that_has_trimmed_is_passed_over_for_one_that_has_not() -> Non
     owner = Owner({"a": HistoryTrimmed("below 5"), "b": Batches(10, payload=[b"found"])}, history)
     assert read(owner) == b"found"
     assert history.asked == []
-    assert owner.writing is not None
-    assert owner.writing.ended == []
+    assert owner.ended == []
 
 
 def test_what_no_replica_holds_comes_from_the_fragments() -> None:
@@ -193,7 +187,7 @@ def trimmed_owner(history: Any) -> Owner:
 
 
 def test_a_time_that_the_fragments_do_not_reach_is_sought_in_the_replicas_behind_them() -> None:
-    found = asyncio.run(feeding(trimmed_owner(Fragments())).read(0, 10, 100, after_time_us=99))
+    found = asyncio.run(reading(trimmed_owner(Fragments())).read_history(0, 10, 100, after_time_us=99))
     assert bytes(found) == b"from 7"
 
 
@@ -211,5 +205,5 @@ def test_what_is_archived_while_a_time_is_sought_is_sought_in_the_replicas_too()
         async def up_to(self, partition: int) -> int:
             return self.reached
 
-    found = asyncio.run(feeding(trimmed_owner(Growing())).read(0, 10, 100, after_time_us=99))
+    found = asyncio.run(reading(trimmed_owner(Growing())).read_history(0, 10, 100, after_time_us=99))
     assert bytes(found) == b"from 7"

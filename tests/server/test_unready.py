@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
 from storyrig import Town
 
 from polonaise.client.log import Log
-from polonaise.errors import AppendExpired
+from polonaise.errors import AppendExpired, NotOwner
+from polonaise.server.protocol.recovery import Answer, Undecided
 from polonaise.server.settings import ServerSettings
+from polonaise.server.unready import Unready, _Trouble
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -95,13 +98,95 @@ def test_full_disks_are_told_though_the_partition_is_ready_most_of_the_time(
 
     async def story(town: Town) -> None:
         async def main(log: Log) -> None:
-            for node in town.cluster.storage:
-                node.machine.disk.fill(10)
+            await log.append(b"there is room", 0)
+            town.fill_disks()
             with pytest.raises(AppendExpired):
-                await log.run(lambda tx: tx.append(bytes(1_000)), partition=0, timeout=20)
+                await log.run(lambda tx: tx.append(bytes(10_000)), partition=0, timeout=20)
 
         await town.application("writer", main)
+        (server,) = town.cluster.owners.values()
+        health = server.health()["partitions"]["0"]
+        assert not health["ready"]
+        assert "no space left" in health["waits_for"]
         told = [text for text in warnings(caplog) if "no space left" in text]
         assert 1 <= len(told) <= 3, "said, and not all the time"
+
+    Town(1).run(story)
+
+
+def test_what_befell_a_partition_that_another_server_owns_now_is_not_warned_about(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    settings = ServerSettings()
+
+    async def story(town: Town) -> None:
+        async def main(log: Log) -> None:
+            await log.append(b"there is room", 0)
+            town.fill_disks()
+            with pytest.raises(AppendExpired):
+                await log.run(lambda tx: tx.append(bytes(10_000)), partition=0, timeout=settings.warn_again_s - 3)
+            assert any("a session of partition 0 was ended by" in text for text in warnings(caplog))
+
+        await town.application("writer", main)
+        (server,) = town.cluster.owners.values()
+        for served in server.partitions.values():
+            served.close(NotOwner("another server owns it"))
+        caplog.clear()
+        await asyncio.sleep(10)  # while what happened last is not long ago, and it is time to warn again
+        assert warnings(caplog) == []
+        assert server.health()["partitions"]["0"]["session"] is None
+
+    Town(1).run(story)
+
+
+def test_what_goes_on_is_not_warned_about_and_what_stops_is() -> None:
+    trouble = _Trouble(patience_s=3.0, again_s=30.0)
+    opening = [trouble.due(now, 100 - now) for now in range(95)]
+    assert opening == [None] * 95, "another partition every second"
+    stuck = [trouble.due(now, 6) for now in range(95, 160)]
+    assert [(95 + place, lasted) for place, lasted in enumerate(stuck) if lasted is not None] == [
+        (97, 3),
+        (127, 33),
+        (157, 63),
+    ]
+    assert trouble.due(160, 0) is None
+
+
+def test_a_partition_that_says_nothing_is_warned_about_with_words() -> None:
+    unready = Unready(None, ServerSettings(), {}, {})  # type: ignore[arg-type]
+    silent = SimpleNamespace(partition=4, readiness=SimpleNamespace(waits_for=""))
+    said = unready._not_ready([silent], 3.0)  # type: ignore[list-item]
+    assert said == "not ready for 3 s: partition 4. What is waited for: its next session"
+
+
+@pytest.mark.parametrize(
+    ("doubted", "needed", "answered", "alarms"),
+    [
+        (("a", "b", "c"), 2, [], False),
+        (("b", "c"), 1, ["a"], False),
+        (("a", "b", "c"), 2, ["a"], False),
+        (("a", "b"), 1, ["a", "b", "c"], True),
+        (("a", "b", "c"), 2, ["a", "b"], True),
+    ],
+)
+def test_nodes_that_have_yet_to_answer_are_no_alarm(
+    doubted: tuple[str, ...], needed: int, answered: list[str], alarms: bool
+) -> None:
+    told = Undecided(doubted, needed).waits_for(dict.fromkeys(answered, Answer(0, -1, -1, -1, 0, None)))
+    assert ("may hold committed transactions" in told) is alarms
+    assert all(name in told for name in set(doubted) - set(answered))
+
+
+def test_health_of_a_partition_comes_from_a_server_that_knows_it_as_its_own() -> None:
+    async def story(town: Town) -> None:
+        async def main(log: Log) -> None:
+            await log.append(b"the server is up", 0)
+            (server,) = town.cluster.owners.values()
+            unread = server.partitions.pop(0)  # as while it reads its first assignment
+            asyncio.get_running_loop().call_later(2, server.partitions.__setitem__, 0, unread)
+            assert (await log.health(0, timeout=10))["partitions"]["0"]["ready"]
+
+        await town.application("operator", main)
 
     Town(1).run(story)

@@ -13,8 +13,8 @@ from simulation_seeds import fresh, kept
 
 from polonaise.simulator.schedule import run
 
-FRESH_QUICK = 10
-FRESH_SLOW = 500
+FRESH_QUICK = 5
+FRESH_SLOW = 150
 
 PRINT_FINGERPRINTS = """
 import logging; logging.disable(logging.CRITICAL)
@@ -30,6 +30,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", kept())
 def test_a_seed_that_once_failed_holds(seed: int) -> None:
     assert run(seed).failure == ""
@@ -56,6 +57,7 @@ def test_many_fresh_seeds_hold_and_meet_every_fault() -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
+@pytest.mark.slow
 def test_a_seed_is_one_history_whatever_the_hash_seed_of_python() -> None:
     histories = [
         subprocess.run(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from polonaise.coordination.lease import LEASE_S, RENEW_S
 from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue, Registration, Versioned
 from polonaise.errors import CoordinatorUnavailable
 from polonaise.host import Host
@@ -34,9 +35,11 @@ INITIAL = PartitionValue.initial(DESCRIPTION.storage)
 class Scene:
     """A world with a service in it; partitions between processes and service are the set `cut_off`."""
 
-    def __init__(self, seed: int = 1, **configuration: float) -> None:
+    def __init__(self, seed: int = 1, *, leases: bool = False, **configuration: float) -> None:
         self.world = World(seed)
-        self.service = SimulatedCoordinator(self.world.random("coordinator"), CoordinatorConfiguration(**configuration))
+        self.service = SimulatedCoordinator(
+            self.world.random("coordinator"), CoordinatorConfiguration(**configuration), leases=leases
+        )
         self.cut_off: set[str] = set()
 
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:
@@ -214,3 +217,26 @@ def test_every_change_is_an_answered_or_a_lost_one() -> None:
     assert census[LOST_RESULT] > 0
     assert census[UNAVAILABLE] > 0
     assert version == 30 + census[LOST_RESULT]
+
+
+@pytest.mark.parametrize("leases", [True, False])
+def test_with_leases_a_member_that_renews_nothing_is_none_to_others(leases: bool) -> None:
+    scene = Scene(leases=leases)
+
+    async def scenario() -> None:
+        works, looks = await scene.client("works"), await scene.client("looks")
+        scene.service.initialize(DESCRIPTION)
+        membership = await works.register(Registration(1, "a:1"))
+        for _ in range(int(2 * LEASE_S / RENEW_S)):
+            await membership.renew()
+            assert len(await looks.members()) == 1
+            await asyncio.sleep(RENEW_S)
+        for _ in range(int(2 * LEASE_S / RENEW_S)):
+            members = await looks.members()
+            await asyncio.sleep(RENEW_S)
+        assert len(members) == (0 if leases else 1)
+        assert len(await works.members()) == 1
+        await membership.renew()
+        assert len(await looks.members()) == 1
+
+    scene.run(scenario())

@@ -145,6 +145,7 @@ def decoded_rows(bodies: Sequence[bytes], schema: StructType, **options: Any) ->
     batch = pa.RecordBatch.from_pydict(
         {"data": pa.array(bodies, pa.binary()), "partition": [4] * count, "transaction_id": range(100, 100 + count)}
     )
-    made = Decoder(said, projection).decoded(batch)
-    assert {len(column) for column in made.values()} <= {count}
-    return pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema.names).to_pylist()
+    read, made = Decoder(said, projection).decoded(batch)
+    assert {len(column) for column in made.values()} <= {read.num_rows}
+    columns = [made[name] if name in made else read.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema.names).to_pylist()

@@ -146,8 +146,11 @@ class SteppedDoor(RealDoor):
         for refs in plan.groups[start:]:
             yield await self._group(plan, refs)
 
-    async def pause(self) -> None:
+    async def pause(self, seconds: float) -> None:
         self._now_s += 1.0
+
+    def chance(self) -> float:
+        return 1.0
 
     def now_s(self) -> float:
         return self._now_s

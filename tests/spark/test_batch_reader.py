@@ -364,3 +364,23 @@ def test_a_reader_travels_to_the_tasks(log: Filled) -> None:
     reader = batch_reader(log.address, COLUMNS, fragments=log.store, decoder="json", decoderSchema="x long")
     planned = pickle.loads(pickle.dumps(list(reader.partitions())))
     assert table(pickle.loads(pickle.dumps(reader)), planned).num_rows == 305
+
+
+# ------------------------------------------------------------------ what the library wrote for itself
+
+
+def test_rows_are_the_applications_alone_from_servers_and_fragments(tmp_path: Path) -> None:
+    with filled(tmp_path, 0) as made:
+        for name in ("archived", "hot"):
+            producer = made.log.producer(name)
+            producer.append(0, b'{"number": 1}', header=3)
+            if name == "archived":
+                made.archive()
+        assert made.log.high_water_mark(0) == 3
+        assert ids(made.address, fragments=made.store) == [(0, 1), (0, 3)]
+        assert ids(made.address) == [(0, 1), (0, 3)]
+        assert ids(f"fragments:{made.store}", partitions="all") == [(0, 1)]
+        assert ids(made.address, headers="0") == []
+        decoding = {"decoder": "json", "decoderSchema": "number long"}
+        found = rows(made.address, columns(number=pa.int64()), fragments=made.store, **decoding)
+        assert [row["number"] for row in found] == [1, 1]

@@ -106,9 +106,72 @@ def test_what_stands_around_a_body_never_changes_how_it_reads(listed: list[bytes
 
 def test_an_undecodable_body_is_named_by_its_transaction() -> None:
     with pytest.raises(
-        BodyUndecodable, match=r"transaction 101 of partition 4 does not decode by 'json'.*failOnDecode"
+        BodyUndecodable, match=r"transaction 101 of partition 4 does not decode by 'json'.*onUndecodable=skip"
     ):
         decoded([b"{}", b"x", b"{}", b"y"])
+
+
+# ------------------------------------------------------------------ what becomes of bodies that do not decode
+
+ONLY = columns(
+    transaction_id=pa.int64(), data=pa.binary(), _reason=pa.string(),
+    _decoded=pa.struct([("id", pa.int64()), ("name", pa.string())]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("decoder", ["json", "msgpack"])
+def test_undecodable_bodies_are_left_out_or_are_all_that_there_is(
+    decoder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack = msgpack.packb if decoder == "msgpack" else lambda value: json.dumps(value).encode()
+    bodies = [pack(value) for value in ({"id": 0}, "no object", {"id": 2}, {"id": "x"}, {"id": 4})]
+    bad = {101: bodies[1], 103: bodies[3]}
+    schema = columns(transaction_id=pa.int64(), id=pa.int64(), name=pa.string())
+    found = decoded(bodies, schema, decoder=decoder, onUndecodable="skip")
+    assert [(row["transaction_id"], row["id"]) for row in found] == [(100, 0), (102, 2), (104, 4)]
+    assert "2 of 5 bodies of partition 4 do not decode and are left out, the first of them transaction 101: " in (
+        caplog.text
+    )
+    found = decoded(bodies, ONLY, decoder=decoder, onUndecodable="only")
+    assert {row["transaction_id"]: row["data"] for row in found} == bad
+    assert all(row["_reason"] and row["_decoded"] is None for row in found)
+    schema = columns(id=pa.int64(), name=pa.string(), _corrupt=pa.binary(), _reason=pa.string())
+    told = decoded(bodies, schema, decoder=decoder, onUndecodable="column")
+    assert [row["_corrupt"] for row in told] == [None, bad[101], None, bad[103], None]
+    assert [row["_reason"] for row in told if row["_reason"] is not None] == [row["_reason"] for row in found]
+
+
+@pytest.mark.parametrize("mode", ["skip", "only"])
+@pytest.mark.parametrize(("bodies", "good"), [([b"{}", b"{}"], 2), ([b"x", b"y", b""], 0)])
+def test_all_bodies_or_none_decode(mode: str, bodies: list[bytes], good: int) -> None:
+    schema = ONLY if mode == "only" else PAYMENT
+    expected = len(bodies) - good if mode == "only" else good
+    assert len(decoded(bodies, schema, onUndecodable=mode)) == expected
+
+
+def test_a_column_that_is_not_null_may_be_missing_where_such_bodies_are_left_out() -> None:
+    required = from_arrow_schema(pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+    assert decoded([b'{"id": 1}', b"{}"], required, onUndecodable="skip") == [{"id": 1}]
+    only = columns(data=pa.binary(), _reason=pa.string(), _decoded=pa.struct([pa.field("id", pa.int64(), False)]))
+    (found,) = decoded([b'{"id": 1}', b"{}"], only, onUndecodable="only")
+    assert found == {"data": b"{}", "_reason": "id is NOT NULL, and is not there", "_decoded": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"onUndecodable": "drop"}, "onUndecodable='drop': write fail, skip, column, only"),
+        ({"onUndecodable": "table"}, "kept by polonaise pipeline views"),
+        ({"onUndecodable": "skip", "failOnDecodeError": "true"}, "say onUndecodable alone"),
+    ],
+)
+def test_what_can_not_be_meant_of_undecodable_bodies_is_refused(options: dict[str, str], said: str) -> None:
+    with pytest.raises(BadOption, match=said):
+        decoded([], **options)
+    with pytest.raises(BadOption, match="onUndecodable without a decoder"):
+        read_options(texts("embedded:x", {"onUndecodable": "skip"}))
+    with pytest.raises(BadOption, match="without the column _decoded"):
+        decoded([], columns(data=pa.binary(), _reason=pa.string()), onUndecodable="only")
 
 
 # ------------------------------------------------------------------ NOT NULL

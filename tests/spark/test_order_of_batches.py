@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from itertools import combinations, permutations, product
 from typing import TypeAlias
 
@@ -40,7 +41,7 @@ class World:
 
         Raises `Died` after so many groups.
         """
-        earlier = check_order(self.held, batch, len(shape), APP)
+        earlier = check_order(self.held, batch, shape, APP)
         if earlier is None:
             return
         for place in (place for place in order if place in shape):
@@ -115,3 +116,22 @@ def test_what_was_written_before_is_known_by_its_number() -> None:
         world.write(number, shape, order)
     with pytest.raises(BatchOvertaken, match="so long ago that it is not known"):
         world.write(39, shape, order)
+
+
+@pytest.mark.parametrize("first", SHAPES, ids=str)
+def test_a_batch_that_comes_again_with_rows_for_other_partitions_adds_nothing_to_what_is_there(first: Shape) -> None:
+    for other, dies in product(SHAPES, range(sum(first.values()) + 1)):
+        if other.keys() == first.keys():
+            continue
+        world = World()
+        with suppress(Died):
+            world.write(1, first, (0, 1, 2), dies)
+        before = world.log.copy()
+        if before and not world.has(1, first):
+            if len(other) == len(first) and world.held.keys() <= other.keys():
+                continue  # as if it were what was begun: nothing says otherwise
+            with pytest.raises(BatchUnfinished, match="the same rows, in the same partitions"):
+                world.write(1, other, (0, 1, 2))
+        else:
+            world.write(1, other, (0, 1, 2))
+        assert world.log == before if before else world.has(1, other)

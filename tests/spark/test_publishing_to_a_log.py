@@ -12,6 +12,7 @@ from stepping import APP, Rows, piece, staged_by
 
 import polonaise
 from polonaise.client.log import Log
+from polonaise.client.own import append_own
 from polonaise.client.protocol.draft import Change, Limits
 from polonaise.client.protocol.group import Group
 from polonaise.errors import (
@@ -32,10 +33,20 @@ from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.spark import publishing
 from polonaise.spark.protocol.plans import Plan, Staged, plans_of
 from polonaise.spark.protocol.progress import Progress, register_key
-from polonaise.spark.publishing import Publication, RealDoor, collect_leftovers, publish, publish_unnamed
+from polonaise.spark.publishing import (
+    PAUSE_S_MAX,
+    PAUSE_S_MIN,
+    Publication,
+    RealDoor,
+    collect_leftovers,
+    publish,
+    publish_unnamed,
+)
 from polonaise.spark.staging import Stage, store_plan
+from polonaise.terms import OwnKind
 
 PATIENCE_S = 20.0
+
 SMALL = Limits(group_count_max=2)
 BODIES = [b"%d" % n for n in range(7)]
 ONE_SPLIT: Sequence[Rows] = [{0: BODIES[:3]}, {0: BODIES[3:], 1: [b"x"]}]
@@ -127,12 +138,50 @@ async def test_whoever_writes_a_batch_again_is_told_that_nothing_is_added(
     assert not caplog.messages
     await write(log, store, 5, ANOTHER_SPLIT)
     await write(log, store, 4, ANOTHER_SPLIT)
-    assert caplog.messages == [
-        f"batch {number} of {APP!r} {how}: nothing was added to partition {at}"
-        for number, how in ((5, "was written before"), (4, "comes after batch 5"))
-        for at in (0, 1)
-    ]
+    assert caplog.messages == [f"batch {number} of {APP!r} was written before: nothing was added" for number in (5, 4)]
     assert await bodies(log, 0) == BODIES
+
+
+@pytest.mark.parametrize("in_order", [False, True], ids=["named", "stream"])
+async def test_a_finished_batch_adds_nothing_whatever_rows_it_comes_with_again(
+    log: Log, store: ObstoreStore, caplog: pytest.LogCaptureFixture, in_order: bool
+) -> None:
+    """What an orchestrator's retry relies on, and a stream that begins again under its old name."""
+    await write(log, store, 1, [{0: [b"a"]}], in_order=in_order)
+    for again in ([{1: [b"b"]}], [{0: [b"a"], 1: [b"b"]}], [{0: [b"c"]}], [{}]):
+        caplog.clear()
+        await write(log, store, 1, again, in_order=in_order)
+        assert caplog.messages == [f"batch 1 of {APP!r} was written before: nothing was added"]
+    assert [await bodies(log, number) for number in (0, 1)] == [[b"a"], []]
+
+
+async def test_a_version_without_rows_leaves_its_mark_and_no_application_is_given_it(
+    log: Log, store: ObstoreStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await write(log, store, 1, [{}], in_order=False)
+    assert not caplog.messages
+    assert await progress(log) == Progress(1, 1, 1, 1)
+    for again in ([{1: [b"late"]}], [{0: [b"late"]}], [{}]):
+        caplog.clear()
+        await write(log, store, 1, again, in_order=False)
+        assert caplog.messages == [f"batch 1 of {APP!r} was written before: nothing was added"]
+    await write(log, store, 2, [{1: [b"b"]}], in_order=False)
+    await write(log, store, 1, [{1: [b"late"]}], in_order=False)
+    assert [await bodies(log, number) for number in (0, 1)] == [[], [b"b"]]
+    assert await log.high_water_mark(0) == 0
+    assert await names(store) == []
+
+
+async def test_a_batch_that_was_begun_is_not_finished_with_rows_for_other_partitions(
+    log: Log, store: ObstoreStore
+) -> None:
+    with pytest.MonkeyPatch.context() as life:
+        dies_after(life, 1)
+        with pytest.raises(Closed):
+            await write(log, store, 1, [{0: BODIES}], in_order=False)
+    with pytest.raises(BatchUnfinished, match="with none for partition 0 now"):
+        await write(log, store, 1, [{1: [b"b"]}], in_order=False)
+    assert await bodies(log, 1) == []
 
 
 async def test_a_batch_without_rows_for_a_partition_leaves_it_alone(log: Log, store: ObstoreStore) -> None:
@@ -197,8 +246,12 @@ async def test_a_batch_after_one_that_is_there_in_part_is_refused(log: Log, stor
         dies_after(life, 1)
         with pytest.raises(Closed):
             await write(log, store, 0, ONE_SPLIT)
-    with pytest.raises(BatchUnfinished, match=r"1 of its 4 groups"):
+    with pytest.raises(BatchUnfinished, match=r"whole in [01] of the 2 partitions"):
         await write(log, store, 1, [{0: [b"later"]}])
+    with pytest.raises(BatchUnfinished, match=r"1 of its 4 groups"):
+        await publish(
+            log, store, APP, 1, await staged(store, [{0: [b"later"]}]), PATIENCE_S, in_order=True, is_next=True
+        )
     await write(log, store, 0, ONE_SPLIT)
     await write(log, store, 1, [{0: [b"later"]}])
     assert await bodies(log, 0) == [*BODIES, b"later"]
@@ -284,7 +337,7 @@ async def test_own_rows_that_are_gone_are_said_by_name(log: Log, store: ObstoreS
 
 
 async def test_a_register_of_somebody_else_is_refused(log: Log, store: ObstoreStore) -> None:
-    await log.append(b"", 0, changes=[Change.set(register_key(APP), b"mine")])
+    await append_own(log, 0, OwnKind.BATCH, changes=[Change.set(register_key(APP), b"mine")])
     with pytest.raises(SinkStateDamaged, match="another txnAppId"):
         await write(log, store, 0, [{0: [b"a"]}])
 
@@ -303,6 +356,7 @@ class Unreachable(RealDoor):
     def __init__(self) -> None:
         super().__init__(None, None, 0.0)  # type: ignore[arg-type]
         self.now = 0.0
+        self.pauses_s: list[float] = []
 
     async def register(self, key: bytes, partition: int) -> bytes | None:
         raise CoordinatorUnavailable("away")
@@ -310,8 +364,12 @@ class Unreachable(RealDoor):
     async def append(self, *_: Any) -> None:
         raise AppendFailed("away")
 
-    async def pause(self) -> None:
+    async def pause(self, seconds: float) -> None:
+        self.pauses_s.append(seconds)
         self.now += 1.0
+
+    def chance(self) -> float:
+        return 1.0
 
     def now_s(self) -> float:
         return self.now
@@ -362,6 +420,48 @@ async def test_while_another_driver_gets_further_with_the_batch_nobody_loses_pat
     with pytest.raises(DeadlineExceeded, match="got no further in partition 0 for 5 s"):
         await Publication(stuck, plan, 1, 5.0).run()
     assert stuck.now == 5.0
+
+
+async def test_what_fails_again_and_again_is_tried_less_and_less_often() -> None:
+    door = Unreachable()
+    for tries in (Publication(door, inline_plan(), 1, 100.0).run(), publish_unnamed(door, inline_plan(), 100.0)):
+        door.pauses_s.clear()
+        with pytest.raises(DeadlineExceeded):
+            await tries
+        assert door.pauses_s[:4] == [PAUSE_S_MIN, 2 * PAUSE_S_MIN, 4 * PAUSE_S_MIN, 8 * PAUSE_S_MIN]
+        assert max(door.pauses_s) == PAUSE_S_MAX
+        assert door.pauses_s[-1] == 1.0, "no longer than there is patience left"
+
+
+class FailsForSome(Unreachable):
+    """A door to a log that has our batch in part, by a plan of somebody else, and takes no group for some tries."""
+
+    def __init__(self, plan: Plan, tries: int) -> None:
+        super().__init__()
+        self._plan, self._tries = plan, tries
+        self.held = Progress(plan.batch, 1, len(plan.groups), 1, (), "the other's plan").pack()
+        self.loaded = 0
+
+    async def register(self, key: bytes, partition: int) -> bytes | None:
+        return self.held
+
+    async def load_plan(self, name: str) -> Plan:
+        self.loaded += 1
+        return self._plan
+
+    async def append(self, partition: int, group: Group, expectations: Any, changes: Sequence[Change]) -> None:
+        if self._tries > 0:
+            self._tries -= 1
+            raise AppendFailed("away")
+        self.held = changes[0].value
+
+
+async def test_a_stored_plan_is_loaded_once_however_often_its_groups_fail() -> None:
+    plan = plans_of(APP, 1, staged_by([{0: BODIES}], {}, inline=True), SMALL)[0]
+    door = FailsForSome(plan, 20)
+    await Publication(door, plan, 1, 100.0).run()
+    assert Progress.parse(door.held).finished
+    assert (door.loaded, len(door.pauses_s)) == (1, 20)
 
 
 async def test_nothing_is_left_in_the_staging_store_but_the_folders_themselves(

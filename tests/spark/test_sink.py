@@ -18,6 +18,7 @@ from polonaise.errors import BadColumns, BadOption
 from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
 from polonaise.spark.options import write_options
+from polonaise.spark.publishing import RealDoor
 from polonaise.spark.sink import BatchSink, Sink, StreamSink
 
 DATA = StructType([StructField("data", BinaryType())])
@@ -91,6 +92,42 @@ def test_a_batch_without_tasks_is_over_at_once(address: str) -> None:
     assert bodies(address) == []
 
 
+def test_a_stream_that_begins_again_under_its_name_adds_nothing_until_it_is_beyond_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever partitions its batches have rows for now; and one that only goes on asks no other partitions."""
+    asked: list[int] = []
+
+    async def register(door: RealDoor, key: bytes, partition: int) -> bytes | None:
+        asked.append(partition)
+        return await ask(door, key, partition)
+
+    ask = RealDoor.register
+    monkeypatch.setattr(RealDoor, "register", register)
+    address = f"embedded:{tmp_path / 'log'}?partitions=3"
+    polonaise.blocking.connect(address).close()
+    columns = StructType([*DATA.fields, StructField("partition", LongType())])
+
+    def commit(sink: StreamSink, batch: int, body: bytes, partition: int) -> list[int]:
+        asked.clear()
+        row = {"data": pa.array([body], pa.binary()), "partition": pa.array([partition], pa.int64())}
+        sink.commit([sink.write(iter([pa.RecordBatch.from_pydict(row)]))], batch)
+        return asked[:]
+
+    try:
+        first = StreamSink(opened(address, is_stream=True, schema=columns, txnAppId="a"))
+        assert sorted(commit(first, 0, b"0", 0)) == [0, 0, 1, 2]
+        assert [commit(first, batch, b"%d" % batch, 0) for batch in (1, 2)] == [[0], [0]]
+        again = StreamSink(opened(address, is_stream=True, schema=columns, txnAppId="a"))
+        for batch in range(5):
+            commit(again, batch, b"again %d" % batch, 1)
+        log = clusters.log_at(address)
+        found = [[tx.data for tx in log.read(partition)] for partition in range(3)]
+        assert found == [[b"0", b"1", b"2"], [b"again 3", b"again 4"], []]
+    finally:
+        clusters._logs.pop(address).close()
+
+
 def test_a_stream_whose_query_has_no_id_asks_for_a_name(address: str) -> None:
     sink = StreamSink(opened(address, is_stream=True))
     with pytest.raises(BadOption, match="txnAppId"):
@@ -105,6 +142,7 @@ def test_staging_may_be_elsewhere(address: str, tmp_path: Path) -> None:
     assert bodies(address) == [b"x"]
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_tell_what_is_left_over_holds_no_commit_up(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -96,10 +97,20 @@ def test_rows_of_one_key_are_in_one_partition(spark: SparkSession, log: Log, tmp
     assert len(keys[0] | keys[1]) == 10
 
 
-def test_locks_of_rows_refuse_those_who_read_before(spark: SparkSession, log: Log, tmp_path: Path) -> None:
-    rows = spark.sql("select 'paid' as data, 0 as partition, array(named_struct('name', 'account', 'id', 7L)) as locks")
-    append(rows, tmp_path)
-    lock = polonaise.Lock("account", 7)
+@pytest.mark.parametrize(
+    ("id", "meant"),
+    [
+        ("7L", 7),
+        ("'seat 12'", "seat 12"),
+        ("unhex(replace('01234567-89ab-cdef-0123-456789abcdef', '-'))", UUID("01234567-89ab-cdef-0123-456789abcdef")),
+    ],
+)
+def test_locks_of_rows_refuse_those_who_read_before(
+    spark: SparkSession, log: Log, tmp_path: Path, id: str, meant: int | str | UUID
+) -> None:
+    locks = f"array(named_struct('name', 'account', 'id', {id})) as locks"
+    append(spark.sql(f"select 'paid' as data, 0 as partition, {locks}"), tmp_path)
+    lock = polonaise.Lock("account", meant)
     with pytest.raises(polonaise.errors.LockConflict):
         log.append(b"stale", 0, high_water_mark=-1, locks=[lock]).result(10)
 

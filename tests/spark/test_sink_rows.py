@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 from zlib import crc32
 
 import pyarrow as pa
@@ -16,18 +17,25 @@ from polonaise.spark.rows import Piece, SinkColumns, divided, sink_columns
 from polonaise.terms import LockMode
 
 LIMITS = Limits(body_bytes_max=8, locks_max=2)
+_UUID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 LOCKS = pa.list_(pa.struct([("name", pa.string()), ("id", pa.int64())]))
 
 
 def schema(ddl: str) -> StructType:
     """Without a session, which `StructType.fromDDL` needs."""
-    kinds = {"locks": {"type": "array", "containsNull": True, "elementType": {"type": "struct", "fields": [
-        {"name": "name", "type": "string", "nullable": True, "metadata": {}},
-        {"name": "id", "type": "long", "nullable": True, "metadata": {}},
-    ]}}}  # fmt: skip
+
+    def kind(word: str) -> Any:
+        """`locks` has ids that are long, `locks:string` others."""
+        if not word.startswith("locks"):
+            return word
+        return {"type": "array", "containsNull": True, "elementType": {"type": "struct", "fields": [
+            {"name": "name", "type": "string", "nullable": True, "metadata": {}},
+            {"name": "id", "type": word.partition(":")[2] or "long", "nullable": True, "metadata": {}},
+        ]}}  # fmt: skip
+
     fields = [each.split() for each in ddl.split(",")]
     return StructType.fromJson(
-        {"fields": [{"name": n, "type": kinds.get(t, t), "nullable": True, "metadata": {}} for n, t in fields]}
+        {"fields": [{"name": n, "type": kind(t), "nullable": True, "metadata": {}} for n, t in fields]}
     )
 
 
@@ -63,6 +71,7 @@ def test_the_columns_of_a_sink_are_data_and_at_will_header_partition_and_locks()
         ("data binary,header double", None, "header is double"),
         ("data binary,partition string", None, "partition is string"),
         ("data binary,locks string", None, "locks is string"),
+        ("data binary,locks locks:double", None, "with the id as string, or as binary for UUIDs"),
         ("data binary,Header integer", None, "did you mean header"),
         ("data binary,account string", None, "no column 'account'"),
         ("data binary,account double", "account", "account is double"),
@@ -139,6 +148,28 @@ def test_locks_are_for_appending() -> None:
     assert piece.locks == [b"".join(locks), b"", b""]
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "meant"),
+    [
+        ("long", 7, 7),
+        ("short", 7, 7),
+        ("string", "7", "7"),
+        ("string", "seat 12 ä", "seat 12 ä"),
+        ("string", "", ""),
+        ("binary", _UUID.bytes, _UUID),
+    ],
+)
+def test_locks_are_the_very_ones_of_clients_in_python(kind: str, given: Any, meant: Any) -> None:
+    """A number, a text or a UUID: each is another lock, as it is there."""
+    assert columns(f"data binary,locks locks:{kind}") == SinkColumns(locks=True)
+    arrow = {"long": pa.int64(), "short": pa.int16(), "string": pa.string(), "binary": pa.binary()}[kind]
+    locks = pa.list_(pa.struct([("name", pa.string()), ("id", arrow)]))
+    ((_, piece),) = divide(
+        SinkColumns(locks=True), 1, data=[b"a"], locks=pa.array([[{"name": "account", "id": given}]], locks)
+    ).items()
+    assert piece.locks == [bytes(Lock("account", meant, LockMode.APPEND))]
+
+
 # ------------------------------------------------------------------ rows that are refused
 
 
@@ -176,6 +207,13 @@ def test_a_body_past_the_limit_is_refused() -> None:
 def test_too_many_locks_of_a_row_are_refused() -> None:
     with pytest.raises(TooManyLocks, match="3 locks"):
         divide(SinkColumns(locks=True), data=[b"a"], locks=pa.array([[{"name": "a", "id": 1}] * 3], LOCKS))
+
+
+@pytest.mark.parametrize("id", [b"", bytes(15), bytes(17)])
+def test_a_binary_id_of_a_lock_that_is_no_uuid_is_refused(id: bytes) -> None:
+    locks = pa.list_(pa.struct([("name", pa.string()), ("id", pa.binary())]))
+    with pytest.raises(BadRow, match=f"an id of {len(id)} bytes: as binary it is a UUID of 16"):
+        divide(SinkColumns(locks=True), data=[b"a"], locks=pa.array([[{"name": "a", "id": id}]], locks))
 
 
 @pytest.mark.parametrize("lock", [None, {"name": None, "id": 1}, {"name": "a", "id": None}])

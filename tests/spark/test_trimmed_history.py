@@ -62,7 +62,7 @@ async def trimmed(tmp_path: Path) -> AsyncIterator[Trimmed]:
             await fill(log, 200)
             times_us = [tx.commit_time_us async for tx in log.read(0)]
             await archived(log, store)
-            first = await trim(log, store, 0, before=150)
+            first = (await trim(log, store, 0, before=150)).first
         assert first > 100
         yield Trimmed(cluster, str(tmp_path / "store"), first, times_us)
         await asyncio.to_thread(forget)
@@ -127,7 +127,7 @@ async def test_an_embedded_log_that_has_a_store_is_read_through_it(
     async with polonaise.connect(address) as log:
         await fill(log, 200)
         await archived(log, open_store(store))
-        assert await trim(log, open_store(store), 0, before=150) > 100
+        assert (await trim(log, open_store(store), 0, before=150)).first > 100
         assert await apart(ids, address) == ALL
         await apart(forget)
 

@@ -465,8 +465,20 @@ def test_nothing_is_dropped_above_what_is_confirmed() -> None:
     assert_refused(joined(9, confirmed=6).trim(5, 7), OutOfOrder)
 
 
-def test_a_copy_that_has_no_part_or_is_not_whole_drops_nothing() -> None:
-    assert_refused(replica(9, fence=5, joined=4, confirmed=6).trim(5, 3), NotJoined)
+def test_a_copy_that_takes_no_part_yet_drops_what_it_knows_to_be_the_logs_for_good() -> None:
+    assert replica(9, fence=5, joined=4, confirmed=6).trim(5, 6) == [DropBelow(6)]
+    assert replica(9, fence=5, confirmed=8).trim(5, 8) == [DropBelow(8)]
+    assert_refused(replica(9, fence=5, confirmed=6).trim(5, 7), OutOfOrder)
+
+
+def test_a_copy_that_may_have_lost_drops_nothing_above_what_it_is_sure_of() -> None:
+    of = replica(9, fence=5, joined=4, confirmed=6, lost_above=4)
+    assert of.trim(5, 4) == [DropBelow(4)]
+    assert_refused(of.trim(5, 5), OutOfOrder)
+    assert_refused(replica(3, fence=5, joined=4, confirmed=6, lost_above=8).trim(5, 4), OutOfOrder)
+
+
+def test_a_copy_that_is_not_to_be_believed_drops_nothing() -> None:
     assert_refused(replica(9, fence=5, joined=5, confirmed=6, lost_above=7, untrusted_above=7).trim(5, 3), NotJoined)
     assert_refused(replica(9, fence=5, joined=5, confirmed=6, untrusted_above=8).trim(5, 3), NotJoined)
 

@@ -10,9 +10,10 @@ import pytest
 from logrig import Maker
 from storagerig import Node, Owner, connected, simulate
 
-from polonaise.errors import NotJoined
+from polonaise.errors import NotJoined, TooManyOpenFiles
 from polonaise.host import Host
 from polonaise.log.batch import Batch
+from polonaise.simulator.images import FileImage
 
 _LONG_S = 1.0
 """Virtual seconds in which everything that was sent has been answered."""
@@ -33,6 +34,21 @@ async def _failed_sync(owner: Owner, node: Node, batch: Batch, _: Batch) -> None
     await asyncio.sleep(_LONG_S)
 
 
+async def _too_many_open_files(owner: Owner, node: Node, batch: Batch, _: Batch) -> None:
+    """In the moment in which a full segment has to be followed by a new one."""
+    create = node.disk.create
+
+    def refuse(path: str) -> FileImage:
+        if path.endswith(".seq.new"):
+            raise TooManyOpenFiles("planted")
+        return create(path)
+
+    node.disk.create = refuse  # type: ignore[method-assign]
+    owner.send(2, batch)
+    await asyncio.sleep(_LONG_S)
+    node.disk.create = create  # type: ignore[method-assign]
+
+
 async def _a_gap(owner: Owner, _: Node, __: Batch, after: Batch) -> None:
     owner.send(2, after)
     await asyncio.sleep(_LONG_S)
@@ -49,6 +65,7 @@ async def _damaged_on_the_way(owner: Owner, _: Node, batch: Batch, __: Batch) ->
 WAYS: dict[str, tuple[Way, str, str]] = {
     "disk full": (_disk_full, "disk_full", "not_joined"),
     "failed sync": (_failed_sync, "disk_failed", "partition_unavailable"),
+    "too many open files": (_too_many_open_files, "too_many_open_files", "not_joined"),
     "a gap": (_a_gap, "out_of_order", "not_joined"),
     "damaged on the way": (_damaged_on_the_way, "batch_damaged", "not_joined"),
 }
@@ -72,18 +89,19 @@ def test_no_acknowledgement_covers_a_store_that_was_refused(way: str, then: str)
         await asyncio.sleep(_LONG_S)
         return owner.acknowledged, [(number, error.code) for number, error in owner.refusals]
 
-    acknowledged, refusals = simulate(script)
+    acknowledged, refusals = simulate(script, segment_batches_max=1)
     assert acknowledged == 1
     assert refusals == [(2, code), (3, code_after)]
 
 
-def test_after_a_full_disk_the_next_session_goes_on_where_the_log_ends() -> None:
+@pytest.mark.parametrize("refuse", [_disk_full, _too_many_open_files])
+def test_after_what_passes_the_next_session_goes_on_where_the_log_ends(refuse: Way) -> None:
     async def script(host: Host, node: Node) -> Any:
         owner = await connected(host)
         await owner.open(1)
         first, second = Maker().batches(2, size=2000)
         await owner.store(1, first)
-        await _disk_full(owner, node, second, second)
+        await refuse(owner, node, second, second)
         owner.refusals.clear()
         with pytest.raises(NotJoined):
             await owner.store(3)
@@ -94,7 +112,7 @@ def test_after_a_full_disk_the_next_session_goes_on_where_the_log_ends() -> None
         await owner.store(1, second)
         return [batch.crc for batch in await owner.read_all()] == [first.crc, second.crc]
 
-    assert simulate(script)
+    assert simulate(script, segment_batches_max=1)
 
 
 def test_a_refused_store_of_an_older_session_does_not_end_the_newer_one_on_another_connection() -> None:

@@ -56,14 +56,19 @@ class Meeting:
 class Town:
     """One seed's cluster: three storage nodes and a server with the default settings, without faults of its own."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, partitions: int = 1, server: ServerSettings | None = None) -> None:
         self.world = World(seed)
         knobs = replace(
             Knobs.draw(self.world.random("knobs")),
-            storage=3, servers=1, clients=0, partitions=1,
-            link=LinkSettings(), server=ServerSettings(), client=ClientSettings(), segment_bytes_max=2**20,
+            storage=3, servers=1, clients=0, partitions=partitions,
+            link=LinkSettings(), server=server or ServerSettings(), client=ClientSettings(), segment_bytes_max=2**20,
         )  # fmt: skip
         self.cluster = Cluster(self.world, knobs, _nothing)
+
+    def fill_disks(self) -> None:
+        """Leave hardly any room on the disk of each storage node."""
+        for node in self.cluster.storage:
+            node.machine.disk.fill(10)
 
     async def application(self, machine: str, main: Callable[[Log], Awaitable[T]], view: View | None = None) -> T:
         """One life of an application: what `main(log)` returned."""

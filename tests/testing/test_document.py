@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from polonaise.testing import Faults
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
+@pytest.mark.slow
 def test_the_example_passes(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     (tmp_path / "test_example.py").write_text(example)

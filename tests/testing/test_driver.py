@@ -107,6 +107,21 @@ async def test_locks_registers_expectations_and_producers_are_those_of_the_serve
         assert bodies(log).count(b"once") == 1
 
 
+async def test_registers_are_listed_through_every_page_and_without_what_was_deleted() -> None:
+    async with testing.log() as log:
+        keys = [b"seat/%d" % number for number in range(4_500)]
+        await log.append(b"many", changes=[polonaise.Change.set(key, b"free") for key in keys])
+        await log.append(b"one", changes=[polonaise.Change.delete(keys[7]), polonaise.Change.set(keys[8], b"taken")])
+        await log.producer("billing")
+        listed = await log.list_registers()
+        assert listed == log.registers()
+        assert list(listed) == sorted([*keys[:7], *keys[8:], b"producer/billing"])
+        for key in (keys[0], keys[7], keys[8], keys[-1], b"producer/billing"):
+            assert listed.get(key) == await log.register(key)
+        for found in await asyncio.gather(*(log.list_registers(b"seat/1") for _ in range(20))):
+            assert list(found) == [key for key in sorted(keys) if key.startswith(b"seat/1")], "the others wait"
+
+
 async def test_partitions_are_apart_and_a_mistaken_one_is_refused() -> None:
     async with testing.log(partitions=3) as log:
         await log.append(b"one", 1)

@@ -51,6 +51,9 @@ async def registers(log: Log, told: Told) -> None:
     for wrong in (Expectation.equals(key, b"w"), Expectation.position(7), Expectation.position(2)):
         await outcome(told, log.append(b"x", 0, expectations=[wrong], changes=[Change.delete(key)]))
     await outcome(told, log.register(key, 0))
+    await outcome(told, log.list_registers(partition=0))
+    await outcome(told, log.append(b"x", 0, changes=[Change.set(b"seat/%d" % number, b"") for number in range(3)]))
+    await outcome(told, log.list_registers(b"seat/", 0))
     full = [Change.set(b"%d" % number, bytes(65_536)) for number in range(17)]
     await outcome(told, log.append(b"x", 0, changes=full))
 

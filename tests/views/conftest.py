@@ -1,4 +1,4 @@
-"""Databases for the views' tests: SQLite files, a MariaDB where one is installed; PostgreSQL is in the common ones."""
+"""Databases for the views' tests: SQLite files and a MariaDB; PostgreSQL is in the common ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from databases import MariaDB, PostgreSQL
 
+from lacking import lacking
+
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
     if MariaDB.program() is None:
-        pytest.skip("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
+        lacking("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
     server = MariaDB()
     server.start()
     yield server
@@ -34,13 +36,17 @@ def mariadb_url(mariadb: MariaDB) -> str:
     return mariadb.database()
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+_MARIADB = pytest.param("mariadb", marks=pytest.mark.slow)
+"""Among the slow tests: two servers of databases take longer to start than all quick tests of views."""
+
+
+@pytest.fixture(params=["sqlite", "postgresql", _MARIADB])
 def url(request: pytest.FixtureRequest) -> str:
     """A new, empty database of each kind in turn."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
+@pytest.fixture(params=["postgresql", _MARIADB])
 def server_url(request: pytest.FixtureRequest) -> str:
     """As `url`, of those that are servers."""
     return str(request.getfixturevalue(f"{request.param}_url"))

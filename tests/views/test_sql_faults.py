@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from clientrig import World, until
 from databases import PostgreSQL
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
 from viewrig import ACCOUNTS, Bank, accounts, body, check_fold, engine_at, journal, open_accounts, transactions
 
 from polonaise.errors import ClientAhead, ViewFailed, ViewUnavailable, ViewUnfit
@@ -86,6 +88,7 @@ async def test_a_context_reads_its_own_commits(world: World, url: str) -> None:
     await client.close()
 
 
+@pytest.mark.slow
 async def test_a_database_that_goes_away_is_waited_for(world: World) -> None:
     server = PostgreSQL()
     try:
@@ -165,6 +168,7 @@ async def test_deadlocks_are_tried_again_and_not_reported(server_url: str) -> No
     check_fold(server_url, {0: 2, 1: 2})
 
 
+@pytest.mark.slow
 async def test_writers_of_sqlite_wait_for_each_other(sqlite_url: str) -> None:
     view = Bank(sqlite_url, busy_s=0.01)
     await view.high_water_mark(0)
@@ -237,3 +241,36 @@ async def test_closing_does_not_wait_for_a_slow_transaction_without_end(world: W
     await client.close()
     assert time.monotonic() - began_s < 0.25
     await asyncio.sleep(0.4)
+
+
+KILLS = {"postgresql": "SELECT pg_terminate_backend({})", "mariadb": "KILL CONNECTION {}"}
+WHO = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT CONNECTION_ID()"}
+
+
+async def test_a_database_that_goes_away_while_it_is_read_is_told_as_one_that_is_away(server_url: str) -> None:
+    view = Bank(server_url)
+    await view.high_water_mark(0)
+    kind = make_url(server_url).get_backend_name()
+
+    def look(db: Connection) -> int:
+        who = db.execute(text(WHO[kind])).scalar_one()
+        with engine_at(server_url) as engine, engine.connect() as other:
+            other.execute(text(KILLS[kind].format(who)))
+        return int(db.execute(select(func.count()).select_from(journal)).scalar_one())
+
+    with pytest.raises(ViewUnavailable, match="the database is not available, try again"):
+        await view.read(look)
+    with pytest.raises(ViewUnavailable), view.reading() as db:
+        look(db)
+    assert await view.read(lambda db: db.execute(select(func.count()).select_from(journal)).scalar_one()) == 0
+    await view.close()
+
+
+async def test_what_a_reader_does_wrong_is_its_own(sqlite_url: str) -> None:
+    view = Bank(sqlite_url)
+    await view.high_water_mark(0)
+    with pytest.raises(OperationalError, match="no such table"):
+        await view.read(lambda db: db.execute(text("SELECT * FROM no_such_table")))
+    with pytest.raises(KeyError):
+        await view.read(lambda db: {}["k"])
+    await view.close()

@@ -23,6 +23,7 @@ def kill_everywhere(url: str) -> None:
     assert lives > 10
 
 
+@pytest.mark.slow
 def test_an_sqlite_view_dies_between_any_two_statements(sqlite_url: str) -> None:
     kill_everywhere(sqlite_url)
 

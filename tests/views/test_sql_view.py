@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, func, select, text
 from sqlalchemy.exc import DatabaseError
-from viewrig import Bank, accounts, check_fold, counted, engine_at, journal, open_accounts, transactions
+from viewrig import Bank, accounts, body, check_fold, counted, engine_at, journal, open_accounts, transactions
 
 import polonaise
+from polonaise import testing
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
@@ -413,6 +414,7 @@ async def test_unlogged_tables_are_refused(postgresql_url: str, views: Callable[
         await views(postgresql_url).high_water_mark(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine_name", ["MyISAM", "Aria", "MEMORY"])
 async def test_tables_without_transactions_are_refused(
     mariadb_url: str, views: Callable[..., Bank], engine_name: str
@@ -447,3 +449,18 @@ def test_the_package_does_not_import_sqlalchemy_until_it_is_used() -> None:
     program = "import sys, polonaise, polonaise.client.log; assert 'sqlalchemy' not in sys.modules; polonaise.SqlView"
     subprocess.run([sys.executable, "-c", program], check=True)
     assert polonaise.SqlView is SqlView
+
+
+async def test_the_mark_passes_over_the_librarys_own_which_apply_is_not_given(
+    url: str, views: Callable[..., Bank]
+) -> None:
+    view = views(url)
+    async with testing.log(view=view) as log:
+        for number in range(2):
+            producer = await log.producer(f"billing {number}")
+            await producer.append(0, body(number))
+        await log.producer("the last")
+        await log.wait_applied(4, timeout=10)
+        assert (await view.high_water_mark(0), view.failures) == (4, [])
+    with engine_at(url) as engine, engine.connect() as db:
+        assert db.execute(select(journal.c.id).order_by(journal.c.id)).scalars().all() == [1, 3]

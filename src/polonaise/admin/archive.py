@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,8 +12,10 @@ from polonaise.client.log import Log
 from polonaise.errors import BeyondLog, FragmentDamaged, FragmentsAhead, LogForked, WrongClusterKey
 from polonaise.fragments.format import Footer
 from polonaise.fragments.mark import INIT, MARK, claim, is_marked, put_mark
+from polonaise.fragments.mending import rewrite
 from polonaise.fragments.objects import (
     FRAGMENT_BYTES,
+    PUT_BACK,
     Archived,
     contradictions,
     footer_of,
@@ -22,10 +24,10 @@ from polonaise.fragments.objects import (
     verified,
     write_fragments,
 )
-from polonaise.fragments.protocol.coverage import Coverage, Span, archived_up_to, cover
+from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
-from polonaise.fragments.store import ObjectStore
+from polonaise.fragments.store import MendableStore, ObjectStore, ReadableStore
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
@@ -45,12 +47,16 @@ async def archive(
     rest: bool = False,
     until: TransactionId | None = None,
     timeout: float | None = None,
+    tell_missing: Callable[[Span], None] | None = None,
 ) -> AsyncGenerator[Archived, None]:
     """Write what is committed and not in the store yet, fragment by fragment; each is verified, then told.
 
     A part that does not fill a fragment yet is left for the next time, unless `rest`. With `until` everything up to
     this id is written and nothing above it: of a batch that holds it and goes on, nothing either, for fragments hold
     whole batches. A committed high-water mark is always the end of one.
+
+    `tell_missing` is told which ids that are to be written lie below others that are archived: somebody has removed
+    their fragments, or writes them at this moment.
 
     Several archivers may run at the same time, and any of them may be killed: what they write twice is the same
     object, or overlaps. Raises what reading and the store raise, `BeyondLog` for an `until` that is not committed, and
@@ -61,6 +67,9 @@ async def archive(
         raise BeyondLog(f"partition {partition} is committed up to {committed}: nothing can be archived up to {until}")
     fragments = await own_fragments_of(log, store, partition, timeout)
     limit = committed if until is None else until
+    if tell_missing is not None:
+        for span in missing_in(fragments, limit):
+            tell_missing(span)
     for span in spans_to_write(fragments, limit):
         # Only what reaches the end of the log may still grow; a hole before it does not.
         whole = rest or until is not None or span.last < committed
@@ -69,6 +78,13 @@ async def archive(
             async with aclosing(writing) as written:
                 async for each in written:
                     yield each
+
+
+def missing_in(fragments: Iterable[FragmentName], limit: TransactionId) -> list[Span]:
+    """Ids that none of a partition's fragments holds, although later ones are archived."""
+    there = list(fragments)
+    reach = max((name.last for name in there), default=NO_TRANSACTION)
+    return [span for span in spans_to_write(there, limit) if span.last < reach]
 
 
 async def batch_left_out(
@@ -167,35 +183,78 @@ class StoreReport:
     last: TransactionId = -1
     """The last id up to which everything is in good fragments; -1 for nothing."""
     holes: tuple[Span, ...] = ()
+    """What no good fragment holds."""
+    missing: tuple[Span, ...] = ()
+    """What of that no damaged one holds either."""
     cluster_key: builtins.bytes | None = None
     """Whose the first good fragment is; None without one."""
     wrong: list[str] = field(default_factory=list)
     """Damaged fragments, and those that are not of one log with the others."""
+    damaged: list[FragmentName] = field(default_factory=list)
+    """The fragments among these whose bytes are not as they were written."""
 
     @property
     def troubles(self) -> list[str]:
         """What is not well, line by line; nothing when all is."""
-        return self.wrong + [f"nothing holds {span.first} to {span.last}" for span in self.holes]
+        told = list(self.wrong)
+        for hole in self.holes:
+            lacks = any(span.first <= hole.last and hole.first <= span.last for span in self.missing)
+            told.append(f"nothing holds {hole.first} to {hole.last}" + (f": {PUT_BACK}" if lacks else ""))
+        return told
 
 
 async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
     """Read every fragment of a partition: is each as it was written, are they of one log, is anything missing?"""
     report = StoreReport(partition)
+    listed = await fragments_of(store, partition)
     good: list[tuple[FragmentName, Footer]] = []
-    for name, size in (await fragments_of(store, partition)).items():
+    for name, size in listed.items():
         report.fragments += 1
         report.bytes += size
         try:
             good.append((name, await verified(store, name)))
         except FragmentDamaged as error:
             report.wrong.append(error.text)
+            report.damaged.append(name)
     report.wrong += contradictions(good)
-    covered = _cover_all([name for name, _ in good])
+    last = max((name.last for name, _ in good), default=NO_TRANSACTION)
+    covered = cover([name for name, _ in good], Span(0, last))
     report.holes = covered.holes
+    report.missing = cover(listed, Span(0, last)).holes
     report.transactions = sum(piece.span.last - piece.span.first + 1 for piece in covered.pieces)
     report.last = archived_up_to([name for name, _ in good])
     report.cluster_key = good[0][1].cluster_key if good else None
     return report
+
+
+async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes | None) -> None:
+    """Raises `WrongClusterKey` unless it is this log whose fragments are in the store, as far as that can be told.
+
+    `cluster_key`: that of the fragments which could be read; the mark says the same.
+    """
+    try:
+        if cluster_key in (None, log.cluster_key):
+            await is_marked(store, log.cluster_key)
+            return
+        whose = f", of cluster {cluster_key.hex()}"
+    except WrongClusterKey:
+        whose = ""
+    raise WrongClusterKey(
+        f"{store} holds the fragments of another log{whose}; the log that is named is of cluster "
+        f"{log.cluster_key.hex()}: name the log that was archived there. Nothing was written"
+    )
+
+
+async def repair(log: Log, store: MendableStore, name: FragmentName, timeout: float | None = None) -> None:
+    """Write a damaged fragment again from the log, in its place, if that makes the very same object, and read it back.
+
+    Raises `FragmentDamaged` if it does not, or if nothing else holds its transactions any more; `HistoryTrimmed`,
+    `FragmentMissing`, and what reading and the store raise. Then nothing was touched.
+    """
+    batches = batches_of(log, name.partition, Span(name.first, name.last), name.last, timeout)
+    async with aclosing(batches):
+        await rewrite(store, log.cluster_key, name, batches)
+    await verified(store, name)
 
 
 async def mark_trouble(store: ObjectStore, cluster_key: bytes) -> str | None:
@@ -208,7 +267,3 @@ async def mark_trouble(store: ObjectStore, cluster_key: bytes) -> str | None:
     except FragmentDamaged as error:
         return error.text
     return f"there is no {MARK}: no server believes what it finds there: {INIT}"
-
-
-def _cover_all(names: Sequence[FragmentName]) -> Coverage:
-    return cover(names, Span(0, max((name.last for name in names), default=-1)))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from polonaise.errors import AppendUnknown, BadOption, PolonaiseError
-from polonaise.terms import PartitionId, Transaction, TransactionId
+from polonaise.errors import AlreadyInitialized, AppendUnknown, BadOption, DeadlineExceeded, PolonaiseError
+from polonaise.log.registers import PRODUCERS, SPARK_SINKS
+from polonaise.node import embedded
+from polonaise.redaction import redacted
+from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
     from polonaise.client.log import Log
@@ -51,19 +54,52 @@ class Condition(NamedTuple):
     partition: PartitionId
     server: int
     ready: bool
-    committed_high_water_mark: TransactionId
+    committed_high_water_mark: TransactionId | None
+    """None while the partition is not ready and its owner has not yet proved how far it is committed."""
     engaged: list[str]
     """The storage nodes that take part; a commit needs a majority of all."""
     left_out: dict[str, str]
     """The others, and why."""
     waits_for: str
     """What keeps it from being ready; empty when it is."""
+    scrub: dict[str, dict[str, Any]]
+    """How far the scrub of each storage node is that told, and `damages`, what it found in this partition."""
+    fragments_scrub: dict[str, Any] | None
+    """The same of the fragment store, by the server; None for one that was told of no store, or not to scrub."""
 
     @property
     def troubles(self) -> list[str]:
         """What is the matter, line by line; nothing when all is well."""
         lines = [self.waits_for] if self.waits_for else []
-        return lines + [f"without {name}: {why}" for name, why in self.left_out.items()]
+        lines += [f"without {name}: {why}" for name, why in self.left_out.items()]
+        for name, scrub in self.scrub.items():
+            rotten = [damage for damage in scrub["damages"] if not damage["repaired_us"]]
+            if rotten:
+                more = f", and {len(rotten) - 1} more" if len(rotten) > 1 else ""
+                lines.append(f"the scrub of {name} found {rotten[-1]['what']}{more}: not repaired yet")
+        if self.fragments_scrub is not None:
+            if self.fragments_scrub["trouble"]:
+                lines.append(f"the fragments are not scrubbed: {self.fragments_scrub['trouble']}")
+            for damage in self.fragments_scrub["damages"]:
+                if not damage["repaired_us"]:
+                    lines.append(f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}")
+        return lines
+
+
+class Register(NamedTuple):
+    """One register of a partition, as it was when it was listed."""
+
+    partition: PartitionId
+    key: bytes
+    value: bytes
+
+    @property
+    def of(self) -> str:
+        """What of the library keeps it; empty for one of an application's."""
+        return next((whose for prefix, whose in _LIBRARYS.items() if self.key.startswith(prefix)), "")
+
+
+_LIBRARYS: Final = {PRODUCERS: "a producer", SPARK_SINKS: "the Spark sink"}
 
 
 class Mark(NamedTuple):
@@ -79,8 +115,16 @@ async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_
     return [Mark(partition, mark) for partition, mark in marks.items()]
 
 
-async def conditions(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[Condition]:
+async def conditions(
+    log: Log,
+    partitions: Iterable[PartitionId],
+    timeout_s: float,
+    silent: Callable[[PartitionId, DeadlineExceeded], None] | None = None,
+) -> list[Condition]:
     """How partitions are: each server is asked once. Raises `DeadlineExceeded` where none answers.
+
+    With `silent` that is told of the first partition whose server does not answer, and what others have told by then is
+    returned: each that does not answer takes all of the time.
 
     One that has only just begun, such as that of an embedded log which nobody else hosts, gets a moment to know.
     """
@@ -93,7 +137,13 @@ async def conditions(log: Log, partitions: Iterable[PartitionId], timeout_s: flo
             if moment_s > 0:
                 with suppress(PolonaiseError):
                     await log.ready(partition, timeout=moment_s)
-            told = await log.health(partition, timeout=timeout_s)
+            try:
+                told = await log.health(partition, timeout=timeout_s)
+            except DeadlineExceeded as error:
+                if silent is None:
+                    raise
+                silent(partition, error)
+                break
             for number, health in told["partitions"].items():
                 found[int(number)] = _condition(int(number), told, health)
     return [found[partition] for partition in wanted if partition in found]
@@ -101,15 +151,37 @@ async def conditions(log: Log, partitions: Iterable[PartitionId], timeout_s: flo
 
 def _condition(partition: PartitionId, told: dict[str, Any], health: dict[str, Any]) -> Condition:
     engaged = health.get("engaged", [])
+    late = health.get("late", {})
     left_out = {
-        name: node["error"] or ("is being brought up to date" if node["connected"] else "not tried yet")
+        name: node["error"]
+        or node.get("unavailable", {}).get(str(partition))
+        or late.get(name)
+        or ("is being brought up to date" if node["connected"] else "not tried yet")
         for name, node in told["storage"].items()
         if (health["ready"] and name not in engaged) or not node["connected"]
     }
     waits_for = "" if health["ready"] else health["waits_for"]
+    scrub = {name: _of(partition, node["scrub"]) for name, node in told["storage"].items() if "scrub" in node}
+    fragments = told.get("fragments_scrub")
+    committed = None if not health["ready"] and health["committed"] == NO_TRANSACTION else health["committed"]
     return Condition(
-        partition, told["server"], health["ready"], health["committed"], list(engaged), left_out, waits_for
-    )
+        partition, told["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
+        None if fragments is None else _of(partition, fragments),
+    )  # fmt: skip
+
+
+def _of(partition: PartitionId, scrub: dict[str, Any]) -> dict[str, Any]:
+    """What a scrub tells, with the damages of one partition only."""
+    return {**scrub, "damages": [damage for damage in scrub["damages"] if damage["partition"] == partition]}
+
+
+async def registers(
+    log: Log, partitions: Iterable[PartitionId], prefix: bytes, timeout_s: float
+) -> AsyncGenerator[Register, None]:
+    """The registers of these partitions whose keys begin so, in the order of their keys. Raises as the log does."""
+    for partition in partitions:
+        for key, value in (await log.list_registers(prefix, partition, timeout=timeout_s)).items():
+            yield Register(partition, key, value)
 
 
 async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> AsyncGenerator[Receipt, None]:
@@ -128,7 +200,7 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
         while (receipt := await made.get()) is not None:
             if isinstance(receipt, Exception):
                 raise receipt
-            yield await _fate(receipt, how)
+            yield await _fate(log, receipt, how)
     finally:
         making.cancel()
         await asyncio.wait([making])
@@ -167,13 +239,15 @@ async def _check_mark(log: Log, how: HowToAppend, mark: TransactionId) -> None:
         raise BadOption(f"nothing was built on {mark}: partition {how.partition} is committed up to {committed}")
 
 
-async def _fate(receipt: Receipt, how: HowToAppend) -> Receipt:
+async def _fate(log: Log, receipt: Receipt, how: HowToAppend) -> Receipt:
     try:
         await receipt.wait(asyncio.get_running_loop().time() + how.timeout_s)
     except TimeoutError:
+        trouble = log.trouble(how.partition)
+        because = f"; what keeps it: {trouble.text}" if trouble is not None else ""
         raise AppendUnknown(
             f"an append to partition {how.partition} was sent and is not decided after {how.timeout_s:g} s: "
-            "it may still commit; read the log before it is made again",
+            f"it may still commit; read the log before it is made again{because}",
             receipt,
         ) from None
     return await receipt
@@ -260,3 +334,28 @@ async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenera
         for task in pumps:
             task.cancel()
         await asyncio.wait(pumps)
+
+
+def new_embedded_address(address: str, partitions: int | None, storage: int | None) -> str:
+    """The address that makes an embedded log with so many partitions and storage directories, where there is none.
+
+    Raises `BadOption` for an address that makes none, and `AlreadyInitialized` where there is one.
+    """
+    if not address.startswith(embedded.SCHEME):
+        raise BadOption(
+            f"{redacted(address)!r}: write embedded:PATH; the log of a cluster is made as its storage nodes and "
+            "servers start"
+        )
+    place = embedded.parse_embedded(address)
+    if not place.may_host:
+        raise BadOption(f"{redacted(address)!r}: whoever says host=no makes no log: leave it out")
+    if embedded.is_there(address):
+        raise AlreadyInitialized(f"{place.directory} holds a log already: append to it, or choose another directory")
+    said = []
+    for name, count, before in (("partitions", partitions, place.partitions), ("storage", storage, place.storage)):
+        if count is not None and before is not None:
+            raise BadOption(f"{name} is said twice, by --{name} and in the address: say it once")
+        said += [] if count is None else [f"{name}={count}"]
+    whole = address + ("&" if "?" in address else "?") + "&".join(said) if said else address
+    embedded.parse_embedded(whole)
+    return whole

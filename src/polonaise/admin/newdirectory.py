@@ -12,7 +12,8 @@ from typing import Final
 
 from polonaise.errors import AlreadyInitialized, BadOption, DiskFailed
 from polonaise.host import Disk
-from polonaise.node.embedded import COORDINATOR, HOST_LOCK, MARKER, RESTORING, lock_path
+from polonaise.node.addresses import COORDINATOR, MARKER
+from polonaise.node.embedded import HOST_LOCK, RESTORING, lock_path
 
 _OURS: Final = re.compile(rf"{RESTORING}|{HOST_LOCK}|{COORDINATOR}|storage-[0-9]+|{MARKER}\.new")
 """What a restore makes, and so what one that was killed may leave."""

@@ -27,7 +27,7 @@ from polonaise.coordination.values import (
 )
 from polonaise.errors import BadOption, FragmentDamaged, HistoryIncomplete
 from polonaise.fragments.format import Footer, batches_in
-from polonaise.fragments.objects import contradictions, footer_of, fragments_of, open_bytes, partitions_in
+from polonaise.fragments.objects import PUT_BACK, contradictions, footer_of, fragments_of, open_bytes, partitions_in
 from polonaise.fragments.protocol.coverage import Piece, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObjectStore
@@ -245,7 +245,7 @@ def _pieces(
     covered = cover(names, Span(0, last))
     if covered.holes:
         missing = ", ".join(f"{hole.first} to {hole.last}" for hole in covered.holes)
-        raise HistoryIncomplete(f"{store} lacks ids of partition {number}: {missing}; put the fragments back")
+        raise HistoryIncomplete(f"{store} lacks ids of partition {number}: {missing}; {PUT_BACK}")
     return covered.pieces
 
 

@@ -11,15 +11,24 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from polonaise.admin.files import Files, evidence_in, first_of, found_again, trimmed_in
-from polonaise.errors import BatchDamaged, DataDamaged, NotFound, SegmentDamaged, WrongClusterKey
+from polonaise.errors import BatchDamaged, DataDamaged, NotFound, SegmentDamaged
 from polonaise.host.files import LookedAt
 from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.log.recovery import begins
-from polonaise.log.segment import HEADER_BYTES, Scan, SegmentHeader, SegmentRemoved, name, read_preamble, walk
+from polonaise.log.segment import (
+    HEADER_BYTES,
+    Scan,
+    SegmentHeader,
+    SegmentRemoved,
+    end_of_bytes,
+    read_preamble,
+    walk,
+)
 from polonaise.log.tail import beginning
-from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.storage.files import Files, evidence_in, first_of, found_again, trimmed_in
+from polonaise.storage.offline import batches_of, header_of
+from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 
 
 class Damage(NamedTuple):
@@ -82,26 +91,16 @@ async def verify(files: Files) -> PartitionReport:
     return await _verify(found_again(files)) if report.damages else report
 
 
-async def dump(files: Files) -> AsyncGenerator[tuple[str, int, Batch], None]:
-    """Every batch, with the path of its segment and the offset of its frame there.
+async def read(files: Files, after: TransactionId = NO_TRANSACTION) -> AsyncGenerator[Transaction, None]:
+    """The transactions that one replica holds, whatever the others hold: `bounds_in` says what that is worth.
 
-    Raises `SegmentDamaged` at the first bytes that are not as they were written.
+    For whoever has to decide what to do when there is no quorum any more. Raises `SegmentDamaged` for the first that
+    should be there and can't be had, and `DataDamaged` for a body.
     """
-    for path in files.paths:
-        with LookedAt(path) as file:
-            size = file.size()
-            try:
-                header = await _header(file, path, files)
-            except SegmentRemoved:
-                continue
-            found = beginning(header, await read_preamble(file, header))
-            async with aclosing(walk(file, header, found, size)) as batches:
-                async for offset, batch in batches:
-                    yield path, offset, batch
-            if found.bad and not found.torn:
-                raise SegmentDamaged(
-                    f"{path}: {found.bad}; the first transaction that can't be had is {found.last + 1}"
-                )
+    async with aclosing(batches_of(files, after)) as batches:
+        async for batch in batches:
+            for tx in batch.transactions(after):
+                yield tx
 
 
 class _Read(NamedTuple):
@@ -145,7 +144,7 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
         size = file.size()
         report = SegmentReport(path, files.partition, first, first - 1, size)
         try:
-            header = await _header(file, path, files)
+            header = await header_of(file, path, files)
         except SegmentRemoved:
             return _Read(replace(report, removed=True))
         except SegmentDamaged as error:
@@ -157,24 +156,14 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
         except (SegmentDamaged, BatchDamaged) as error:
             return _Read(replace(report, damage=Damage(path, HEADER_BYTES, first, error.text)), header)
         report = await _read_batches(file, report, header, found, size)
+        if not sealed:  # zeros at the end are space that its node has set aside
+            report = replace(report, bytes=await end_of_bytes(file, found.end, size))
     if report.damage is None and found.bad:
         if found.torn and not sealed:
-            report = replace(report, unsynced_bytes=size - found.end)
+            report = replace(report, unsynced_bytes=report.bytes - found.end)
         else:
             report = replace(report, damage=Damage(path, found.end, found.last + 1, found.bad))
     return _Read(report, header, preamble, found)
-
-
-async def _header(file: LookedAt, path: str, files: Files) -> SegmentHeader:
-    """Raises `SegmentDamaged` for one that is not that of this file, `WrongClusterKey`."""
-    header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
-    if files.kept is not None and header.cluster_key != files.kept.cluster_key:
-        raise WrongClusterKey(f"{path} belongs to another cluster than the storage directory it lies in")
-    if header.first != first_of(path) or files.partition not in (None, header.partition):
-        raise SegmentDamaged(
-            f"it is {name(header.first)} of partition {header.partition}, under a name that is not its own"
-        )
-    return header
 
 
 async def _read_batches(
@@ -206,7 +195,7 @@ def _bad_body(path: str, offset: int, batch: Batch) -> Damage | None:
     """The first body that is not what its writer summed, although the batch is as it was written."""
     good = batch.first - 1
     try:
-        for tx in batch.transactions():
+        for tx in batch.transactions(own=True):
             good = tx.id
     except DataDamaged as error:
         return Damage(path, offset, good + 1, f"the data does not fit its CRC: {error.text}")

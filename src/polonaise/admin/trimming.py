@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from polonaise.client.log import Log
 from polonaise.errors import BeyondLog, FragmentDamaged, NotArchived, WrongClusterKey
@@ -18,6 +18,21 @@ _TRIM_S_MAX: Final = 300.0
 """How long one answer to a trim is waited for: the server may have to read a fragment through first."""
 
 
+class TrimReport(NamedTuple):
+    """What a trim did to a partition."""
+
+    before: TransactionId
+    """What lies below was to be dropped."""
+    first: TransactionId
+    """From here on all storage nodes still hold the log."""
+    held_from: TransactionId
+    """The same, before the trim."""
+
+    @property
+    def dropped(self) -> bool:
+        return self.first > self.held_from
+
+
 async def trim(
     log: Log,
     store: ObjectStore,
@@ -25,13 +40,13 @@ async def trim(
     *,
     before: TransactionId | None = None,
     timeout: float | None = None,
-) -> TransactionId:
+) -> TrimReport:
     """Have the storage nodes drop what lies below `before` (or all that is archived), in whole segments, for good.
 
     Every fragment that is relied upon from then on is verified first: its digest, each of its batches, and that they
     go on from each other. The server finds for itself that its own store has these, and each storage node keeps what
-    it does not know to be committed. Returns the first id that all storage nodes still hold; may be broken off, and
-    done again, at any time.
+    it does not know to be committed. May be broken off, and done again, at any time. Nothing is dropped where no
+    storage node has a sealed segment that lies wholly below: the report says so.
 
     Raises `NotArchived` for what no fragment holds, or where the server relies upon another store; `FragmentDamaged`,
     `WrongClusterKey`, `BeyondLog`, and what reading and the store raise.
@@ -49,10 +64,12 @@ async def trim(
     wanted = min(reached + 1, committed) if before is None else before
     names = [piece.fragment for piece in cover(fragments, Span(0, wanted - 1)).pieces]
     await _check_all(log, store, names)
+    limit_s = timeout or _TRIM_S_MAX
+    held_from, _ = await log.trim(partition, 0, fingerprint([]), timeout=limit_s)
     while True:
-        first, done = await log.trim(partition, wanted, fingerprint(names), timeout=timeout or _TRIM_S_MAX)
+        first, done = await log.trim(partition, wanted, fingerprint(names), timeout=limit_s)
         if done:
-            return first
+            return TrimReport(wanted, first, held_from)
 
 
 async def _check_all(log: Log, store: ObjectStore, names: Sequence[FragmentName]) -> None:

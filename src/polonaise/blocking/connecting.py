@@ -15,6 +15,7 @@ from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
 from polonaise.errors import Closed
 from polonaise.node import connecting
+from polonaise.redaction import redacted
 from polonaise.terms import BodyForm, PartitionId
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ def connect(
     bodies: BodyForm = BodyForm.INLINE,
     wants: Callable[[int], bool] | None = None,
     header_filter: tuple[int, int] | None = None,
+    wait: float | None = None,
 ) -> Log:
     """As `polonaise.connect`, for threads: the log, connected. Use it as a context manager, or `close` it."""
     background, held = hold(
@@ -44,8 +46,9 @@ def connect(
             bodies=bodies,
             wants=wants,
             header_filter=header_filter,
+            wait=wait,
         ),
-        f"polonaise {address}",
+        f"polonaise {redacted(address)}",
     )
     return Log(background, held.value, held.close)
 

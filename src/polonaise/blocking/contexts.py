@@ -21,7 +21,7 @@ class _Asked(NamedTuple):
     """The context is to run (again)."""
 
     arguments: tuple[Any, ...]
-    ran: asyncio.Future[None]
+    ran: asyncio.Future[Any]
 
 
 def check_plain(context: PlainContext) -> None:
@@ -30,43 +30,43 @@ def check_plain(context: PlainContext) -> None:
         raise BadOption("a context of the blocking face is a plain function; coroutines go with polonaise.connect")
 
 
-def run_here(background: Background, context: PlainContext, run: Callable[[PlainContext], Awaitable[T]]) -> T:
+def run_here(background: Background, context: PlainContext, run: Callable[[Any], Awaitable[T]]) -> T:
     """What `run(context)` returns in the background thread, with the context itself run in this one."""
     check_plain(context)
     asked: SimpleQueue[_Asked | None] = SimpleQueue()
 
-    async def there(*arguments: Any) -> None:
-        ran: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def there(*arguments: Any) -> Any:
+        ran: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         asked.put(_Asked(arguments, ran))
-        await ran
+        return await ran
 
     call = background.begin(lambda: run(there))
     call.waiting.add_done_callback(lambda _: asked.put(None))
     try:
         while (todo := asked.get()) is not None:
-            background.post(_settling(todo.ran, _error_of(context, todo.arguments)))
+            background.post(_settling(todo.ran, *_ran(context, todo.arguments)))
     except BaseException:
         call.give_up()
         raise
     return call.result()
 
 
-def _error_of(context: PlainContext, arguments: tuple[Any, ...]) -> Exception | None:
+def _ran(context: PlainContext, arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+    """What it returned, or raised."""
     try:
-        context(*arguments)
+        return context(*arguments), None
     except StopIteration as error:  # which no future carries
-        return RuntimeError(f"the context raised {error!r}")
+        return None, RuntimeError(f"the context raised {error!r}")
     except Exception as error:  # noqa: BLE001 - the application's own code; raised by `run`
-        return error
-    return None
+        return None, error
 
 
-def _settling(ran: asyncio.Future[None], error: Exception | None) -> Callable[[], None]:
+def _settling(ran: asyncio.Future[Any], made: Any, error: Exception | None) -> Callable[[], None]:
     def settle() -> None:
         if ran.done():
             return  # the deadline passed meanwhile
         if error is None:
-            ran.set_result(None)
+            ran.set_result(made)
         else:
             ran.set_exception(error)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from uuid import UUID
 
 from polonaise.blocking.background import Background
-from polonaise.blocking.contexts import PlainContext, check_plain, run_here
+from polonaise.blocking.contexts import check_plain, run_here
 from polonaise.blocking.producer import Producer
 from polonaise.blocking.reading import Reading
 from polonaise.blocking.receipt import Receipt, Submission, waited, with_receipt
 from polonaise.client.log import Log as AsynchronousLog
 from polonaise.client.log import Serializer
-from polonaise.client.protocol.draft import Change, Expectation
+from polonaise.client.protocol.draft import Change, Draft, Expectation
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
+from polonaise.client.protocol.once import Once
 from polonaise.errors import AppendUnknown, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Log:
@@ -80,7 +83,11 @@ class Log:
     # ------------------------------------------------------------------ contexts
 
     def run(
-        self, context: PlainContext, *args: Any, partition: PartitionId | None = None, timeout: float | None = None
+        self,
+        context: Callable[[Draft, *Ts], Any],
+        *args: *Ts,
+        partition: PartitionId | None = None,
+        timeout: float | None = None,
     ) -> Receipt:
         """Run `context(tx, *args)` in this thread until what it builds is committed; the receipt.
 
@@ -98,7 +105,11 @@ class Log:
         return Receipt(self._background, receipt)
 
     def submit(
-        self, context: PlainContext, *args: Any, partition: PartitionId | None = None, timeout: float | None = None
+        self,
+        context: Callable[[Draft, *Ts], Any],
+        *args: *Ts,
+        partition: PartitionId | None = None,
+        timeout: float | None = None,
     ) -> Submission:
         """As `run`, but returns at once; the context runs in the background thread and must not wait."""
         check_plain(context)
@@ -107,6 +118,27 @@ class Log:
             self._background,
             self._background.now(lambda: submit(context, *args, partition=partition, timeout=timeout)),
         )
+
+    def once(
+        self,
+        key: str | UUID,
+        context: Callable[[Draft, *Ts], Any],
+        *args: *Ts,
+        request: bytes | str | None = None,
+        partition: PartitionId | None = None,
+        timeout: float | None = None,
+    ) -> Once:
+        """Run `context(tx, *args)` in this thread, unless that was done under this key. As `polonaise.Log.once`."""
+        once = self._log.once
+        try:
+            return run_here(
+                self._background,
+                context,
+                lambda there: once(key, there, *args, request=request, partition=partition, timeout=timeout),
+            )
+        except AppendUnknown as error:
+            with_receipt(self._background, error)
+            raise
 
     # ------------------------------------------------------------------ single appends
 
@@ -204,6 +236,12 @@ class Log:
     ) -> bytes | None:
         """The value of a register, proved by the owner after it was asked; None if it is absent."""
         return self._background.call(lambda: self._log.register(key, partition, timeout=timeout))
+
+    def list_registers(
+        self, prefix: bytes = b"", partition: PartitionId | None = None, *, timeout: float | None = None
+    ) -> dict[bytes, bytes]:
+        """The registers whose keys begin with `prefix`, with their values, as `polonaise.Log.list_registers`."""
+        return self._background.call(lambda: self._log.list_registers(prefix, partition, timeout=timeout))
 
     def trim(
         self, partition: PartitionId, before: TransactionId, fragments: bytes, *, timeout: float | None = None

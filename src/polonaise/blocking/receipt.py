@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.client import receipt as asynchronous
@@ -85,6 +85,11 @@ class Receipt:
         return self._receipt.last_id
 
     @property
+    def value(self) -> Any:
+        """What the context returned in the run that committed; None for an append without one."""
+        return self._receipt.value
+
+    @property
     def done(self) -> bool:
         """Whether the fate is known."""
         return self._receipt.done
@@ -141,7 +146,9 @@ class Submission:
             raise DeadlineExceeded(f"the submission has not ended after {timeout:g} s: it goes on") from None
         if error is not None:
             with_receipt(self._background, error)
-        return Outcome(kind, None if receipt is None else Receipt(self._background, receipt), error)
+        if isinstance(receipt, asynchronous.Receipt):
+            return Outcome(kind, Receipt(self._background, receipt), error)
+        return Outcome(kind, receipt, error)  # none, or that of the error, once it was asked for
 
     @property
     def done(self) -> bool:

@@ -112,6 +112,10 @@ def storage_run(
     segment_bytes: Annotated[
         int, typer.Option(min=4096, max=2**40, help="Start a new segment file at this size.")
     ] = 256 * 2**20,
+    scrub_bytes: Annotated[
+        int,
+        typer.Option(min=0, max=2**40, help="Read so much a second in the background, to find rot; 0 for nothing."),
+    ] = 2 * 2**20,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
@@ -125,8 +129,13 @@ def storage_run(
     _log_to_stderr(verbose)
     if not directory:  # which would be the working directory
         raise BadOption("--directory is empty: name the directory that keeps the log's files")
-    settings = StorageSettings(directory=os.path.abspath(directory), listen=listen, segment_bytes_max=segment_bytes)
-    run(lambda host: run_storage(host, settings, _say_ready))
+    settings = StorageSettings(
+        directory=os.path.abspath(directory),
+        listen=listen,
+        segment_bytes_max=segment_bytes,
+        scrub_bytes_per_s=scrub_bytes,
+    )
+    run(lambda host: run_storage(host, settings, _say_ready), syncs_in_loop=True)
 
 
 @server.command("run")
@@ -142,6 +151,10 @@ def server_run(
     fragments: Annotated[
         str | None, typer.Option(help="The store that the log is archived to: a directory, or s3://…, gs://…, az://….")
     ] = None,
+    scrub_bytes: Annotated[
+        int,
+        typer.Option(min=0, max=2**40, help="Read so much of the fragments a second, to find rot; 0 for nothing."),
+    ] = 2 * 2**20,
     evidence: Annotated[bool, typer.Option(help="Keep in the log what each transaction was judged by.")] = False,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -157,12 +170,15 @@ def server_run(
     nodes = tuple(address.strip() for address in storage.split(",") if address.strip())
     if len(set(nodes)) != len(nodes):
         raise BadOption("--storage names an address twice: each replica needs a node of its own")
-    settings = ServerSettings(listen=listen, evidence=evidence)
+    settings = ServerSettings(listen=listen, evidence=evidence, scrub_bytes_per_s=scrub_bytes)
     run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready, fragments))
 
 
 def _end_as_by_control_c() -> None:
     """Told to stop, or left by its terminal, the demo ends as by Ctrl-C: with all that it has started."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A script's background job has it ignored, and would ignore its end with it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     told = [signal.SIGTERM, signal.SIGHUP]
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         told.remove(signal.SIGHUP)  # under nohup it goes on

@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from polonaise.cli import inputs
-from polonaise.cli.log import EXIT_STATUS, Json, with_log
+from polonaise.cli.log import EXIT_STATUS, Json, check_there, with_log
 from polonaise.cli.output import judge, print_table, say, say_json, tidy
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption, NotFound
+from polonaise.errors import BadOption, NotFound, PolonaiseError
 from polonaise.terms import NO_TRANSACTION
 
 if TYPE_CHECKING:
     from polonaise.admin.restore import HowToRestore, RestoredPartition
     from polonaise.client.log import Log
     from polonaise.fragments.protocol.coverage import Span
+    from polonaise.fragments.protocol.names import FragmentName
+    from polonaise.fragments.store import MendableStore
     from polonaise.terms import PartitionId
+
+_REPAIR_S: Final = 30.0
+"""How long one part of a damaged fragment's transactions is waited for."""
 
 archive = typer.Typer(
     help="Keep a log's history as Parquet files in an object store.", no_args_is_help=True, epilog=EXIT_STATUS
@@ -84,6 +90,7 @@ def run(
                 fragment_bytes=fragment_mib * 1024 * 1024,
                 rest=rest,
                 until=None if ends is None else ends[number],
+                tell_missing=partial(say_missing, number, as_json=as_json),
             )
             count = 0
             async with aclosing(writing) as written:
@@ -101,6 +108,18 @@ def run(
                 say(f"partition {number}: nothing to write, all is archived{left}", now=True)
 
     with_log(address, work)
+
+
+def say_missing(number: PartitionId, span: Span, *, as_json: bool) -> None:
+    """Which ids are to be written although later ones are archived."""
+    if as_json:
+        say_json({"partition": number, "missing": span._asdict()}, now=True)
+        return
+    say(
+        f"partition {number}: no fragment holds {span.first} to {span.last}, though later ones are there: somebody has "
+        "removed it, or is archiving; they are written again",
+        now=True,
+    )
 
 
 def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, as_json: bool) -> None:
@@ -155,29 +174,51 @@ def trim(
 
     async def work(log: Log) -> None:
         for number in partitions_named(partition, log.partition_count):
-            first = await trimming.trim(log, opened, number, before=before)
+            done = await trimming.trim(log, opened, number, before=before)
             if as_json:
-                say_json({"partition": number, "first": first}, now=True)
+                say_json({"partition": number, "first": done.first, "held_from": done.held_from}, now=True)
             else:
-                say(f"partition {number}: the storage nodes hold {first:,} and all after it", now=True)
+                why = (
+                    ""
+                    if done.dropped
+                    else (f"; nothing was dropped, for no segment that is whole lies below {done.before:,}")
+                )
+                say(f"partition {number}: the storage nodes hold {done.first:,} and all after it{why}", now=True)
 
     with_log(address, work)
 
 
 @archive.command(epilog=EXIT_STATUS)
-def verify(store: Store, as_json: Json = False) -> None:
-    """Is every fragment as it was written, and is anything missing between them? Exit status 1 if it is not well."""
+def verify(
+    store: Store,
+    repair: Annotated[
+        str | None, typer.Option(metavar="LOG", help="Write what is damaged again from this log, where it can be.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Is every fragment as it was written, and is anything missing between them? Exit status 1 if it is not well.
+
+    With --repair a damaged fragment is written again, in its place, if the log (or other fragments) still holds its
+    transactions; then the store is judged as it is after that.
+    """
     from polonaise.admin import archive as archives
     from polonaise.fragments.objects import partitions_in
     from polonaise.fragments.store import open_store
 
     opened = open_store(store, make=False)
+    if repair is not None:
+        check_there(repair)
 
     async def work() -> bool:
         there = await partitions_in(opened)
         if not there:
             raise NotFound(f"{opened} holds no fragments: correct the address of the store")
         reports = [await archives.verify(opened, number) for number in there]
+        damaged = [name for report in reports for name in report.damaged]
+        if repair is not None and damaged:
+            key = next((report.cluster_key for report in reports if report.cluster_key is not None), None)
+            await _repair(repair, opened, key, damaged, as_json=as_json)
+            reports = [await archives.verify(opened, number) for number in there]
         rows = []
         for report in reports:
             fields = {
@@ -204,6 +245,27 @@ def verify(store: Store, as_json: Json = False) -> None:
         return mark is None and not any(report.troubles for report in reports)
 
     judge(work())
+
+
+async def _repair(
+    address: str, store: MendableStore, key: bytes | None, damaged: list[FragmentName], *, as_json: bool
+) -> None:
+    """Write these again as far as that goes; of the others it is told why, and the store stays not well."""
+    import polonaise
+    from polonaise.admin import archive as archives
+
+    async with polonaise.connect(address) as log:
+        await archives.check_archived_from(log, store, key)
+        for name in damaged:
+            try:
+                await archives.repair(log, store, name, timeout=_REPAIR_S)
+                why = ""
+            except PolonaiseError as error:
+                why = str(error)
+            if as_json:
+                say_json({**name._asdict(), "path": name.path, "repaired": not why, "why": why}, now=True)
+            else:
+                say(f"{name.path} is not repaired: {why}" if why else f"{name.path} was written again", now=True)
 
 
 @archive.command(epilog=EXIT_STATUS)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from polonaise.errors import BadOption, DiskFailed, NotFound
+from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
     from polonaise.client.protocol.draft import Change, Expectation
@@ -73,7 +74,7 @@ def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str
     if not option:
         return arguments[0], None
     if _ADDRESS.match(arguments[0]):
-        raise BadOption(f"is {arguments[0]!r} the log or the body? Name both")
+        raise BadOption(f"is {redacted(arguments[0])!r} the log or the body? Name both")
     return option, arguments[0]
 
 

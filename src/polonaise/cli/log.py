@@ -11,6 +11,8 @@ import typer
 
 from polonaise.cli import inputs
 from polonaise.cli.output import (
+    counted,
+    data_fields,
     fitted,
     line_width,
     print_table,
@@ -23,15 +25,18 @@ from polonaise.cli.output import (
     while_read,
 )
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption, NotInitialized
+from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized
+from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
     from polonaise.client.log import Log
     from polonaise.terms import PartitionId, Transaction
 
+_DEGRADED = 3
+"""Exit status of `health` when every partition is ready, and something is the matter all the same."""
 EXIT_STATUS = (
     "Exit status: 0 done, 1 a fault (one line on standard error), 2 a command line that does not parse, "
-    "130 interrupted, 141 the reader of the output went away."
+    "3 health that is not whole, 130 interrupted, 141 the reader of the output went away."
 )
 
 log = typer.Typer(help="Look at a log, and append to it.", no_args_is_help=True, epilog=EXIT_STATUS)
@@ -52,20 +57,65 @@ Timeout = Annotated[
 ]
 
 
-def with_log(address: str, do: Callable[[Log], Coroutine[Any, Any, None]], *, makes: bool = False) -> None:
-    """Do something with the log, once connected. Only what `makes` an embedded log may begin where there is none."""
-    import polonaise
+def check_there(address: str) -> None:
+    """Raises `NotInitialized` for an embedded log that is not there: connecting would make it."""
     from polonaise.node.embedded import SCHEME, is_there
 
-    if not makes and address.startswith(SCHEME) and not is_there(address):
-        raise NotInitialized(f"no embedded log at {address}: correct the path, or append to it, which makes one")
+    if address.startswith(SCHEME) and not is_there(address):
+        shown = redacted(address)
+        raise NotInitialized(f"no embedded log at {shown}: correct the path, or make one: polonaise log create")
+
+
+def with_log(
+    address: str, do: Callable[[Log], Coroutine[Any, Any, None]], *, makes: bool = False, timeout_s: float | None = None
+) -> None:
+    """Do something with the log, once connected. Only what `makes` an embedded log may begin where there is none.
+
+    `timeout_s`: how long its answers are waited for, where an option says that.
+    """
+    import polonaise
+
+    if not makes:
+        check_there(address)
 
     async def connected() -> None:
         async with polonaise.connect(address) as found:
-            await do(found)
+            try:
+                await do(found)
+            except DeadlineExceeded as error:
+                if timeout_s is None:
+                    raise
+                raise DeadlineExceeded(
+                    f"{error.text}. A server that has many partitions to start may need longer than {timeout_s:g} s: "
+                    "--timeout says how long to wait"
+                ) from error
 
     with tidy():
         asyncio.run(while_read(connected()))
+
+
+@log.command(epilog=EXIT_STATUS)
+def create(
+    place: Annotated[str, typer.Argument(metavar="LOG", help="embedded:PATH, of a new or an empty directory.")],
+    partitions: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help="1 unless said.")] = None,
+    storage: Annotated[
+        int | None, typer.Option(min=1, metavar="NUMBER", help="Storage directories, 1 unless said.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make an empty embedded log. How many partitions and storage directories it has is said here, once for all."""
+    from polonaise.admin.logs import new_embedded_address
+
+    address = new_embedded_address(place, partitions, storage)
+
+    async def do(found: Log) -> None:
+        await found.high_water_mark(0)
+        if as_json:
+            say_json({"log": redacted(place), "partitions": found.partition_count})
+        else:
+            say(f"{redacted(place)} is an empty log of {counted(found.partition_count, 'partition')}")
+
+    with_log(address, do, makes=True)
 
 
 @log.command(epilog=EXIT_STATUS)
@@ -140,11 +190,11 @@ def append(
         async with aclosing(logs.append(found, bodies, how)) as receipts:
             async for receipt in receipts:
                 if as_json:
-                    say_json({"partition": receipt.partition, "id": receipt.id}, now=True)
+                    say_json({"partition": receipt.partition, "transaction_id": receipt.id}, now=True)
                 else:
                     say(f"{receipt.partition} {receipt.id}", now=True)
 
-    with_log(place, do, makes=True)
+    with_log(place, do, makes=True, timeout_s=timeout)
 
 
 @log.command(epilog=EXIT_STATUS)
@@ -175,7 +225,9 @@ def read(
     def found_in(found: Log, partitions: list[PartitionId]) -> AsyncGenerator[Transaction, None]:
         return logs.read(found, partitions, after=after, until=until, since=begin, follow=follow, timeout_s=timeout)
 
-    _print_transactions(inputs.address_of(argument, address), partition, found_in, limit, now=follow, as_json=as_json)
+    _print_transactions(
+        inputs.address_of(argument, address), partition, found_in, limit, timeout, now=follow, as_json=as_json
+    )
 
 
 @log.command(epilog=EXIT_STATUS)
@@ -195,7 +247,9 @@ def tail(
     def found_in(found: Log, partitions: list[PartitionId]) -> AsyncGenerator[Transaction, None]:
         return logs.tail(found, partitions, count=count, follow=follow, timeout_s=timeout)
 
-    _print_transactions(inputs.address_of(argument, address), partition, found_in, limit, now=follow, as_json=as_json)
+    _print_transactions(
+        inputs.address_of(argument, address), partition, found_in, limit, timeout, now=follow, as_json=as_json
+    )
 
 
 @log.command("high-water-mark", epilog=EXIT_STATUS)
@@ -218,7 +272,36 @@ def high_water_mark(
         else:
             print_table(["partition", "committed high-water mark"], marks, right=(0, 1))
 
-    with_log(inputs.address_of(argument, address), do)
+    with_log(inputs.address_of(argument, address), do, timeout_s=timeout)
+
+
+@log.command(epilog=EXIT_STATUS)
+def registers(
+    argument: Address = None,
+    address: LogOption = None,
+    partition: Partitions = None,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only keys that begin so.")] = "",
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Print the registers of each partition, and what of the library keeps them if no application does."""
+    from polonaise.admin import logs
+
+    async def do(found: Log) -> None:
+        partitions = partitions_named(partition or "all", found.partition_count)
+        width = line_width()
+        if not as_json:
+            say(f"{'partition':>9} {'of':<14} key = value")
+        async with aclosing(logs.registers(found, partitions, inputs.bytes_of(prefix), timeout)) as listed:
+            async for each in listed:
+                if as_json:
+                    fields = {**data_fields(each.key, "key"), **data_fields(each.value, "value")}
+                    say_json({"partition": each.partition, **fields, "of": each.of})
+                else:
+                    row = f"{each.partition:>9} {each.of:<14} {shown(each.key)} = {shown(each.value)}"
+                    say(fitted(row, width))
+
+    with_log(inputs.address_of(argument, address), do, timeout_s=timeout)
 
 
 @log.command(epilog=EXIT_STATUS)
@@ -229,38 +312,71 @@ def health(
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Say how each partition is: ready or not, who takes part, what is missing. Exit status 1 unless all are ready."""
+    """Say how each partition is: ready or not, who takes part, what is missing.
+
+    Exit status 1 unless all are ready, and 3 when all are but something is the matter: one more loss may be too many.
+    """
     from polonaise.admin import logs
 
     async def do(found: Log) -> None:
         partitions = partitions_named(partition or "all", found.partition_count)
-        told = await logs.conditions(found, partitions, timeout)
+        silence: list[DeadlineExceeded] = []
+        told = await logs.conditions(found, partitions, timeout, lambda _, error: silence.append(error))
         if as_json:
             for each in told:
                 say_json(each._asdict())
-        else:
+        elif told:
             rows = [
                 (
                     each.partition,
                     "ready" if each.ready else "NOT READY",
-                    each.committed_high_water_mark,
+                    "unknown" if each.committed_high_water_mark is None else each.committed_high_water_mark,
                     ", ".join(each.engaged),
                     "\n".join(each.troubles),
                 )
                 for each in told
             ]
             print_table(["partition", "", "committed", "storage nodes", "what is the matter"], rows, right=(0, 2))
+            for name, scrub in {name: scrub for each in told for name, scrub in each.scrub.items()}.items():
+                say(f"scrub of {name}: {progress_of(scrub)}")
+            for server, fragments in {each.server: each.fragments_scrub for each in told}.items():
+                if fragments is not None:
+                    say(f"scrub of fragments by server {server}: {progress_of(fragments, 'fragment')}")
+        if silence:
+            raise silence[0]
         if not all(each.ready for each in told):
             raise typer.Exit(1)
+        if any(each.troubles for each in told):
+            raise typer.Exit(_DEGRADED)
 
-    with_log(inputs.address_of(argument, address), do)
+    with_log(inputs.address_of(argument, address), do, timeout_s=timeout)
+
+
+def progress_of(scrub: dict[str, Any], unit: str = "partition") -> str:
+    """How far a scrub is that goes from one unit to the next, and what it found since its process started."""
+    if not scrub["bytes_per_s"]:
+        return "switched off (storage run --scrub-bytes)"
+    whole = f"the last round ended {when(scrub['finished_us'])}" if scrub["rounds"] else "no round has ended yet"
+    under_way = ""
+    if scrub["started_us"] > scrub["finished_us"]:
+        read, of = counted(scrub["bytes"], "byte"), counted(scrub[f"{unit}s_of"], unit)
+        under_way = f"; the present one has read {read}, and {scrub[f'{unit}s']:,} of {of} to the end"
+    found = f"; found {counted(scrub['found'], 'damage')}, repaired {scrub['repaired']:,}" if scrub["found"] else ""
+    return f"{whole}{under_way}{found}"
 
 
 Reading = Callable[["Log", "list[PartitionId]"], "AsyncGenerator[Transaction, None]"]
 
 
 def _print_transactions(
-    place: str, partition: str | None, reading: Reading, limit: int | None, *, now: bool, as_json: bool
+    place: str,
+    partition: str | None,
+    reading: Reading,
+    limit: int | None,
+    timeout_s: float,
+    *,
+    now: bool,
+    as_json: bool,
 ) -> None:
 
     async def do(found: Log) -> None:
@@ -277,7 +393,7 @@ def _print_transactions(
                     if not left:
                         return
 
-    with_log(place, do)
+    with_log(place, do, timeout_s=timeout_s)
 
 
 def _show_json(tx: Transaction, now: bool) -> None:

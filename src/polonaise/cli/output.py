@@ -124,26 +124,32 @@ def _widest(cells: Sequence[str]) -> int:
     return max(map(len, cells))
 
 
-def data_fields(data: bytes) -> dict[str, str]:
-    """A body in JSON: as `data` if it is UTF-8, otherwise as `data_base64`."""
+def data_fields(data: bytes, name: str = "data") -> dict[str, str]:
+    """A body in JSON: as `data` if it is UTF-8, otherwise as `data_base64`; other bytes likewise under their name."""
     try:
-        return {"data": data.decode()}
+        return {name: data.decode()}
     except UnicodeDecodeError:
-        return {"data_base64": base64.b64encode(data).decode()}
+        return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
 def transaction_fields(tx: Transaction) -> dict[str, Any]:
-    """A transaction in JSON."""
+    """A transaction in JSON, by the names that Spark's columns and those of fragments have."""
     return {
         "partition": tx.partition,
-        "id": tx.id,
+        "transaction_id": tx.id,
+        "timestamp": when(tx.commit_time_us),
         "header": tx.header,
-        "commit_time": when(tx.commit_time_us),
         "client_id": tx.client_id,
-        "generation": tx.generation,
+        "generation": tx.request_id.generation,
         "sequence": tx.sequence,
+        **({"own": True} if tx.own else {}),
         **data_fields(tx.data),
     }
+
+
+def counted(count: int, one: str) -> str:
+    """`1 partition`, `2 partitions`."""
+    return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
 
 
 def shown(data: bytes) -> str:

@@ -10,6 +10,7 @@ import typer
 from polonaise.cli.log import EXIT_STATUS
 from polonaise.cli.output import say_json, tidy
 from polonaise.errors import BadOption
+from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
     from polonaise.pipelines.progress import Progress
@@ -103,6 +104,6 @@ def settings_of(texts: list[str], option: str, example: str) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise BadOption(f"{option} {text!r}: write KEY=VALUE, such as {example}")
+            raise BadOption(f"{option} {redacted(text)!r}: write KEY=VALUE, such as {example}")
         settings[key] = value
     return settings

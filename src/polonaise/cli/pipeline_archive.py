@@ -20,6 +20,7 @@ from polonaise.cli.archive import (
     how_to_restore,
     say_cut,
     say_left_out,
+    say_missing,
     warn_of_key,
 )
 from polonaise.cli.output import print_table, say
@@ -76,6 +77,8 @@ def _show_archived(report: ArchiveReport) -> None:
     columns = ["partition", "asked up to", "archived up to", "fragments", "transactions", "bytes"]
     print_table(columns, [[f"{value:,}" for value in each[:6]] for each in report.partitions], right=range(6))
     for each in report.partitions:
+        for span in each.missing:
+            say_missing(each.partition, span, as_json=False)
         say_cut(each.partition, each.batch_left_out, "archives")
     if report.delta is not None:
         version, added, overlapping = report.delta

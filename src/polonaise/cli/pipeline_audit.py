@@ -9,8 +9,17 @@ import typer
 from polonaise.cli.archive import Until
 from polonaise.cli.output import print_table, printable, say
 from polonaise.cli.pipeline import Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark
-from polonaise.cli.pipeline_views import TABLE, Fragments, LogOrStore, UntilTime, place_of
+from polonaise.cli.pipeline_views import (
+    TABLE,
+    Fragments,
+    LogOrStore,
+    OnUndecodable,
+    UntilTime,
+    place_of,
+    say_undecodable,
+)
 from polonaise.errors import BadOption
+from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
     from polonaise.pipelines.audit import AuditReport
@@ -31,6 +40,7 @@ def audit(
     until: Until = None,
     until_time: UntilTime = None,
     named: Annotated[int, typer.Option(min=0, max=100_000, help="Differences to name; all are counted.")] = 20,
+    on_undecodable: OnUndecodable = None,
     partition: Partitions = "all",
     fragments: Fragments = None,
     storage: Annotated[
@@ -47,8 +57,10 @@ def audit(
     """
     output = Output(as_json, report)
     if view is None:
-        if marks is not None or until is not None or until_time is not None:
-            raise BadOption("--marks, --until and --until-time are of a table: name its view and the table, too")
+        if any(said is not None for said in (marks, until, until_time, on_undecodable)):
+            raise BadOption(
+                "--marks, --until, --until-time and --on-undecodable are of a table: name its view and the table, too"
+            )
 
         def of_log(spark: Any, progress: Progress) -> LogAuditReport:
             from polonaise.pipelines.logaudit import audit_log
@@ -60,7 +72,7 @@ def audit(
         run_on_spark("audit", of_log, _show_log, output, master=master, conf=conf, address=address)
         return
     if table is None:
-        raise BadOption(f"which table of view {view}? Name it behind the view: {TABLE}")
+        raise BadOption(f"which table of view {redacted(view)}? Name it behind the view: {TABLE}")
     if storage or partition != "all":
         raise BadOption("--storage and --partition are for the audit of a log: a view says which partitions it is of")
 
@@ -72,7 +84,10 @@ def audit(
 
     def look() -> None:
         from polonaise.pipelines.targets import check_target
+        from polonaise.pipelines.viewsource import policy_called
 
+        if on_undecodable is not None:
+            policy_called(on_undecodable)
         declared.look()
         check_target(table, there=True)
 
@@ -81,7 +96,8 @@ def audit(
 
         return audit_table(
             spark, address, declared.load(), table,
-            marks_table=marks, until=place, fragments=fragments, named_max=named, progress=progress,
+            marks_table=marks, until=place, fragments=fragments, named_max=named, on_undecodable=on_undecodable,
+            progress=progress,
         )  # fmt: skip
 
     run_on_spark("audit", of_table, _show_table, output, master=master, conf=conf, address=address, look=look)
@@ -99,6 +115,7 @@ def _show_table(report: AuditReport) -> None:
     total = sum(found.totals.values())
     if total > len(found.differences):
         say(f"… and {total - len(found.differences):,} more")
+    say_undecodable(report.undecodable, "and nothing of them was compared")
     counted = ", ".join(f"{count:,} {kind}" for kind, count in found.totals.items())
     say(
         "well: the table is what follows from the log" if report.well else f"NOT WELL: {total:,} keys differ: {counted}"

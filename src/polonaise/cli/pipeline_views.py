@@ -8,7 +8,7 @@ import typer
 
 from polonaise.cli import inputs
 from polonaise.cli.archive import Until
-from polonaise.cli.output import print_table, say, say_json
+from polonaise.cli.output import print_table, printable, say, say_json
 from polonaise.cli.pipeline import Conf, Json, Master, Output, ReportFile, run_on_spark
 from polonaise.errors import BadOption
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from polonaise.pipelines.progress import Progress
     from polonaise.pipelines.source import Until as Place
     from polonaise.pipelines.views import Commit, ViewReport
+    from polonaise.pipelines.viewsource import Letters
 
 LogOrStore = Annotated[str, typer.Argument(metavar="LOG", help="file:PATH, embedded:PATH, or fragments:STORE.")]
 Fragments = Annotated[
@@ -23,6 +24,10 @@ Fragments = Annotated[
 ]
 UntilTime = Annotated[
     str | None, typer.Option(metavar="TIME", help="Up to this time: 2026-01-31T12:00:00Z, or 2h ago as 2h.")
+]
+OnUndecodable = Annotated[
+    str | None,
+    typer.Option(metavar="HOW", help="Bodies that do not decode: fail, skip or table; as the view says unless said."),
 ]
 TABLE: Final = "parquet:DIRECTORY, delta:DIRECTORY, or a database's URL as SQLAlchemy has it."
 
@@ -36,6 +41,7 @@ def views(
     until_time: UntilTime = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is committed later.")] = False,
     transactions: Annotated[int, typer.Option(min=1, help="Of one commit, at most.")] = 1_000_000,
+    on_undecodable: OnUndecodable = None,
     fragments: Fragments = None,
     master: Master = None,
     conf: Conf = None,
@@ -57,7 +63,10 @@ def views(
 
     def look() -> None:
         from polonaise.pipelines.targets import check_target
+        from polonaise.pipelines.viewsource import policy_called
 
+        if on_undecodable is not None:
+            policy_called(on_undecodable)
         declared.look()
         check_target(table, there=False)
 
@@ -66,14 +75,21 @@ def views(
 
         found = declared.load()
         if rebuild:
-            return job.rebuild(spark, address, found, table, until=place, fragments=fragments, progress=progress)
+            return job.rebuild(
+                spark, address, found, table,
+                until=place, fragments=fragments, on_undecodable=on_undecodable, progress=progress,
+            )  # fmt: skip
         if follow:
-            commits = job.follow(spark, address, found, table, fragments=fragments, transactions_max=transactions)
+            commits = job.follow(
+                spark, address, found, table,
+                fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable,
+            )  # fmt: skip
             for commit in commits:
                 _say_commit(commit, as_json)
         return job.update(
-            spark, address, found, table, fragments=fragments, transactions_max=transactions, progress=progress
-        )
+            spark, address, found, table,
+            fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable, progress=progress,
+        )  # fmt: skip
 
     output = Output(as_json, report)
     run_on_spark("views", work, _show, output, master=master, conf=conf, address=address, look=look)
@@ -91,10 +107,23 @@ def place_of(until: list[str] | None, until_time: str | None) -> Place:
 def _say_commit(commit: Commit, as_json: bool) -> None:
     if as_json:
         marks = {str(partition): id for partition, id in sorted(commit.after.items())}
-        say_json({"transactions": commit.transactions, "high_water_marks": marks}, now=True)
+        undecodable = commit.undecodable.fields()
+        say_json({"transactions": commit.transactions, "high_water_marks": marks, "undecodable": undecodable}, now=True)
     else:
         reached = ", ".join(f"{partition}={id}" for partition, id in sorted(commit.after.items()))
         say(f"{commit.transactions:,} transactions, up to {reached}", now=True)
+        say_undecodable(commit.undecodable, "left out", now=True)
+
+
+def say_undecodable(letters: Letters, where: str, *, now: bool = False) -> None:
+    """How many there are, if any, and which are the first of them."""
+    if letters.count:
+        bodies = "1 body does" if letters.count == 1 else f"{letters.count:,} bodies do"
+        say(f"{bodies} not decode, {where}:", now=now)
+        for each in letters.named:
+            say(f"  {printable(str(each))}", now=now)
+        if letters.count > len(letters.named):
+            say(f"  … and {letters.count - len(letters.named):,} more", now=now)
 
 
 def _show(report: ViewReport) -> None:
@@ -104,3 +133,4 @@ def _show(report: ViewReport) -> None:
     print_table(
         ["partition", "made up to"], [[f"{value:,}" for value in each] for each in sorted(report.marks.items())]
     )
+    say_undecodable(report.undecodable, "left out" if report.letters is None else f"kept in {report.letters}")

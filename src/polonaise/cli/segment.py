@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,11 +21,15 @@ from polonaise.cli.output import (
     transaction_fields,
     when,
 )
+from polonaise.errors import BadOption, UnknownPartition
 
 if TYPE_CHECKING:
+    from polonaise.admin.comparison import ComparisonReport, ReplicaReport
     from polonaise.admin.segments import Damage, PartitionReport, SegmentReport
+    from polonaise.errors import SegmentDamaged
     from polonaise.log.batch import Batch
-    from polonaise.terms import Transaction, TransactionId
+    from polonaise.storage.files import Files
+    from polonaise.terms import PartitionId, Transaction, TransactionId
 
 segment = typer.Typer(
     help="Look at segment files. Nothing is changed; nodes may be running.", no_args_is_help=True, epilog=EXIT_STATUS
@@ -38,7 +42,8 @@ Paths = Annotated[
 
 
 async def _reports(paths: list[str]) -> list[PartitionReport]:
-    from polonaise.admin import files, segments
+    from polonaise.admin import segments
+    from polonaise.storage import files
 
     return [await segments.verify(found) for path in paths for found in files.find(path)]
 
@@ -124,15 +129,27 @@ def dump(
     ] = False,
     after: Annotated[int, typer.Option(min=-1, help="Begin after this id.")] = -1,
     limit: Annotated[int | None, typer.Option(min=0, help="End after so many rows.")] = None,
+    after_damage: Annotated[
+        bool, typer.Option("--after-damage", help="Go on behind damage, with what is intact by itself.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print every batch, or every transaction, as it lies in the files."""
+    """Print every batch, or every transaction, as it lies in the files. Ends with exit status 1 at the first damage.
+
+    With --after-damage it goes on there, also with exit status 1 in the end: each row behind damage is marked. It is
+    whole by itself; what lay between is lost here, and nobody can tell from this file that it was committed.
+    """
+    damages: list[SegmentDamaged] = []
+
+    def damaged(error: SegmentDamaged) -> None:
+        damages.append(error)
+        typer.echo(f"DAMAGED: {error.text}. What is intact behind it follows, marked", err=True)
 
     async def work() -> bool:
         width, left = line_width(), limit
         if not as_json:
             say(_TRANSACTION_HEADING if transactions else _BATCH_HEADING)
-        async with aclosing(_dumped(paths, after, transactions)) as rows:
+        async with aclosing(_dumped(paths, after, transactions, damaged if after_damage else None)) as rows:
             async for fields, row in rows:
                 if left == 0:
                     break
@@ -142,9 +159,150 @@ def dump(
                     say_json(fields)
                 else:
                     say(fitted(row, width))
+        return not damages
+
+    judge(work())
+
+
+@segment.command(epilog=EXIT_STATUS)
+def read(
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="A storage directory: one replica of the log.")],
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Needed unless there is only one.")
+    ] = None,
+    after: Annotated[int, typer.Option(min=-1, help="Begin after this id.")] = -1,
+    limit: Annotated[int | None, typer.Option(min=0, help="End after so many transactions.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the transactions of one replica, without a cluster: for whoever has to decide what can be saved.
+
+    A replica by itself does not know all that is committed. Each transaction is told as committed, unproved (it was
+    written here, and may never have been committed) or untrusted (its node would cut it); standard error says where
+    these begin. Ends with exit status 1 at the first damage.
+    """
+    from polonaise.admin import segments
+    from polonaise.storage import files, offline
+
+    async def work() -> bool:
+        found = _one_of(files.find(directory), directory, partition)
+        bounds = offline.bounds_in(found)
+        begin = files.trimmed_in(found).first
+        typer.echo(offline.caution(found.partition, directory, bounds, begin), err=True)
+        width, left = line_width(), limit
+        if not as_json:
+            say(f"{'partition':>9} {'id':>12} {'standing':<9} {'commit time':<27} {'header':>11} data")
+        async with aclosing(segments.read(found, after)) as transactions:
+            async for tx in transactions:
+                if left == 0:
+                    break
+                left = None if left is None else left - 1
+                standing = bounds.standing_of(tx.id).value
+                if as_json:
+                    say_json({**transaction_fields(tx), "standing": standing})
+                else:
+                    row = f"{tx.partition:>9} {tx.id:>12} {standing:<9} {when(tx.commit_time_us):<27} {tx.header:>11} "
+                    say(fitted(row + shown(tx.data), width))
         return True
 
     judge(work())
+
+
+@segment.command(epilog=EXIT_STATUS)
+def compare(
+    directories: Annotated[
+        list[str], typer.Argument(metavar="DIRECTORY DIRECTORY…", help="Storage directories: replicas of one log.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Up to where are replicas the same, and which of them holds more? For whoever has to decide between them.
+
+    Exit status 1 if one is damaged, or if two know different transactions to be committed under the same ids. That one
+    is behind, or holds other transactions than another where neither knows what is committed, is no fault.
+    """
+    from polonaise.admin.comparison import compare as compared
+
+    async def work() -> bool:
+        reports = await compared(directories)
+        for report in reports:
+            if as_json:
+                say_json(_comparison_fields(report))
+        if not as_json:
+            columns = ["partition", "replica", "first", "last", "committed", "session", "what it says"]
+            rows = [_replica_row(report.partition, each) for report in reports for each in report.replicas]
+            print_table(columns, rows, right=(0, 2, 3, 4, 5))
+            for report in reports:
+                say(_told_of(report))
+        return all(report.well for report in reports)
+
+    judge(work())
+
+
+def _replica_row(partition: PartitionId, each: ReplicaReport) -> list[object]:
+    said = [each.damage] if each.damage else []
+    if each.bounds.lost is not None:
+        said.append(f"it may have lost what was above {each.bounds.lost}")
+    if each.bounds.trusted is not None:
+        said.append(f"it does not trust what it holds above {each.bounds.trusted}")
+    return [
+        partition, each.directory, each.first, each.last, each.bounds.confirmed, each.joined, "; ".join(said),
+    ]  # fmt: skip
+
+
+def _told_of(report: ComparisonReport) -> str:
+    """What the replicas of a partition have in common, for people."""
+    told = f"partition {report.partition}: "
+    if len(report.replicas) < 2:
+        return told + "only one of these holds it"
+    if all(each.last < each.first for each in report.replicas):
+        return told + "none of these holds anything of it"
+    if report.difference is None:
+        ends = sorted({each.last for each in report.replicas})
+        told += f"the same up to {report.same}"
+        if ends[-1] > report.same:
+            told += f"; {', '.join(_holding(report, report.same))} alone goes on to {ends[-1]}"
+        return told
+    sides = "; ".join(" and ".join(side) for side in report.difference.sides)
+    told += f"the same up to {report.difference.first - 1}; from {report.difference.first} on they differ: {sides}"
+    return told + (f". CONTRADICTION: {report.contradiction}" if report.contradiction else "")
+
+
+def _holding(report: ComparisonReport, above: TransactionId) -> list[str]:
+    return [each.directory for each in report.replicas if each.last > above]
+
+
+def _comparison_fields(report: ComparisonReport) -> dict[str, Any]:
+    return {
+        "partition": report.partition,
+        "same": report.same,
+        "differs_from": None if report.difference is None else report.difference.first,
+        "sides": None if report.difference is None else [list(side) for side in report.difference.sides],
+        "contradiction": report.contradiction,
+        "replicas": [
+            {
+                "directory": each.directory,
+                "first": each.first,
+                "last": each.last,
+                "committed": each.bounds.confirmed,
+                "untrusted_above": each.bounds.trusted,
+                "lost_above": each.bounds.lost,
+                "joined": each.joined,
+                "damage": each.damage,
+            }
+            for each in report.replicas
+        ],
+    }
+
+
+def _one_of(found: list[Files], directory: str, partition: PartitionId | None) -> Files:
+    if partition is None and len(found) == 1:
+        return found[0]
+    there = ", ".join(str(each.partition) for each in found) or "none"
+    if partition is None:
+        raise BadOption(f"which partition? {directory} has {there}: say --partition with one of them")
+    for each in found:
+        if each.partition == partition:
+            return each
+    raise UnknownPartition(f"partition {partition}: {directory} has {there}")
 
 
 _BATCH_HEADING = (
@@ -156,22 +314,25 @@ _TRANSACTION_HEADING = (
 
 
 async def _dumped(
-    paths: list[str], after: TransactionId, transactions: bool
+    paths: list[str], after: TransactionId, transactions: bool, damaged: Callable[[SegmentDamaged], None] | None
 ) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
-    """Each row, for machines and for people."""
-    from polonaise.admin import files, segments
+    """Each row, for machines and for people; behind damage, too, if `damaged` is there to be told of it."""
+    from polonaise.storage import files, offline
 
     for path in paths:
         for found in files.find(path):
-            async with aclosing(segments.dump(found)) as batches:
-                async for segment, offset, batch in batches:
-                    if batch.last <= after:
+            async with aclosing(offline.dump(found, damaged)) as batches:
+                async for each in batches:
+                    if each.batch.last <= after:
                         continue
-                    if not transactions:
-                        yield _batch_row(segment, offset, batch)
-                        continue
-                    for tx in batch.transactions(after):
-                        yield _transaction_row(tx)
+                    made = [_batch_row(each.path, each.offset, each.batch)]
+                    if transactions:
+                        made = [_transaction_row(tx) for tx in each.batch.transactions(after, own=True)]
+                    for fields, row in made:
+                        if each.behind_damage:
+                            yield {**fields, "behind_damage": True}, f"{row} BEHIND DAMAGE"
+                        else:
+                            yield fields, row
 
 
 def _batch_row(path: str, offset: int, batch: Batch) -> tuple[dict[str, Any], str]:
@@ -183,7 +344,7 @@ def _batch_row(path: str, offset: int, batch: Batch) -> tuple[dict[str, Any], st
         "last": batch.last,
         "session": batch.session,
         "generation": batch.generation,
-        "commit_time": when(batch.commit_time_us),
+        "timestamp": when(batch.commit_time_us),
         "bytes": batch.length,
         "data_bytes": batch.data_bytes,
         "registers_bytes": batch.registers_bytes,
@@ -195,5 +356,6 @@ def _batch_row(path: str, offset: int, batch: Batch) -> tuple[dict[str, Any], st
 
 
 def _transaction_row(tx: Transaction) -> tuple[dict[str, Any], str]:
-    row = f"{tx.partition:>9} {tx.id:>12} {tx.client_id:>10} {tx.generation:>10} {tx.sequence:>9} {tx.header:>11} "
-    return transaction_fields(tx), row + shown(tx.data)
+    generation = tx.request_id.generation
+    row = f"{tx.partition:>9} {tx.id:>12} {tx.client_id:>10} {generation:>10} {tx.sequence:>9} {tx.header:>11} "
+    return transaction_fields(tx), row + ("(the log's own) " if tx.own else "") + shown(tx.data)

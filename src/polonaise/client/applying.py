@@ -15,7 +15,7 @@ from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import RunView, View
+from polonaise.client.view import RunView, View, takes_own
 from polonaise.client.waiting import AppliedMark
 from polonaise.errors import PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.host import Host
@@ -80,6 +80,9 @@ class Applier:
         self._arrived = asyncio.Event()
         self._singly_until = NO_TRANSACTION
         """A run up to here has failed: its transactions are offered one by one."""
+        self._given = NO_TRANSACTION
+        """The view's own mark. The client's may be further on, behind what the library wrote for itself."""
+        self._own = takes_own(view)
         self.form = form
         self.mounting: Mounting
 
@@ -87,6 +90,7 @@ class Applier:
         """From the view's own mark."""
         mark = await self._views_mark()
         self._mark.trouble = None
+        self._given = mark
         self._mark.reach(mark)
         return mark
 
@@ -129,13 +133,17 @@ class Applier:
             except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
                 await self._failed(tx.id, error)
                 return
+            self._given = tx.id
             reach(tx.id)
+        if batch.last > self._mark.value:
+            reach(batch.last)
         self._went_well()
 
     async def _apply_together(self) -> None:
         """Apply what has queued up, within the bounds of a run."""
-        run = await self._next_run()
+        run, through = await self._next_run()
         if not run:
+            self._mark.reach(through)
             return
         try:
             reached = cast(RunView, self._view).apply_run(run)
@@ -150,15 +158,20 @@ class Applier:
                 await self._ask_mark()
             return
         self._moved_to(reached)
+        if self._mark.value == run[-1].id:
+            self._mark.reach(through)
         if reached >= run[0].id:
             self._went_well()
         else:
             await self._rest()
 
-    async def _next_run(self) -> list[Transaction]:
-        """What comes next of the queue; waits for bodies only while it has nothing."""
-        settings, after = self._settings, self._mark.value
-        count_max = 1 if after < self._singly_until else settings.run_count_max
+    async def _next_run(self) -> tuple[list[Transaction], TransactionId]:
+        """What comes next of the queue, and through which id nothing else is for the view.
+
+        Waits for bodies only while it has nothing.
+        """
+        settings, through = self._settings, self._mark.value
+        count_max = 1 if through < self._singly_until else settings.run_count_max
         run: list[Transaction] = []
         size = 0
         for batch, wanted in tuple(self._queue):
@@ -170,16 +183,18 @@ class Applier:
             for tx in self._transactions(batch, bodies):
                 size += len(tx.data)
                 if run and size > settings.run_bytes_max:
-                    return run
+                    return run, through
                 run.append(tx)
+                through = tx.id
                 if len(run) == count_max:
-                    return run
-        return run
+                    return run, through
+            through = max(through, batch.last)
+        return run, through
 
     def _transactions(self, batch: Batch, bodies: dict[TransactionId, bytes] | None) -> Iterator[Transaction]:
         if bodies is None:
-            return batch.transactions(self._mark.value)
-        return _with_bodies(batch, bodies, self._mark.value)
+            return batch.transactions(self._mark.value, own=self._own)
+        return _with_bodies(batch, bodies, self._mark.value, self._own)
 
     def _went_well(self) -> None:
         self._backoff.reset()
@@ -217,7 +232,8 @@ class Applier:
 
     def _moved_to(self, mark: TransactionId) -> None:
         """The view says that it is here: further on, or back (its database was restored)."""
-        if mark < self._mark.value:
+        given, self._given = self._given, mark
+        if mark < given:
             self._go_back(mark)
         elif mark > self._mark.value:
             self._mark.trouble = None
@@ -256,11 +272,15 @@ class Applier:
         await asyncio.sleep(self._backoff.pause_s(self._host.random.random()))
 
 
-def _with_bodies(batch: Batch, bodies: dict[TransactionId, bytes], after: TransactionId) -> Iterator[Transaction]:
+def _with_bodies(
+    batch: Batch, bodies: dict[TransactionId, bytes], after: TransactionId, own: bool
+) -> Iterator[Transaction]:
     """The transactions of a batch that came without data; those that nobody wanted have an empty body."""
     clients, generations, sequences = batch.client_ids, batch.generations, batch.sequences
     headers, first = batch.headers, batch.first
     for place in range(max(0, after + 1 - first), batch.count):
+        if generations[place] < 0 and not own:
+            continue
         transaction = first + place
         yield Transaction(
             batch.partition,

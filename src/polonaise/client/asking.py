@@ -13,6 +13,7 @@ from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import BeyondLog, DeadlineExceeded, FrameDamaged, PolonaiseError, ProtocolError, Retry
 from polonaise.host import Host
+from polonaise.log.registers import after, sets_of
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
@@ -21,8 +22,10 @@ from polonaise.wire.messages import (
     HealthIs,
     HighWaterMark,
     HighWaterMarkIs,
+    ListRegisters,
     LogTrimmed,
     RegisterIs,
+    RegistersListed,
     TrimLog,
 )
 
@@ -114,6 +117,22 @@ class Questions:
         """A register's value, proved after this was asked; None if it is absent."""
         found = await self.ask(partition, GetRegister(key), RegisterIs, timeout)
         return found.value if found.present else None
+
+    async def registers(self, partition: PartitionId, prefix: bytes, timeout: float | None) -> dict[bytes, bytes]:
+        """The registers whose keys begin so, by their keys; each page of them proved after it was asked for."""
+        found: dict[bytes, bytes] = {}
+        clock, first, more = self._host.clock, prefix, 1
+        until_s = None if timeout is None else clock.monotonic_s() + timeout
+        while more:
+            left_s = None if until_s is None else max(until_s - clock.monotonic_s(), 0.0)
+            listed = await self.ask(partition, ListRegisters(first, prefix), RegistersListed, left_s)
+            page = dict(sets_of(listed.snapshot))
+            if not all(key >= first and key.startswith(prefix) for key in page) or (listed.more and not page):
+                raise ProtocolError(f"registers that were not asked for: from {first!r} on, with {prefix!r}")
+            found |= page
+            more = listed.more
+            first = after(max(page, default=first))
+        return found
 
     async def trim(
         self, partition: PartitionId, before: TransactionId, fragments: bytes, timeout: float | None

@@ -75,12 +75,14 @@ class Bodies:
         partition: PartitionId,
         questions: Questions,
         wants: Callable[[int], bool] | None,
+        own: bool,
         settings: ClientSettings,
     ) -> None:
         self._host = host
         self._partition = partition
         self._questions = questions
         self._wants = wants
+        self._own = own
         self._settings = settings
         self._waiting: deque[Wanted] = deque()
         self._running = 0
@@ -91,8 +93,8 @@ class Bodies:
         wants = self._wants
         places = [
             place
-            for place, header in enumerate(batch.headers.tolist())
-            if first + place > after and (wants is None or wants(header))
+            for place, (header, generation) in enumerate(zip(batch.headers, batch.generations, strict=True))
+            if first + place > after and (self._own if generation < 0 else wants is None or wants(header))
         ]
         lengths = [ends[place] - (ends[place - 1] if place else 0) for place in places]
         wanted = Wanted([first + place for place in places], lengths, [crcs[place] for place in places])

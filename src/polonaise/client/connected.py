@@ -17,10 +17,10 @@ from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.receipt import Receipt
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import RunView, View, close_view, tell_cluster
-from polonaise.client.waiting import check_loop
+from polonaise.client.view import RunView, View, close_view, takes_own, tell_cluster
+from polonaise.client.waiting import check_loop, own_loop
 from polonaise.coordination import Coordinator
-from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition
+from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
 from polonaise.host import Host
 from polonaise.terms import ClientId, PartitionId
 
@@ -68,6 +68,8 @@ class Connected:
         self._questions: Questions
         self._loop: asyncio.AbstractEventLoop
         self._closed = False
+        self.whereabouts: Callable[[], str] = lambda: ""
+        """What is known of who serves the log, for whoever waits for it; for whoever opens logs to set."""
         self._fault: PolonaiseError | None = None
         self.client_id: ClientId = 0
         """Unique in the cluster, from the coordinator; 0 before `start`."""
@@ -87,14 +89,14 @@ class Connected:
             raise Closed("this client was closed: make a new one")
         if self.client_id:
             raise BadOption("this client was started before: `async with` does it, and once is enough")
-        self._loop = asyncio.get_running_loop()
+        self._loop = own_loop()
         description = await self._coordinator.describe()
         self.cluster_key = description.key
         self.partition_count = description.partitions
         if self._view is not None:
             tell_cluster(self._view, description.key)
         self.client_id = await self._coordinator.unique_id()
-        self._routes = Routes(self._host, self._coordinator, self._settings)
+        self._routes = Routes(self._host, self._coordinator, self._settings, lambda: self.whereabouts())
         self._links = Links(self._host, self.client_id, description.key, self._settings)
         self._questions = Questions(self._host, self._routes, self._links, self._settings)
         self._tasks.append(await self._routes.start())
@@ -165,13 +167,13 @@ class Connected:
             pass  # not used yet, or nothing that a partition is named by
         self._check_partition(partition)
         if self._fault is not None:
-            raise self._fault
+            raise fresh(self._fault)
         appends = PartitionAppends(partition, self.client_id, self._settings)
         taker: Applier | MarkOnly
         if self._view is None:
             taker = MarkOnly(appends, self._questions)
         else:
-            bodies = Bodies(self._host, partition, self._questions, self._wants, self._settings)
+            bodies = Bodies(self._host, partition, self._questions, self._wants, takes_own(self._view), self._settings)
             taker = Applier(self._host, self._view, partition, appends.mark, bodies, self._form, self._settings)
             self._tasks.append(self._host.spawn(taker.apply_all(), f"client: apply partition {partition}"))
         mounting = Mounting(self._host, appends, taker, self._routes, self._links, self._settings)
@@ -208,6 +210,8 @@ class Connected:
         if partition is None:
             partition = self._choose(())
         self._check_partition(partition)
+        if self._fault is not None:
+            raise fresh(self._fault)
         return partition
 
     def _question_s(self, timeout: float | None) -> float:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from datetime import datetime
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol, TypeVarTuple
+from uuid import UUID
 
-from polonaise.client.connected import Connected, Partitioner
+from polonaise.client.connected import Partitioner
 from polonaise.client.mounting import Form
+from polonaise.client.once import once_view, run_once
 from polonaise.client.options import check_options
 from polonaise.client.producer import Producer, open_producer
-from polonaise.client.protocol.arguments import INT64_MAX, checked_id, checked_key, checked_seconds, wrong
+from polonaise.client.protocol.arguments import checked_id, checked_key, checked_seconds, wrong
 from polonaise.client.protocol.draft import (
     Change,
+    Draft,
     Expectation,
     checked_body,
     checked_header,
@@ -23,7 +25,8 @@ from polonaise.client.protocol.draft import (
 )
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.reading import BatchReader, first_batch, transactions
+from polonaise.client.protocol.once import Once, checked_once_key, digest_of_request
+from polonaise.client.readable import ReadableLog
 from polonaise.client.receipt import Receipt
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
@@ -31,8 +34,6 @@ from polonaise.client.view import RunView, View
 from polonaise.client.waiting import check_loop, retrieve
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
-    BadOption,
-    BeyondLog,
     DeadlineExceeded,
     Overloaded,
     PolonaiseError,
@@ -40,6 +41,8 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import Batches, Read
+
+Ts = TypeVarTuple("Ts")
 
 
 class Serializer(Protocol):
@@ -52,7 +55,7 @@ class Serializer(Protocol):
         """The value that `encode` made this body of."""
 
 
-class Log(Connected):
+class Log(ReadableLog):
     """One client of a cluster's log. Use it as an asynchronous context manager, or `start` and `close` it.
 
     Nothing waits for ever: what has no deadline of its own ends with `close`, which settles every append that is
@@ -108,9 +111,13 @@ class Log(Connected):
     # ------------------------------------------------------------------ contexts
 
     async def run(
-        self, context: Context, *args: Any, partition: PartitionId | None = None, timeout: float | None = None
+        self,
+        context: Callable[[Draft, *Ts], Any],
+        *args: *Ts,
+        partition: PartitionId | None = None,
+        timeout: float | None = None,
     ) -> Receipt:
-        """Run `context(tx, *args)` until what it builds is committed; the receipt.
+        """Run `context(tx, *args)` until what it builds is committed; the receipt, whose `value` is what it returned.
 
         The client high-water mark is taken before the context runs. When another transaction has changed meanwhile
         what the context's locks cover, it runs again as soon as this client has applied that. Waits while the
@@ -126,7 +133,11 @@ class Log(Connected):
         return await self._running.run(self._appends_of(partition, args), context, args, timeout)
 
     def submit(
-        self, context: Context, *args: Any, partition: PartitionId | None = None, timeout: float | None = None
+        self,
+        context: Callable[[Draft, *Ts], Any],
+        *args: *Ts,
+        partition: PartitionId | None = None,
+        timeout: float | None = None,
     ) -> Submission:
         """As `run`, but returns at once and goes on behind the caller's back; see `Submission`.
 
@@ -145,6 +156,29 @@ class Log(Connected):
         self._submitted[number] = task
         task.add_done_callback(lambda _: self._submitted.pop(number, None))
         return Submission(task)
+
+    async def once(
+        self,
+        key: str | UUID,
+        context: Callable[[Draft, *Ts], Any],
+        *args: *Ts,
+        request: bytes | str | None = None,
+        partition: PartitionId | None = None,
+        timeout: float | None = None,
+    ) -> Once:
+        """Run `context(tx, *args)` as `run`, unless that was done under this key before: what was done, either way.
+
+        For requests that bring a key of their own and may come again (`docs/web-services.md`). The client's view keeps
+        the keys of a partition with what the contexts returned, as JSON (`SqlView.once_table`); whoever asks at the
+        same time waits for the first. A context that abandons or raises leaves the key free. With `request`, such as
+        the request's body, the same key for another request raises `OnceDiffers`.
+
+        Raises what `run` raises. After `AppendUnknown` call it again with the same key, which says what became of it.
+        """
+        self._check_run(context, timeout)
+        view, text, asked = once_view(self._view), checked_once_key(key), digest_of_request(request)
+        appends = self._appends_of(partition, args)
+        return await run_once(self._running, view, self._questions, appends, text, asked, context, args, timeout)
 
     def _check_run(self, context: Context, timeout: float | None) -> None:
         if not callable(context):
@@ -350,6 +384,20 @@ class Log(Connected):
         """
         return await self._questions.register(self._readable(partition), checked_key(key), self._question_s(timeout))
 
+    async def list_registers(
+        self, prefix: bytes = b"", partition: PartitionId | None = None, *, timeout: float | None = None
+    ) -> dict[bytes, bytes]:
+        """The registers whose keys begin with `prefix`, with their values, in the order of their keys.
+
+        Proved by the owner after it was asked, in pages of up to 4,096 registers or 256 KiB: what one page holds is all
+        of one moment. Of what changes between two pages it has the one or the other value; a register that is there all
+        the time is in it, and none is twice. Those of the library are there too: keys that begin with `producer/` are
+        its producers', with `spark/` its Spark sinks'. Raises `DeadlineExceeded` after `timeout` seconds over all pages
+        (default `question_s_max`).
+        """
+        readable, checked = self._readable(partition), checked_key(prefix)
+        return await self._questions.registers(readable, checked, self._question_s(timeout))
+
     async def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
         """How the server that owns the partition is, as it says itself: a JSON document, read.
 
@@ -372,117 +420,17 @@ class Log(Connected):
         return told.first, bool(told.done)
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
-        """Why a mounted partition is not ready, or its view gets no further, at the moment.
+        """Why a mounted partition is not ready, commits nothing, or its view gets no further, at the moment.
 
+        With full disks, or without a quorum, it names the storage nodes, as the server that owns the partition does.
         None if all is well, or the partition was never used.
         """
         held = self._partitions.get(partition)
         if held is None:
             return None
-        return held.appends.stopped or held.appends.trouble or held.appends.mark.trouble
-
-    # ------------------------------------------------------------------ reading
-
-    def read(
-        self,
-        partition: PartitionId | None = None,
-        *,
-        after: TransactionId = -1,
-        until: TransactionId | None = None,
-        follow: bool = False,
-        timeout: float | None = None,
-    ) -> AsyncIterator[Transaction]:
-        """The transactions with ids above `after`, in order: `async for tx in log.read(0, after=-1)`.
-
-        Ends at `until` (inclusive), or without it at what was committed when the reading began; with `follow` it goes
-        on and waits for more. Every byte is checked. Raises `BatchDamaged`, `DataDamaged` or `LogForked` rather than
-        yield what is not the log, `DeadlineExceeded` when nothing can be read for `timeout` seconds.
-        """
-        reader = self.read_batches(partition, after=after, until=until, follow=follow, timeout=timeout)
-        return transactions(reader, after, until)
-
-    def read_batches(
-        self,
-        partition: PartitionId | None = None,
-        *,
-        after: TransactionId = -1,
-        until: TransactionId | None = None,
-        follow: bool = False,
-        with_data: bool = True,
-        timeout: float | None = None,
-    ) -> BatchReader:
-        """As `read`, but whole batches: much faster, for those who look at columns.
-
-        The first and the last batch may reach beyond `after` and `until`. With `with_data=False` bodies stay behind,
-        and the batches' CRCs can't be checked.
-        """
-        checked_id("after", after)
-        if until is not None:
-            checked_id("until", until)
-        return BatchReader(
-            self._questions,
-            self._settings,
-            self._readable(partition),
-            after=after,
-            until=until,
-            follow=follow,
-            with_data=with_data,
-            timeout=self._question_s(timeout),
-        )
-
-    def read_time(
-        self,
-        partition: PartitionId | None = None,
-        *,
-        since: int | datetime,
-        follow: bool = False,
-        timeout: float | None = None,
-    ) -> AsyncIterator[Transaction]:
-        """As `read`, from the first transaction committed at `since` or later: microseconds UTC, or an aware datetime.
-
-        Raises `BadOption` for a datetime without a time zone.
-        """
-        since_us = _microseconds(since)
-        reader = BatchReader(
-            self._questions,
-            self._settings,
-            self._readable(partition),
-            follow=follow,
-            since_us=since_us,
-            timeout=self._question_s(timeout),
-        )
-        return transactions(reader, -1, None, since_us)
-
-    async def transaction(
-        self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
-    ) -> Transaction:
-        """One transaction, checked. Raises `BeyondLog` when it is not committed (yet).
-
-        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
-        """
-        partition = self._readable(partition)
-        if not isinstance(id, int):
-            raise wrong("id", id, "a transaction's id is an integer")
-        timeout_s = self._question_s(timeout)
-        if not 0 <= id <= INT64_MAX:
-            raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
-        question = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
-        answer = await self._questions.ask(partition, question, Batches, timeout_s)
-        batch = first_batch(answer)
-        if batch is not None and batch.partition == partition and batch.first <= id <= batch.last:
-            return next(batch.transactions(id - 1))
-        raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
+        appends = held.appends
+        return appends.stopped or appends.trouble or appends.hindrance or appends.mark.trouble
 
     def decode(self, tx: Transaction) -> Any:
         """The value of a transaction, by the client's serializer; its bytes without one."""
         return tx.data if self.serializer is None else self.serializer.decode(tx.data)
-
-
-def _microseconds(since: int | datetime) -> int:
-    if isinstance(since, int) and since <= INT64_MAX:
-        return max(1, since)
-    if not isinstance(since, datetime):
-        raise wrong("since", since, "microseconds UTC as an integer, or a datetime with a time zone")
-    if since.tzinfo is None:
-        raise BadOption(f"since={since} has no time zone: say which, for example datetime.now(UTC)")
-    return max(1, int(since.timestamp() * 1_000_000))

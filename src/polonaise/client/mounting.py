@@ -13,6 +13,7 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.subscription import Subscription, Verdict
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
+from polonaise.client.waiting import own_loop
 from polonaise.coordination.values import Assignment, Owner
 from polonaise.errors import (
     BatchDamaged,
@@ -34,6 +35,7 @@ from polonaise.errors import (
     WrongClusterKey,
     WrongGeneration,
     WrongRole,
+    fresh,
 )
 from polonaise.host import Host
 from polonaise.link.connection import fault_in
@@ -114,7 +116,7 @@ class Mounting:
         settings: ClientSettings,
     ) -> None:
         self._host = host
-        self._loop = asyncio.get_running_loop()
+        self._loop = own_loop()
         self._partition = appends.partition
         self._appends = appends
         self._taker = taker
@@ -141,7 +143,7 @@ class Mounting:
         except PolonaiseError as error:
             self.stop(error)
             return
-        self._routes.listeners.append(self._assigned)
+        self._routes.listeners[self._assigned] = None
         while self._appends.stopped is None:
             ended = await self._mount_once(backoff)
             self._note(ended.error)
@@ -159,12 +161,15 @@ class Mounting:
             return self._taker.begins_by
         if owner is None or self._attempt is None:
             return self._routes.waits_for(self._partition)
-        return f"an answer of {self._attempt.stream.address} to its mount"
+        return f"an answer of {self._attempt.stream.address} to its mount{self._routes.whereabouts()}"
 
     def _note(self, error: PolonaiseError) -> None:
         before = self._appends.trouble
         if before is None or before.code != error.code:
             _log.info("partition %d is not mounted: %s", self._partition, error)
+        if isinstance(error, ConnectionLost) and (known := self._routes.whereabouts()):
+            error = fresh(error)
+            error.args = (error.text + known,)
         self._appends.trouble = error
 
     async def _mount_once(self, backoff: Backoff) -> _Ended:
@@ -237,8 +242,7 @@ class Mounting:
         if self._appends.stopped is None and not isinstance(error, Closed):
             _log.error("partition %d stops: %s", self._partition, error)
         self._appends.stop(error)
-        if self._assigned in self._routes.listeners:
-            self._routes.listeners.remove(self._assigned)
+        self._routes.listeners.pop(self._assigned, None)
         if self._attempt is not None:
             self._attempt.end(error)
 
@@ -272,6 +276,8 @@ class Mounting:
         elif kind is Mounted:
             if request == attempt.request and not attempt.ready:
                 self._answered(attempt, cast(Mounted, message))
+            elif not request and attempt.ready:
+                self._told(cast(Mounted, message))
         elif kind is Refused:
             refused = cast(Refused, message)
             attempt.end(fault_in(refused))
@@ -325,6 +331,15 @@ class Mounting:
                 attempt.end(WrongGeneration(text))
                 return
 
+    def _told(self, message: Mounted) -> None:
+        """What keeps the appends of a mount that is ready from being committed, if anything does."""
+        before, self._appends.hindrance = self._appends.hindrance, None
+        if message.state == MountState.NOT_READY:
+            hindrance = PartitionNotReady(f"partition {self._partition} commits nothing just now: {message.reason}")
+            self._appends.hindrance = hindrance
+        if (before is None) != (self._appends.hindrance is None):
+            _log.info("%s", self._appends.hindrance or f"partition {self._partition} commits again")
+
     def _answered(self, attempt: _Attempt, message: Mounted) -> None:
         try:
             state = MountState(message.state)
@@ -334,8 +349,8 @@ class Mounting:
             case Verdict.READY:
                 attempt.ready = True
                 attempt.generation = max(attempt.generation, message.generation)
+                self._appends.open(attempt.stream, message.generation, attempt.sent_before, message.append_window)
                 self._appends.trouble = None
-                self._appends.open(attempt.stream, message.generation, attempt.sent_before)
             case Verdict.ASK_AGAIN:
                 attempt.end(PartitionNotReady(message.reason or "the owner has no session yet"))
             case Verdict.CLIENT_AHEAD:

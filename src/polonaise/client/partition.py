@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from polonaise.client.links import Stream
-from polonaise.client.protocol.draft import Draft
+from polonaise.client.protocol.draft import Draft, bytes_of
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.outstanding import Failure, Outstanding, Pending
 from polonaise.client.protocol.packing import Operations, Outgoing, frames
+from polonaise.client.protocol.window import AppendWindow
 from polonaise.client.receipt import Receipt, tell
 from polonaise.client.settings import ClientSettings
-from polonaise.client.waiting import Admission, AppliedMark, check_loop, until
-from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError
+from polonaise.client.turntaking import TurnTaking
+from polonaise.client.waiting import Admission, AppliedMark, check_loop, own_loop, until
+from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError, fresh
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, TransactionId
 from polonaise.wire.appends import AppendColumns
@@ -22,6 +25,8 @@ from polonaise.wire.appends import Failure as Row
 from polonaise.wire.messages import Flush
 
 _NO_OPERATIONS: Operations = ()
+_SEND_AT: Final = 512
+"""So many appends of contexts are sent at once: the server works on them while the loop runs the other contexts."""
 
 
 class _OutgoingGroup(NamedTuple):
@@ -43,10 +48,11 @@ class PartitionAppends:
     """
 
     def __init__(self, partition: PartitionId, client_id: ClientId, settings: ClientSettings) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop = own_loop()
         """The only one in which any of this may be used."""
         self._settings = settings
         self._outstanding = Outstanding()
+        self._window = AppendWindow()
         self._unsent: list[Outgoing] = []
         self._unsent_groups: list[_OutgoingGroup] = []
         self._sends_soon = False
@@ -62,10 +68,14 @@ class PartitionAppends:
         """The generation of the latest mount, which every append carries."""
         self.mark = AppliedMark(NO_TRANSACTION)
         self.admission = Admission(self._is_open)
+        self.turntaking = TurnTaking(client_id, self.mark)
         self.stopped: PolonaiseError | None = None
         """Why nothing goes on here any more."""
         self.trouble: PolonaiseError | None = None
         """Why the partition is not mounted; None while it is."""
+        self.hindrance: PolonaiseError | None = None
+        """What keeps appends from being committed although it is mounted, as the server says; None while nothing does,
+        as far as is known."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
         """What the mount under way waits for, in words; the mounting tells."""
 
@@ -74,14 +84,23 @@ class PartitionAppends:
         if self._stream is None:
             trouble = f" (the last trouble: {self.trouble})" if self.trouble else ""
             return f"it is not mounted and waits for {self.waits_for()}{trouble}"
-        return f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) are undecided"
+        return f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) are undecided{self.because()}"
+
+    def because(self) -> str:
+        """What keeps appends, as far as this client knows, to be put behind what came of that; else nothing."""
+        cause = self._cause()
+        return f"; what keeps it: {cause}" if cause else ""
+
+    def _cause(self) -> str:
+        cause = self.hindrance or self.trouble
+        return cause.text if cause is not None else ""
 
     def lag(self) -> str:
         """How far this client's view is, and what keeps it, for the message of who has given up waiting."""
         applied = f"applied up to {self.mark.value}"
         if self.mark.trouble is not None:
             return f"{applied}; {self.mark.trouble}"
-        return applied if self._stream is not None else f"{applied}; {self.obstacle()}"
+        return f"{applied}{self.because()}" if self._stream is not None else f"{applied}; {self.obstacle()}"
 
     @property
     def mounted(self) -> bool:
@@ -127,8 +146,9 @@ class PartitionAppends:
         ):
             raise self._overloaded()
         if self.stopped:
-            raise self.stopped
-        receipt = Receipt(self, 1, len(body))
+            raise fresh(self.stopped)
+        size = len(body) + len(locks)
+        receipt = Receipt(self, 1, size + bytes_of(operations) if operations else size)
         outstanding.add(receipt)
         mark = self.mark.value if client_high_water_mark is None else client_high_water_mark
         self._unsent.append((receipt, receipt.sequence, mark, header, body, locks, operations, True))
@@ -141,7 +161,7 @@ class PartitionAppends:
         outstanding = self._outstanding
         return Overloaded(
             f"{outstanding.count} appends ({outstanding.bytes} bytes) to partition {self.partition} are "
-            "outstanding: wait with `await log.ready(partition)`"
+            f"outstanding: wait with `await log.ready(partition)`{self.because()}"
         )
 
     def append_group(
@@ -156,8 +176,8 @@ class PartitionAppends:
         ):
             raise self._overloaded()
         if self.stopped:
-            raise self.stopped
-        receipt = Receipt(self, len(group), group.size)
+            raise fresh(self.stopped)
+        receipt = Receipt(self, len(group), group.size + bytes_of(operations))
         outstanding.add(receipt)
         mark = self.mark.value if client_high_water_mark is None else client_high_water_mark
         self._unsent_groups.append(_OutgoingGroup(len(self._unsent), receipt, group, mark, operations))
@@ -167,20 +187,23 @@ class PartitionAppends:
     def append_draft(self, draft: Draft) -> Receipt:
         """Register what a context built, for which a slot was taken. The slot is the caller's to give back."""
         if self.stopped:
-            raise self.stopped
-        bodies = draft.bodies
-        receipt = Receipt(self, len(bodies), draft.size)
+            raise fresh(self.stopped)
+        *others, (header, body) = draft.bodies
+        mark = draft.high_water_mark
+        receipt = Receipt(self, len(draft.bodies), draft.sent_bytes)
         self._outstanding.add(receipt)
-        sequence, last = receipt.sequence, len(bodies) - 1
-        for place, (header, body) in enumerate(bodies):
-            ends = place == last
-            # A lock is raised to the id of the transaction that carries it: the last one covers the whole group.
-            locks = b"".join(draft.locks) if ends else b""
-            operations = draft.operations if ends else _NO_OPERATIONS
-            self._unsent.append(
-                (receipt, sequence + place, draft.high_water_mark, header, body, locks, operations, ends)
-            )
+        sequence = receipt.sequence
+        for other, data in others:
+            self._unsent.append((receipt, sequence, mark, other, data, b"", _NO_OPERATIONS, False))
+            sequence += 1
+        # A lock is raised to the id of the transaction that carries it: the last one covers the whole group.
+        locks = b"".join(draft.locks)
+        operations = draft.operations or _NO_OPERATIONS  # mostly no list of its own is kept until it is sent
+        self._unsent.append((receipt, sequence, mark, header, body, locks, operations, True))
         self._soon()
+        stream = self._stream
+        if len(self._unsent) == _SEND_AT and stream is not None and stream.connection.writable:
+            self._send_all(stream)
         return receipt
 
     def withdraw(self, receipt: Receipt) -> bool:
@@ -213,12 +236,29 @@ class PartitionAppends:
             return
         unsent, self._unsent = self._unsent, []
         groups, self._unsent_groups = self._unsent_groups, []
+        outstanding, window = self._outstanding, self._window
         for columns in self._frames(unsent, groups):
-            stream.connection.send(columns.message(self.generation), partition=self.partition)
-        self._outstanding.sent = self._outstanding.next_sequence - 1
+            message = columns.message(self.generation)
+            size = len(message.columns) + columns.data_bytes
+            if not window.fits(size):
+                self._keep_unsent(unsent, groups, outstanding.sent)
+                break
+            stream.connection.send(message, partition=self.partition)
+            outstanding.sent = columns.sequences[-1]
+            window.sent(outstanding.sent, size)
+        else:
+            outstanding.sent = outstanding.next_sequence - 1
         if self._idle is None:
             self._news_s = self.loop.time()
             self._idle = self.loop.call_later(self._settings.idle_flush_s, self._ask_after)
+
+    def _keep_unsent(self, unsent: list[Outgoing], groups: Sequence[_OutgoingGroup], sent: int) -> None:
+        """What the window has no room for goes out once something is decided, before what is asked for meanwhile."""
+        first = bisect_right(unsent, sent, key=lambda outgoing: outgoing[1])
+        self._unsent = unsent[first:] + self._unsent
+        self._unsent_groups = [
+            group._replace(after=group.after - first) for group in groups if group.receipt.sequence > sent
+        ]
 
     def _frames(self, unsent: Sequence[Outgoing], groups: Sequence[_OutgoingGroup]) -> Iterator[AppendColumns]:
         """In the order in which they were asked for."""
@@ -235,11 +275,15 @@ class PartitionAppends:
 
     # ------------------------------------------------------------------ mounts
 
-    def open(self, stream: Stream, generation: Generation, sent_before: int) -> None:
-        """A mount is ready: whatever was sent before it and was not fed has failed; what waits goes out."""
+    def open(self, stream: Stream, generation: Generation, sent_before: int, window_bytes: int) -> None:
+        """A mount is ready: whatever was sent before it and was not fed has failed; what waits goes out.
+
+        `window_bytes` is how much may be undecided there at a time.
+        """
         self._stream = stream
+        self._window.open(window_bytes)
         self.generation = generation
-        self._settled(self._outstanding.passed(sent_before))
+        self._settled(self._outstanding.passed(sent_before, self._cause()))
         opening, self._opening = self._opening, []
         for future in opening:
             if not future.done():
@@ -249,6 +293,8 @@ class PartitionAppends:
     def shut(self) -> None:
         """The mount is over: hold everything back until the next one."""
         self._stream = None
+        self.hindrance = None
+        self._outstanding.mounted_after = self._outstanding.sent
         self._sends_soon = False
         flushes, self._flushes = self._flushes, {}
         for _, future in flushes.values():
@@ -268,9 +314,10 @@ class PartitionAppends:
         tell(self._outstanding.stop())
         for future in self._opening:
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(fresh(error))
         self._opening.clear()
         self.admission.stop(error)
+        self.turntaking.stop(error)
         self.mark.stop(error)
 
     # ------------------------------------------------------------------ what the server says
@@ -278,6 +325,7 @@ class PartitionAppends:
     def judge(self, batch: Batch) -> None:
         """Read the fates of own appends from a fed batch. Raises `ConsistencyLost` where one was told otherwise."""
         clients = batch.client_ids.tolist()
+        self.turntaking.fed(batch.first, clients)
         own = clients.count(self.client_id)
         if not own:
             return
@@ -292,23 +340,27 @@ class PartitionAppends:
     def refused(self, rows: Sequence[Row]) -> None:
         """Appends that the server refused by name."""
         settled: list[Pending] = []
+        cause = self._cause()
         for sequence, value, reason in rows:
-            settled += self._outstanding.refused(sequence, Failure(reason, value))
+            settled += self._outstanding.refused(sequence, Failure(reason, value, cause))
         self._settled(settled)
 
     def flushed(self, request: int, high_water_mark: TransactionId) -> None:
         """A flush was answered: whatever it covered and is still pending has failed."""
         covered, future = self._flushes.pop(request, (0, None))
         if covered:
-            self._settled(self._outstanding.passed(covered))
+            self._settled(self._outstanding.passed(covered, self._cause()))
         if future is not None and not future.done():
             future.set_result(high_water_mark)
 
     def _settled(self, settled: list[Pending]) -> None:
         self._news_s = self.loop.time()
+        self._window.decided_below(self._outstanding.first_pending)
         if settled:
             tell(settled)
         self.admission.admit()
+        if (self._unsent or self._unsent_groups) and self._window.has_room:
+            self._soon()
 
     # ------------------------------------------------------------------ asking after appends
 
@@ -336,9 +388,10 @@ class PartitionAppends:
 
         Raises `TimeoutError` when the loop's time passes the deadline, or what stopped the partition.
         """
+        last = self._outstanding.next_sequence - 1
         while True:
             if self.stopped:
-                raise self.stopped
+                raise fresh(self.stopped)
             if self._stream is None:
                 opened: asyncio.Future[None] = self.loop.create_future()
                 self._opening = [waiting for waiting in self._opening if not waiting.done()]
@@ -347,8 +400,11 @@ class PartitionAppends:
                 continue
             self._send_all(self._stream)
             future: asyncio.Future[TransactionId] = self.loop.create_future()
+            covered = self._outstanding.sent
             self._send_flush(self._stream, future)
             try:
-                return await until(future, deadline_s)
+                mark = await until(future, deadline_s)
             except ConnectionLost:
                 continue
+            if covered >= last:  # else the window had no room for all of it
+                return mark

@@ -8,7 +8,7 @@ from typing import Any
 
 from polonaise.client.asking import Questions
 from polonaise.client.partition import PartitionAppends
-from polonaise.client.protocol.arguments import checked_id, checked_seconds, wrong
+from polonaise.client.protocol.arguments import checked_id, checked_seconds, encoded, wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Expectation, Limits, checked_header, joined, operations
 from polonaise.client.protocol.locks import Lock
@@ -77,8 +77,9 @@ class Producer:
         """Append under this number; the id of the transaction, which for a repetition is the id of the first time.
 
         Tries again by itself whatever may pass. Raises `ProducerFenced` when another process has opened the producer,
-        `ProducerSequence` for a number that is neither the next nor one of the last 16, and `AppendUnknown` after
-        `timeout` seconds: call it again with the same number to learn what became of it.
+        `ProducerSequence` for a number that is neither the next nor one of the last 16, `ProducerDiffers` for one of
+        these under which another body or header is in the log, and `AppendUnknown` after `timeout` seconds: call it
+        again with the same number to learn what became of it.
         """
         checked_id("sequence", sequence, 0, "a producer's numbers are integers from 0 on")
         checked_seconds("timeout", timeout)
@@ -91,7 +92,7 @@ class Producer:
         except TimeoutError:
             raise AppendUnknown(
                 f"append {sequence} of producer {self.name!r} is not decided after {timeout:g} s: "
-                "call append again with the same number"
+                f"call append again with the same number{self._appends.because()}"
             ) from None
 
     async def _append(self, sequence: int, body: bytes, header: int, locks: bytes) -> TransactionId:
@@ -143,7 +144,7 @@ async def open_producer(
     """Open the producer under the next epoch. As `Log.producer`."""
     if not isinstance(name, str):
         raise wrong("name", name, "a producer's name is text")
-    key = KEY_PREFIX + name.encode()
+    key = KEY_PREFIX + encoded("name", name)
     if not name or len(key) > registers.KEY_BYTES_MAX:
         raise BadOption(f"a producer's name has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes")
     backoff = Backoff(*retry_s)

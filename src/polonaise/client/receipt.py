@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Generator
+from typing import TYPE_CHECKING, Any
 
 from polonaise.client.protocol import outcomes
 from polonaise.client.protocol.arguments import checked_seconds
@@ -26,7 +26,7 @@ class Receipt(Pending):
     to the partition; `count` how many transactions it is.
     """
 
-    __slots__ = ("_appends",)
+    __slots__ = ("_appends", "value")
 
     def __init__(self, appends: PartitionAppends, count: int, size: int) -> None:
         self._appends = appends
@@ -36,6 +36,8 @@ class Receipt(Pending):
         self.id = -1
         self.failure = None
         self.watchers = None
+        self.value: Any = None
+        """What the context returned in the run that committed; None for an append without one."""
 
     @property
     def partition(self) -> PartitionId:
@@ -75,6 +77,7 @@ class Receipt(Pending):
     def __await__(self) -> Generator[None, None, Receipt]:
         if self.id < 0:
             if self.failure is None:
+                check_loop(self._appends.loop)
                 yield from self._future().__await__()
             if self.failure is not None:
                 error = self.error
@@ -82,10 +85,12 @@ class Receipt(Pending):
                 raise error
         return self
 
-    async def wait(self, deadline_s: float | None) -> None:
-        """Until settled, either way. Raises `TimeoutError` when the loop's time passes the deadline."""
-        if not self.settled:
-            await until(self._future(), deadline_s)
+    def wait(self, deadline_s: float | None) -> Awaitable[None]:
+        """Await this, in the client's loop, until it is settled, either way.
+
+        Raises `TimeoutError` after the deadline, a time of the loop.
+        """
+        return _settled() if self.settled else until(self._future(), deadline_s)
 
     async def applied(self, timeout: float | None = None) -> None:
         """Wait until it is committed and this client's own view has applied it.
@@ -96,6 +101,7 @@ class Receipt(Pending):
         given = checked_seconds("timeout", timeout)
         deadline_s = None if given is None else asyncio.get_running_loop().time() + given
         appends = self._appends
+        check_loop(appends.loop)
         which = f"append {self.sequence} to partition {self.partition}"
         try:
             await self.wait(deadline_s)
@@ -114,12 +120,11 @@ class Receipt(Pending):
             ) from appends.trouble
 
     def _future(self) -> asyncio.Future[None]:
-        check_loop(self._appends.loop)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[None] = self._appends.loop.create_future()
         if self.watchers is None:
-            self.watchers = [future]
+            self.watchers = future  # mostly there is but one, and a list for it would be one more object per append
         else:
-            self.watchers = [watcher for watcher in self.watchers if not watcher.done()]
+            self.watchers = [watcher for watcher in _each(self.watchers) if not watcher.done()]
             self.watchers.append(future)
         return future
 
@@ -128,10 +133,19 @@ class Receipt(Pending):
         return f"<Receipt of append {self.sequence} to partition {self.partition}: {fate}>"
 
 
+def _each(watchers: Any) -> Any:
+    """The futures among a receipt's `watchers`."""
+    return watchers if type(watchers) is list else (watchers,)
+
+
+async def _settled() -> None:
+    """There is nothing to wait for."""
+
+
 def tell(settled: list[Pending]) -> None:
     """Wake everybody who waits for one of these fates."""
     for receipt in settled:
         watchers, receipt.watchers = receipt.watchers, None
-        for future in watchers or ():
+        for future in _each(watchers) if watchers is not None else ():
             if not future.done():
                 future.set_result(None)

@@ -20,13 +20,19 @@ _log = logging.getLogger("polonaise.client")
 class Routes:
     """The assignment. Whoever is refused by a server that owns a partition no more asks here again."""
 
-    def __init__(self, host: Host, coordinator: Coordinator, settings: ClientSettings) -> None:
+    def __init__(
+        self, host: Host, coordinator: Coordinator, settings: ClientSettings, whereabouts: Callable[[], str]
+    ) -> None:
+        """`whereabouts`: what else is known of who serves the log, for whoever waits; empty for nothing."""
         self._host = host
+        self._whereabouts = whereabouts
         self._coordinator = coordinator
         self._settings = settings
         self._known: Versioned[Assignment] = Versioned(-1, Assignment())
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.listeners: list[Callable[[Assignment], None]] = []
+        self._trouble = ""
+        """Why the assignment can't be had; empty when it was had last."""
+        self.listeners: dict[Callable[[Assignment], None], None] = {}
         """Told of every newer assignment."""
 
     async def start(self) -> asyncio.Task[None]:
@@ -49,9 +55,16 @@ class Routes:
     def waits_for(self, partition: PartitionId) -> str:
         """Who is waited for when the partition does not answer, in words."""
         owner = self.known(partition)
+        if self._trouble:
+            return f"an assignment that can be read: {self._trouble}"
         if owner is None:
             return "a server that owns it: none does, so start one (`polonaise server run`) or see why it does not"
-        return f"its owner, {owner.address}"
+        return f"its owner, {owner.address}{self.whereabouts()}"
+
+    def whereabouts(self) -> str:
+        """What else is known of who serves the log, as the end of a sentence."""
+        known = self._whereabouts()
+        return f"; {known}" if known else ""
 
     async def reread(self) -> None:
         """A server says that the assignment has moved on: read it, if the coordinator can be reached."""
@@ -59,9 +72,15 @@ class Routes:
             async with asyncio.timeout(self._settings.request_s_max):
                 self._learn(await self._coordinator.assignment())
         except (PolonaiseError, TimeoutError) as error:
-            _log.warning("the assignment cannot be read: %s", error)
+            self._say(str(error) or "the coordinator did not answer")
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            _log.warning("the assignment can't be read, and is tried again: %s", trouble)
 
     def _learn(self, found: Versioned[Assignment]) -> None:
+        self._trouble = ""
         if found.version <= self._known.version:
             return
         self._known = found
@@ -80,5 +99,5 @@ class Routes:
             except TimeoutError:
                 continue
             except PolonaiseError as error:
-                _log.warning("the assignment cannot be watched: %s", error)
+                self._say(str(error))
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))

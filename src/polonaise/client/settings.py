@@ -21,7 +21,7 @@ class ClientSettings:
     outstanding_count_max: int = 16_384
     """Appends of one partition whose fate is not known yet; beyond, `run` waits and `append` refuses."""
     outstanding_bytes_max: int = 32 * 1024 * 1024
-    """Bytes of their bodies."""
+    """Bytes of their bodies, their locks, and the keys and values that they expect and change."""
     submissions_max: int = 16_384
     """Contexts that `submit` has taken and not finished, over all partitions."""
     frame_count_max: int = 4_096

@@ -35,7 +35,10 @@ class View(Protocol):
         """
 
     def apply(self, tx: Transaction) -> Awaitable[None] | None:
-        """Apply one transaction. Called strictly by id, without gaps, one at a time per partition.
+        """Apply one transaction. Called strictly by id, one at a time per partition; none is left out.
+
+        Ids rise, and need not follow one another: what the library writes for itself, such as that a producer was
+        opened, is in the log too and is given to nobody.
 
         Partitions are independent: two of them may be within `apply` at once if it is a coroutine. What it raises is
         reported to `failed`, and the same transaction is delivered again after a pause.
@@ -55,7 +58,7 @@ class RunView(Protocol):
         """As `View.high_water_mark`."""
 
     def apply_run(self, run: Sequence[Transaction]) -> TransactionId | Awaitable[TransactionId]:
-        """Apply transactions of one partition: one or more, strictly by id, without gaps. The mark reached.
+        """Apply transactions of one partition: one or more, strictly by id, none left out. The mark reached.
 
         What has queued up comes as one run, within `ClientSettings.run_count_max` and `run_bytes_max`; while the view
         keeps up, that is what one batch brought. The answer may be below the run's last id (the rest is offered again)
@@ -67,6 +70,11 @@ class RunView(Protocol):
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
         """As `View.failed`."""
+
+
+def takes_own(view: View | RunView) -> bool:
+    """Whether it is a view of the library's that is given what the library wrote for itself, too."""
+    return bool(getattr(view, "takes_own", False))
 
 
 def tell_cluster(view: View | RunView, cluster_key: bytes) -> None:

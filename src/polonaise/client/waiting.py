@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from heapq import heapify, heappop, heappush
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
-from polonaise.errors import PolonaiseError, WrongEventLoop
+from polonaise.errors import Forked, PolonaiseError, WrongEventLoop, fresh
 from polonaise.terms import TransactionId
 
 T = TypeVar("T")
 
 
+_processes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, int]] = WeakKeyDictionary()
+"""Which process a client's loop is of. A child has them too, and they do nothing there."""
+
+
+def own_loop() -> asyncio.AbstractEventLoop:
+    """The running loop, for a client that is connected in it."""
+    loop = asyncio.get_running_loop()
+    _processes[loop] = os.getpid()
+    return loop
+
+
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Raises `WrongEventLoop` unless this is called within that loop: another's waiters would never be woken."""
+    """Raises `WrongEventLoop` unless this is called within that loop: another's waiters would never be woken.
+
+    Or `Forked`, where that loop is the parent process's.
+    """
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
         running = None
     if running is not loop:
+        if _processes.get(loop, os.getpid()) != os.getpid():
+            raise Forked(
+                "this log was opened before the process forked, and its connections belong to the parent: "
+                "open one in each process, after the fork"
+            )
         raise WrongEventLoop(
             "a client belongs to the event loop, and the thread, that it was connected in: call it there "
             "(asyncio.run_coroutine_threadsafe does from elsewhere), or connect another one here"
         )
 
 
-async def until(future: asyncio.Future[T], deadline_s: float | None) -> T:
-    """The result of `future`, which belongs to this waiter alone.
+def until(future: asyncio.Future[T], deadline_s: float | None) -> Awaitable[T]:
+    """Await this for the result of `future`, which belongs to this waiter alone.
 
-    Raises `TimeoutError` when the loop's time passes `deadline_s`. Costs one timer of the loop, and none without a
-    deadline.
+    Raises `TimeoutError` when the loop's time passes `deadline_s`. Costs one timer of the loop, and nothing without a
+    deadline: then it is the future itself.
     """
-    if deadline_s is None:
-        return await future
+    return future if deadline_s is None else _until(future, deadline_s)
+
+
+async def _until(future: asyncio.Future[T], deadline_s: float) -> T:
     timer = asyncio.get_running_loop().call_at(deadline_s, _expire, future)
     try:
         return await future
@@ -78,18 +101,25 @@ class AppliedMark:
 
     async def wait(self, value: TransactionId, deadline_s: float | None = None) -> None:
         """Until `value` is applied. Raises `TimeoutError`, or what stopped the partition."""
-        if self.value >= value:
-            return
-        if self._stopped:
-            raise self._stopped
+        if self.value < value:
+            await until(self.reached(value), deadline_s)
+
+    def reached(self, value: TransactionId) -> asyncio.Future[None]:
+        """Done when `value` is applied, or the mark rises no more."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.value >= value:
+            future.set_result(None)
+            return future
+        if self._stopped:
+            future.set_exception(fresh(self._stopped))
+            return future
         self._births += 1
         if len(self._waiting) >= self._sweep_at:
             self._waiting = [entry for entry in self._waiting if not entry[2].done()]
             heapify(self._waiting)
             self._sweep_at = max(1024, 2 * len(self._waiting))
         heappush(self._waiting, (value, self._births, future))
-        await until(future, deadline_s)
+        return future
 
     def stop(self, error: PolonaiseError) -> None:
         """The mark rises no more: everybody who waits is told why."""
@@ -97,7 +127,7 @@ class AppliedMark:
         waiting, self._waiting = self._waiting, []
         for _, _, future in waiting:
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(fresh(error))
 
 
 class Admission:
@@ -116,12 +146,18 @@ class Admission:
         self._stopped: PolonaiseError | None = None
         self.taken = 0
 
+    def take_now(self) -> bool:
+        """Take a slot if there is one and nobody waits for it. Raises what stopped the partition."""
+        if self._stopped:
+            raise fresh(self._stopped)
+        if self._waiting or not self._is_open(self.taken):
+            return False
+        self.taken += 1
+        return True
+
     async def take(self, deadline_s: float | None) -> None:
         """Wait for a slot. Raises `TimeoutError`, or what stopped the partition."""
-        if self._stopped:
-            raise self._stopped
-        if not self._waiting and self._is_open(self.taken):
-            self.taken += 1
+        if self.take_now():
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
@@ -154,4 +190,4 @@ class Admission:
         waiting, self._waiting = self._waiting, deque()
         for future in waiting:
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(fresh(error))

@@ -25,7 +25,11 @@ __all__ = ["Coordinator", "Membership"]
 
 
 class Membership(Protocol):
-    """This process's registration: lasts until left, or until the process is dead."""
+    """This process's registration: lasts until left, until the process is dead, or until it has not been renewed for
+    the time of a lease (`coordination.lease`)."""
+
+    async def renew(self) -> None:
+        """Say that this process works. To be called again and again, by what would hang if it did not."""
 
     async def leave(self) -> None: ...
 

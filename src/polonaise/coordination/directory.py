@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import posixpath
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple, TypeVar
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.checksum import crc32
 from polonaise.errors import (
@@ -18,11 +19,14 @@ from polonaise.errors import (
     CoordinatorUnavailable,
     DirectoryInUse,
     DiskFailed,
+    DiskFull,
     NotFound,
     PolonaiseError,
     UnsupportedFormat,
+    fresh,
 )
 from polonaise.host import DirectoryLock, Host
+from polonaise.log.openfiles import SharedSync
 
 FORMAT: Final = 1
 UNFINISHED: Final = ".new"
@@ -31,10 +35,13 @@ CHANGE_LOCK: Final = "change.lock"
 MEMBERS_LOCK: Final = "members.lock"
 
 _MAGIC: Final = "polonaise-coordinator"
+_TOGETHER_MAX: Final = 64
+"""Changes under one hold of the lock: other processes wait for it meanwhile."""
 _PAUSE_MIN_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05
 
 T = TypeVar("T")
+_Outcome: TypeAlias = tuple[Any, PolonaiseError | None]
 
 
 class Sealed(NamedTuple):
@@ -89,13 +96,47 @@ def damaged(path: str, what: str) -> CoordinatorDamaged:
     )
 
 
+@contextlib.contextmanager
+def door(what: str, *, changes: bool = True) -> Iterator[None]:
+    """What the disk says, in the coordinator's words."""
+    try:
+        yield
+    except (DiskFull, DiskFailed) as error:
+        doubt = ". The change may have been made: read again" if changes else ""
+        raise CoordinatorUnavailable(f"{what}: {error.text}{doubt}") from error
+    except NotFound as error:
+        raise CoordinatorDamaged(
+            f"{what}: {error.text}. The coordinator's directory was removed while in use: stop the cluster's "
+            "processes and restore it as it was last"
+        ) from error
+
+
 class _Request:
     """One caller's wish to do something alone; `abandoned` when the caller was cancelled."""
 
-    __slots__ = ("abandoned",)
+    __slots__ = ("abandoned", "changes", "outcome", "work")
 
-    def __init__(self) -> None:
+    def __init__(
+        self, work: Callable[[], Coroutine[Any, Any, Any]], changes: str, outcome: asyncio.Future[Any]
+    ) -> None:
+        self.work = work
+        self.changes = changes
+        self.outcome = outcome
         self.abandoned = False
+
+    async def done(self) -> _Outcome:
+        """What comes of the work; told once the lock was given back."""
+        try:
+            return await self.work(), None
+        except PolonaiseError as error:
+            return None, error
+
+    def tell(self, outcome: _Outcome) -> None:
+        result, error = outcome
+        if error is None:
+            self.outcome.set_result(result)
+        else:
+            self.outcome.set_exception(error)
 
 
 class ValueDirectory:
@@ -107,7 +148,10 @@ class ValueDirectory:
         self._path = posixpath.normpath(path)
         self._lock_wait_s = lock_wait_s
         self._swept = False
-        self._turns = {CHANGE_LOCK: asyncio.Lock(), MEMBERS_LOCK: asyncio.Lock()}
+        self._requests: dict[str, deque[_Request]] = {CHANGE_LOCK: deque(), MEMBERS_LOCK: deque()}
+        self._serving: set[str] = set()
+        """The locks whose requests are being served."""
+        self._sync = SharedSync(lambda: self.disk.sync_directory(self._path))
         self._running: list[asyncio.Task[None]] = []
         self._abandoned: list[asyncio.Future[Any]] = []
 
@@ -115,7 +159,7 @@ class ValueDirectory:
         return self._path
 
     def path(self, name: str) -> str:
-        return posixpath.join(self._path, name)
+        return f"{self._path}/{name}"
 
     async def make(self) -> None:
         """Make the directory and those above it, as durable as what will be in it.
@@ -140,13 +184,9 @@ class ValueDirectory:
     async def load(self, name: str) -> bytes | None:
         """The contents of a file, or None without it."""
         try:
-            file = await self.disk.open(self.path(name))
+            return await self.disk.load(self.path(name))
         except NotFound:
             return None
-        try:
-            return await file.read(0, await file.size())
-        finally:
-            await file.close()
 
     async def put(self, name: str, contents: bytes) -> None:
         """Put a file in place, whole: durable after `sync`. Only with the change lock held.
@@ -163,22 +203,35 @@ class ValueDirectory:
             await file.close()
         await self.disk.rename(unfinished, self.path(name))
 
+    async def put_all(self, contents: Mapping[str, bytes]) -> None:
+        """Put several files in place, as `put` does, at once; none is under way when this returns or raises."""
+        put = await asyncio.gather(*(self.put(*item) for item in contents.items()), return_exceptions=True)
+        for error in put:
+            if error is not None:
+                raise error
+
     async def sync(self) -> None:
         """Every name in the directory stays as it is now, whatever happens."""
-        await self.disk.sync_directory(self._path)
+        await self._sync()
 
-    async def alone(self, lock: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def alone(self, lock: str, work: Callable[[], Coroutine[Any, Any, T]], changes: str = "") -> T:
         """Do `work` while no other process does anything under this lock.
+
+        Nor does this one, but for work that says which other value it `changes`: so much is done at once, and shares
+        the syncs. Thousands of values may have to be changed when a server begins.
 
         In a task of its own, because work that has begun goes to its end even when the caller is cancelled: a thread
         may still be writing when the await is gone, and must not do so after the lock is somebody else's. Work that
         has not begun by then is not done at all.
         """
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        request = _Request()
-        task = self.host.spawn(self._run(lock, work, request, outcome), f"coordinator {lock}")
-        self._running.append(task)
-        task.add_done_callback(self._running.remove)
+        request = _Request(work, changes, outcome)
+        self._requests[lock].append(request)
+        if lock not in self._serving:
+            self._serving.add(lock)
+            task = self.host.spawn(self._serve(lock), f"coordinator {lock}")
+            self._running.append(task)
+            task.add_done_callback(self._running.remove)
         try:
             return await asyncio.shield(outcome)
         except asyncio.CancelledError:
@@ -188,34 +241,60 @@ class ValueDirectory:
                 outcome.add_done_callback(self._abandoned.remove)
             raise
 
-    async def _run(
-        self, lock: str, work: Callable[[], Coroutine[Any, Any, T]], request: _Request, outcome: asyncio.Future[T]
-    ) -> None:
-        try:
-            async with self._turns[lock]:
-                held = await self._take(lock, request)
-                if held is None:
-                    outcome.cancel()
-                    return
-                try:
-                    if lock == CHANGE_LOCK and not self._swept:
-                        await self._sweep()
-                    result = await work()
-                except PolonaiseError:
-                    held.release()
-                    raise
-                held.release()
-                outcome.set_result(result)
-        except PolonaiseError as error:
-            outcome.set_exception(error)
+    async def _serve(self, lock: str) -> None:
+        """Do what is asked for under this lock, until there is nothing left."""
+        requests = self._requests[lock]
+        while requests:
+            try:
+                held = await self._take(lock)
+            except PolonaiseError as error:
+                for request in requests:
+                    request.tell((None, fresh(error)))
+                requests.clear()
+                continue
+            together = self._next_together(requests)
+            if held is None:
+                continue
+            outcomes = await self._outcomes(lock, together)
+            held.release()
+            for request, outcome in zip(together, outcomes, strict=True):
+                request.tell(outcome)
+        self._serving.discard(lock)
 
-    async def _take(self, lock: str, request: _Request) -> DirectoryLock | None:
-        """The lock, or None when the caller has gone away meanwhile."""
+    async def _outcomes(self, lock: str, together: Sequence[_Request]) -> Sequence[_Outcome]:
+        try:
+            if lock == CHANGE_LOCK and not self._swept:
+                await self._sweep()
+        except PolonaiseError as error:
+            return [(None, fresh(error)) for _ in together]
+        if len(together) == 1:
+            return [await together[0].done()]
+        return await asyncio.gather(*(request.done() for request in together))
+
+    def _next_together(self, requests: deque[_Request]) -> list[_Request]:
+        """The oldest request, and those after it that change other values, without the abandoned ones."""
+        together: list[_Request] = []
+        while requests and len(together) < _TOGETHER_MAX:
+            request = requests[0]
+            if request.abandoned:
+                request.outcome.cancel()
+            elif not together or (request.changes and all(request.changes != other.changes for other in together)):
+                together.append(request)
+            else:
+                break
+            requests.popleft()
+            if not request.changes and together:
+                break
+        return together
+
+    async def _take(self, lock: str) -> DirectoryLock | None:
+        """The lock, or None when all callers have gone away meanwhile."""
         path = self.path(lock)
         clock = self.host.clock
         give_up_s = clock.monotonic_s() + self._lock_wait_s
         pause_s = _PAUSE_MIN_S
-        while not request.abandoned:
+        requests = self._requests[lock]
+        while not all(request.abandoned for request in requests):
             try:
                 held = await self.disk.lock(path)
             except DirectoryInUse as error:
@@ -227,7 +306,7 @@ class ValueDirectory:
                 await asyncio.sleep(pause_s * self.host.random.uniform(0.5, 1.5))
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
                 continue
-            if not request.abandoned:
+            if not all(request.abandoned for request in requests):
                 return held
             held.release()
         return None

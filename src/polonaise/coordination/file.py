@@ -8,6 +8,7 @@
       initializing                                            the cluster is being made: no description yet
       change.lock · members.lock                              held while a value, or the membership, changes
       members/<server id>                                     locked for its process's life; holds its registration
+      members/<server id>.beat                                a number that changes while the server works
 
 A value's file is one line, which names the format, the cluster, the value, its version and a CRC-32 over all, and
 then the value as JSON: an operator can look at it with `cat`, and a file of another cluster or another partition does
@@ -20,10 +21,8 @@ disk port can tell such a directory from a local one: keeping it on a local disk
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar, cast
 
 from polonaise.coordination.directory import (
     CHANGE_LOCK,
@@ -32,9 +31,11 @@ from polonaise.coordination.directory import (
     Sealed,
     ValueDirectory,
     damaged,
+    door,
     seal,
     unseal,
 )
+from polonaise.coordination.members import FileMembers, FileMembership
 from polonaise.coordination.values import (
     Assignment,
     Beginning,
@@ -48,66 +49,37 @@ from polonaise.errors import (
     BadOption,
     Closed,
     CoordinatorDamaged,
-    CoordinatorUnavailable,
-    DirectoryInUse,
     DiskFailed,
-    DiskFull,
     NotADirectory,
-    NotFound,
     NotInitialized,
     PolonaiseError,
     UnknownPartition,
     WrongClusterKey,
 )
-from polonaise.host import DirectoryLock, Host
-from polonaise.terms import PartitionId, ServerId
+from polonaise.host import Host
+from polonaise.terms import PartitionId
 
 UNIQUE_ID_MAX: Final = 2**31 - 1
 
-_DESCRIPTION: Final = "description"
+DESCRIPTION: Final = "description"
 _ASSIGNMENT: Final = "assignment"
 _UNIQUE_ID: Final = "unique-id"
 _PARTITION: Final = "partition-"
 _INITIALIZING: Final = "initializing"
-_MEMBERS: Final = "members"
 _SYNC_TRIES: Final = 3
+_PUTS_MAX: Final = 32
+"""Files of a new cluster that are written at the same time."""
 
 T = TypeVar("T")
+V = TypeVar("V", PartitionValue, Assignment)
 
 
-@contextlib.contextmanager
-def _door(what: str, *, changes: bool = True) -> Iterator[None]:
-    """What the disk says, in the coordinator's words."""
-    try:
-        yield
-    except (DiskFull, DiskFailed) as error:
-        doubt = ". The change may have been made: read again" if changes else ""
-        raise CoordinatorUnavailable(f"{what}: {error.text}{doubt}") from error
-    except NotFound as error:
-        raise CoordinatorDamaged(
-            f"{what}: {error.text}. The coordinator's directory was removed while in use: stop the cluster's "
-            "processes and restore it as it was last"
-        ) from error
+class _Held(NamedTuple):
+    """A value of which this process knows that it is whole and durable; `value` once it was decoded."""
 
-
-class FileMembership:
-    """A registration: a locked file. The kernel unlocks it at the process's death, however it dies."""
-
-    def __init__(self, coordinator: FileCoordinator, server: ServerId, lock: DirectoryLock) -> None:
-        self._coordinator = coordinator
-        self._lock: DirectoryLock | None = lock
-        self.server = server
-
-    async def leave(self) -> None:
-        """End the registration. Doing it twice is no error."""
-        if self._lock is not None:
-            await self._coordinator._leave(self)
-
-    def release(self) -> None:
-        """Unlock the file: from now on this is a dead member's."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
+    raw: bytes
+    found: Sealed
+    value: object = None
 
 
 class FileCoordinator:
@@ -131,7 +103,9 @@ class FileCoordinator:
         self._closed = False
         self._description: ClusterDescription | None = None
         self._seen: dict[str, int] = {}
-        self._memberships: dict[ServerId, FileMembership] = {}
+        self._held: dict[str, _Held] = {}
+        """The values as they were read or written last."""
+        self._members = FileMembers(self._values, host.clock)
 
     # -------------------------------------------------------------- the port
 
@@ -141,14 +115,14 @@ class FileCoordinator:
         With `beginning`, of a log that was restored from elsewhere.
         """
         self._check_open()
-        with _door(f"making {self._directory}", changes=False):
+        with door(f"making {self._directory}", changes=False):
             await self._values.make()
-        with _door(f"making a cluster in {self._directory}"):
+        with door(f"making a cluster in {self._directory}"):
             await self._values.alone(CHANGE_LOCK, lambda: self._initialize(description, beginning or Beginning()))
 
     async def describe(self) -> ClusterDescription:
         self._check_open()
-        with _door(f"reading the cluster in {self._directory}", changes=False):
+        with door(f"reading the cluster in {self._directory}", changes=False):
             try:
                 return await self._describe()
             except NotADirectory as error:
@@ -166,7 +140,7 @@ class FileCoordinator:
         self, partition: PartitionId, value: PartitionValue, expected_version: int
     ) -> Versioned[PartitionValue] | None:
         name = await self._partition_name(partition)
-        version = await self._compare_and_set(name, value.encode(), expected_version, PartitionValue.decode)
+        version = await self._compare_and_set(name, value, expected_version, PartitionValue.decode)
         return None if version is None else Versioned(version, value)
 
     async def assignment(self) -> Versioned[Assignment]:
@@ -180,13 +154,13 @@ class FileCoordinator:
             await asyncio.sleep(self._poll_s)
 
     async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
-        version = await self._compare_and_set(_ASSIGNMENT, value.encode(), expected_version, Assignment.decode)
+        version = await self._compare_and_set(_ASSIGNMENT, value, expected_version, Assignment.decode)
         return None if version is None else Versioned(version, value)
 
     async def unique_id(self) -> int:
         """A number never given out before: durable before it is returned. One that no caller got is not used again."""
         self._check_open()
-        with _door(f"taking a unique id from {self._directory}"):
+        with door(f"taking a unique id from {self._directory}"):
             await self._cluster()
             return await self._values.alone(CHANGE_LOCK, self._next_unique_id)
 
@@ -196,27 +170,23 @@ class FileCoordinator:
         `DirectoryInUse` when another living process has registered under this server id.
         """
         self._check_open()
-        with _door(f"registering server {registration.server} in {self._directory}"):
+        with door(f"registering server {registration.server} in {self._directory}"):
             cluster = await self._cluster()
-            return await self._values.alone(MEMBERS_LOCK, lambda: self._enter(cluster.key, registration))
+            return await self._values.alone(MEMBERS_LOCK, lambda: self._members.enter(cluster.key, registration))
 
     async def members(self) -> list[Registration]:
         self._check_open()
-        with _door(f"reading the members in {self._directory}", changes=False):
+        with door(f"reading the members in {self._directory}", changes=False):
             cluster = await self._cluster()
-            return await self._values.alone(MEMBERS_LOCK, lambda: self._living(cluster.key))
+            return await self._values.alone(MEMBERS_LOCK, lambda: self._members.living(cluster.key))
 
     async def close(self) -> None:
         """End this process's registrations and its use of the directory; changes under way are brought to their end.
 
         Later calls raise `Closed`. Waits at most as long as a change waits for its lock.
         """
-        if self._closed:
-            return
         self._closed = True
-        for server in sorted(self._memberships):
-            with contextlib.suppress(CoordinatorUnavailable, CoordinatorDamaged):
-                await self._memberships[server].leave()
+        await self._members.leave_all()
         await self._values.settle()
 
     # -------------------------------------------------------------- values
@@ -227,14 +197,14 @@ class FileCoordinator:
 
     async def _get(self, name: str, decode: Callable[[bytes], T]) -> Versioned[T]:
         self._check_open()
-        with _door(f"reading {self._values.path(name)}", changes=False):
+        with door(f"reading {self._values.path(name)}", changes=False):
             await self._cluster()
             await self._values.settle_abandoned()
             found = await self._read(name)
         return Versioned(found.version, self._decoded(name, found, decode))
 
     async def _compare_and_set(
-        self, name: str, payload: bytes, expected_version: int, decode: Callable[[bytes], object]
+        self, name: str, value: V, expected_version: int, decode: Callable[[bytes], V]
     ) -> int | None:
         """The new version, or None when the value has another version than the expected one."""
 
@@ -243,13 +213,14 @@ class FileCoordinator:
             self._decoded(name, found, decode)
             if found.version != expected_version:
                 return None
-            await self._replace(name, found.cluster_key, expected_version + 1, payload)
+            await self._replace(name, found.cluster_key, expected_version + 1, value.encode())
+            self._held[name] = self._held[name]._replace(value=value)
             return expected_version + 1
 
         self._check_open()
-        with _door(f"changing {self._values.path(name)}"):
+        with door(f"changing {self._values.path(name)}"):
             await self._cluster()
-            return await self._values.alone(CHANGE_LOCK, change)
+            return await self._values.alone(CHANGE_LOCK, change, changes=name)
 
     async def _next_unique_id(self) -> int:
         found = await self._read(_UNIQUE_ID)
@@ -261,7 +232,7 @@ class FileCoordinator:
 
     async def _partition_name(self, partition: PartitionId) -> str:
         self._check_open()
-        with _door(f"reading the cluster in {self._directory}", changes=False):
+        with door(f"reading the cluster in {self._directory}", changes=False):
             cluster = await self._cluster()
         if not 0 <= partition < cluster.partitions:
             raise UnknownPartition(f"partition {partition} of a cluster with {cluster.partitions} partitions")
@@ -272,21 +243,21 @@ class FileCoordinator:
         return self._description or await self._describe()
 
     async def _describe(self) -> ClusterDescription:
-        raw = await self._values.load(_DESCRIPTION)
+        raw = await self._values.load(DESCRIPTION)
         if raw is None:
             await self._refuse_without_description()
-            raw = await self._values.load(_DESCRIPTION) or b""
-        found = self._checked(_DESCRIPTION, raw)
-        description = self._decoded(_DESCRIPTION, found, ClusterDescription.decode)
+            raw = await self._values.load(DESCRIPTION) or b""
+        found = self._checked(DESCRIPTION, raw)
+        description = self._decoded(DESCRIPTION, found, ClusterDescription.decode)
         if description.key != found.cluster_key:
-            raise damaged(self._values.path(_DESCRIPTION), "it names two cluster keys")
-        await self._witness(_DESCRIPTION, found.version)
+            raise damaged(self._values.path(DESCRIPTION), "it names two cluster keys")
+        await self._witness(DESCRIPTION, found.version)
         self._description = description
         return description
 
     async def _refuse_without_description(self) -> None:
         """Say why there is no description; returns when it has appeared meanwhile."""
-        path = self._values.path(_DESCRIPTION)
+        path = self._values.path(DESCRIPTION)
         if self._description is not None:
             raise damaged(path, "it is missing, and this process has read it before")
         names = await self._values.names()
@@ -294,17 +265,24 @@ class FileCoordinator:
             if await self._values.disk.exists(path):
                 return
             raise damaged(path, "it is missing, and other values of its cluster are there")
-        if _DESCRIPTION not in names:
+        if DESCRIPTION not in names:
             raise NotInitialized(
                 f"no cluster in {self._directory}: correct the path, or wait until the first server has made it "
                 "(polonaise server run --coordinator … --storage …)"
             )
 
     def _decoded(self, name: str, found: Sealed, decode: Callable[[bytes], T]) -> T:
+        """The value; the same object while it stays the same, for it is looked at again and again, and may be large."""
+        held = self._held.get(name)
+        if held is not None and held.found is found and held.value is not None:
+            return cast(T, held.value)
         try:
-            return decode(found.payload)
+            value = decode(found.payload)
         except CoordinatorDamaged as error:
             raise damaged(self._values.path(name), error.text) from error
+        if held is not None and held.found is found:
+            self._held[name] = held._replace(value=value)
+        return value
 
     async def _read(self, name: str) -> Sealed:
         """The value's file, checked and durable."""
@@ -312,10 +290,14 @@ class FileCoordinator:
         raw = await self._values.load(name)
         if raw is None:
             raise damaged(self._values.path(name), "it is missing, in a cluster that has it")
+        held = self._held.get(name)
+        if held is not None and held.raw == raw and held.found.version >= floor:
+            return held.found
         found = self._checked(name, raw)
         if found.version < floor:
             raise damaged(self._values.path(name), f"it went back from version {floor} to {found.version}")
         await self._witness(name, found.version)
+        self._held[name] = _Held(raw, found)
         return found
 
     def _checked(self, name: str, raw: bytes) -> Sealed:
@@ -350,6 +332,7 @@ class FileCoordinator:
                 if not tries_left:
                     raise
         self._seen[name] = version
+        self._held[name] = _Held(contents, Sealed(cluster_key, version, payload))
 
     # -------------------------------------------------------------- making a cluster
 
@@ -365,97 +348,19 @@ class FileCoordinator:
         await self._values.put(_INITIALIZING, seal(_INITIALIZING, key, 0, b"{}"))
         await self._values.sync()
         initial = PartitionValue.initial(description.storage)
-        for partition in range(description.partitions):
-            name = f"{_PARTITION}{partition}"
-            value = beginning.partitions.get(partition, initial)
-            await self._values.put(name, seal(name, key, 0, value.encode()))
+        for first in range(0, description.partitions, _PUTS_MAX):
+            values = {
+                f"{_PARTITION}{partition}": beginning.partitions.get(partition, initial)
+                for partition in range(first, min(first + _PUTS_MAX, description.partitions))
+            }
+            await self._values.put_all({name: seal(name, key, 0, value.encode()) for name, value in values.items()})
         await self._values.put(_ASSIGNMENT, seal(_ASSIGNMENT, key, 0, beginning.assignment.encode()))
         await self._values.put(_UNIQUE_ID, seal(_UNIQUE_ID, key, beginning.unique_id, b"{}"))
         await self._values.sync()
-        await self._replace(_DESCRIPTION, key, 0, description.encode())
+        await self._replace(DESCRIPTION, key, 0, description.encode())
         await self._values.disk.remove(self._values.path(_INITIALIZING))
         await self._values.sync()
         self._description = description
-
-    # -------------------------------------------------------------- members
-
-    async def _enter(self, cluster_key: bytes, registration: Registration) -> FileMembership:
-        known = self._memberships.get(registration.server)
-        if known is not None:
-            return known
-        name = f"{_MEMBERS}/{registration.server}"
-        await self._values.disk.make_directory(self._values.path(_MEMBERS))
-        try:
-            lock = await self._values.disk.lock(self._values.path(name))
-        except DirectoryInUse as error:
-            raise DirectoryInUse(
-                f"{self._values.path(name)}: another living process is server {registration.server}; "
-                "take a new unique id"
-            ) from error
-        try:
-            file = await self._values.disk.open(self._values.path(name), create=True)
-            try:
-                await file.truncate(0)
-                fields = [registration.server, registration.address]
-                await file.write(0, [seal(name, cluster_key, 0, json.dumps(fields).encode())])
-            finally:
-                await file.close()
-        except PolonaiseError:
-            lock.release()
-            raise
-        membership = FileMembership(self, registration.server, lock)
-        self._memberships[registration.server] = membership
-        return membership
-
-    async def _living(self, cluster_key: bytes) -> list[Registration]:
-        """Who holds its lock. Under the members lock: nobody else probes, so a held lock is a living member's."""
-        try:
-            names = await self._values.disk.list(self._values.path(_MEMBERS))
-        except NotFound:
-            return []
-        living: list[Registration] = []
-        for name in names:
-            if not name.isdecimal():
-                continue
-            path = self._values.path(f"{_MEMBERS}/{name}")
-            if int(name) not in self._memberships:
-                try:
-                    lock = await self._values.disk.lock(path)
-                except DirectoryInUse:
-                    pass
-                else:
-                    try:
-                        await self._values.disk.remove(path)
-                    finally:
-                        lock.release()
-                    continue
-            living.append(await self._registration(name, cluster_key))
-        return sorted(living, key=lambda member: member.server)
-
-    async def _registration(self, server: str, cluster_key: bytes) -> Registration:
-        name = f"{_MEMBERS}/{server}"
-        path = self._values.path(name)
-        what = f"the registration of a living server does not read: restart server {server}"
-        try:
-            found = unseal(name, await self._values.load(name) or b"", path)
-            number, address = json.loads(found.payload)
-        except (ValueError, TypeError, RecursionError, CoordinatorDamaged) as error:
-            raise CoordinatorDamaged(f"{path}: {what}") from error
-        if str(number) != server or not isinstance(address, str) or found.cluster_key != cluster_key:
-            raise CoordinatorDamaged(f"{path}: {what}")
-        return Registration(int(server), address)
-
-    async def _leave(self, membership: FileMembership) -> None:
-        async def bury() -> None:
-            with contextlib.suppress(NotFound):
-                await self._values.disk.remove(self._values.path(f"{_MEMBERS}/{membership.server}"))
-
-        self._memberships.pop(membership.server, None)
-        with _door(f"leaving {self._directory}"):
-            try:
-                await self._values.alone(MEMBERS_LOCK, bury)
-            finally:
-                membership.release()
 
 
 def _is_value(name: str) -> bool:

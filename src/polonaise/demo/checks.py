@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from polonaise.admin.files import find
-from polonaise.admin.segments import dump
 from polonaise.client.log import Log
 from polonaise.demo.bank import OPENING, PARTITION, PAYMENT, decode_opening
 from polonaise.demo.payments import Book, Payment
 from polonaise.errors import SegmentDamaged
 from polonaise.log.serializability import History
+from polonaise.storage.files import find
+from polonaise.storage.offline import dump
 
 _EQUAL_S_MAX: Final = 30.0
 """How long a storage node that was away may take to catch up."""
@@ -134,9 +134,9 @@ async def _held(directory: Path) -> Held:
     total, last = hashlib.sha256(), -1
     for files in find(str(directory)):
         try:
-            async for _, _, batch in dump(files):
-                total.update(batch.view)
-                last = batch.last
+            async for each in dump(files):
+                total.update(each.batch.view)
+                last = each.batch.last
         except SegmentDamaged as error:
             return Held(last, str(error))
     return Held(last, total.hexdigest())

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -30,16 +30,20 @@ from polonaise.errors import (
 from polonaise.fragments.format import open_fragment
 from polonaise.fragments.groups import first_of_group, group_batches, last_time_us_of_group, parts_for_group
 from polonaise.fragments.mark import INIT, MARK, is_marked
+from polonaise.fragments.mending import made_again
+from polonaise.fragments.objects import MEND
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.ranges import Parts
-from polonaise.fragments.store import LateStore, ReadableStore
+from polonaise.fragments.store import LateStore, MendableStore
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 T = TypeVar("T")
 
 _TRAILER_BYTES: Final = 8
+_PIECE_BYTES: Final = 1024 * 1024
+"""Bytes fetched at a time of a fragment that is only checked."""
 _OPENED_MAX: Final = 256
 """Fragments whose metadata is kept, some tens of kilobytes each."""
 
@@ -60,6 +64,8 @@ class HistorySettings:
     """A damaged fragment is not read through again so soon, however often it is asked for."""
     store_s_max: float = 30.0
     """Deadline of one call to the store."""
+    rewrite_s_max: float = 600.0
+    """Deadline of writing one fragment again, of the log's default size over a slow line."""
 
 
 class _Listing(NamedTuple):
@@ -89,7 +95,7 @@ class FragmentHistory:
     `StoreUnavailable`, `AccessDenied`, and `WrongClusterKey` for the fragments of another cluster.
     """
 
-    def __init__(self, store: ReadableStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
+    def __init__(self, store: MendableStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
         self._store = store
         self._cluster_key = cluster_key
         self._settings = settings or HistorySettings()
@@ -232,6 +238,47 @@ class FragmentHistory:
         reach = [last_time_us_of_group(opened.metadata, number) >= time_us for number in range(len(opened.firsts))]
         return max(opened.firsts[reach.index(True)], pieces[low].span.first)
 
+    # ------------------------------------------------------------------ the scrub
+
+    async def held(self) -> Mapping[FragmentName, int]:
+        """All fragments in the store just now, and how many bytes each has."""
+        await self._check_mark()
+        found = await self._asked(self._store.list())
+        await self._check_mark()
+        return {name: each.bytes for each in found if (name := FragmentName.parse(each.path)) is not None}
+
+    async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
+        """Read a fragment through, a little at a time; `pause` is awaited with the length of each piece.
+
+        Raises `FragmentDamaged` when its bytes are not those that it was named for, and then nobody is given any of
+        them; `NotFound` when it is not there.
+        """
+        digest = hashlib.sha256()
+        try:
+            for offset in range(0, size, _PIECE_BYTES):
+                piece = await self._get(name, offset, min(_PIECE_BYTES, size - offset))
+                await asyncio.to_thread(digest.update, piece)
+                await pause(len(piece))
+            if digest.hexdigest() != name.digest:
+                raise _other_bytes(name)
+        except FragmentDamaged as error:
+            self._forget(name, error)
+            raise
+        self._damaged.pop(name, None)
+
+    async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
+        """Write a damaged fragment again from the log's batches, and tell how many bytes it has: see `mending`."""
+        await self._check_mark()
+        raw = await made_again(self._cluster_key, name, batches)  # as slowly as whoever gives the batches wants
+        try:
+            async with asyncio.timeout(self._settings.rewrite_s_max):
+                await self._store.replace(name.path, raw)
+        except TimeoutError:
+            limit_s = self._settings.rewrite_s_max
+            raise StoreUnavailable(f"{name.path} was not written again in {self} within {limit_s:g} s") from None
+        self._listings.pop(name.partition, None)  # what was damaged may have had another length
+        return len(raw)
+
     # ------------------------------------------------------------------ fragments
 
     async def _listed(self, partition: PartitionId) -> _Listing:
@@ -287,9 +334,7 @@ class FragmentHistory:
                 chunk = await self._get(name, offset, min(self._settings.chunk_bytes, size - offset))
                 await asyncio.to_thread(digest.update, chunk)
             if digest.hexdigest() != name.digest:
-                raise FragmentDamaged(
-                    f"{name.path}: its bytes are not those that it was named for: restore it from a copy"
-                )
+                raise _other_bytes(name)
             opened.verified = True
         return opened
 
@@ -312,7 +357,7 @@ class FragmentHistory:
         try:
             return await asyncio.to_thread(_decode, opened, number, parts)
         except FragmentDamaged as error:
-            raise FragmentDamaged(f"{opened.name.path}: {error.text}: restore it from a copy") from error
+            raise FragmentDamaged(f"{opened.name.path}: {error.text}: {MEND}") from error
 
     def _keep(self, key: tuple[FragmentName, int], batches: list[Batch]) -> None:
         if key not in self._groups:
@@ -330,7 +375,7 @@ class FragmentHistory:
             await self._check_mark()
             raise
         if len(raw) != length:
-            raise FragmentDamaged(f"{name.path} is shorter than its store says: restore it from a copy")
+            raise FragmentDamaged(f"{name.path} is shorter than its store says: {MEND}")
         return raw
 
     async def _check_mark(self) -> None:
@@ -347,6 +392,10 @@ class FragmentHistory:
                 return await call
         except TimeoutError:
             raise StoreUnavailable(f"{self} did not answer within {self._settings.store_s_max:g} s") from None
+
+
+def _other_bytes(name: FragmentName) -> FragmentDamaged:
+    return FragmentDamaged(f"{name.path}: its bytes are not those that it was named for: {MEND}")
 
 
 def open_history(url: str, cluster_key: bytes) -> FragmentHistory:

@@ -15,7 +15,7 @@ from polonaise.errors import FragmentDamaged
 from polonaise.fragments.format import Footer, Writer, batches_in, footer_in, open_fragment
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.ranges import FOOTER_BYTES
-from polonaise.fragments.store import ObjectStore
+from polonaise.fragments.store import ObjectStore, ReadableStore
 from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId
 
@@ -23,6 +23,16 @@ _log = logging.getLogger(__name__)
 
 FRAGMENT_BYTES: Final = 256 * 1024 * 1024
 """Of batches, before Parquet makes them smaller: as much as a segment holds."""
+MEND: Final = (
+    "write it again from the log, if that still holds its transactions (polonaise archive verify STORE --repair LOG), "
+    "or restore it from a copy"
+)
+"""What to do about a fragment that is not as it was written."""
+PUT_BACK: Final = (
+    "put the fragments back, or write them again from the log, if that still holds these ids: "
+    "polonaise archive run LOG STORE"
+)
+"""What to do about fragments that are not there."""
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Of batches, handed to another thread at a time."""
 
@@ -55,7 +65,7 @@ async def footer_of(store: ObjectStore, name: FragmentName, size: int) -> Footer
     try:
         footer = footer_in(await store.get_range(name.path, size - length, length))
     except FragmentDamaged as error:
-        raise FragmentDamaged(f"{name.path}: {error.text}") from error
+        raise FragmentDamaged(f"{name.path}: {error.text}: {MEND}") from error
     if footer is None:
         return open_bytes(await store.get(name.path), name)
     return _checked(footer, name)
@@ -139,13 +149,25 @@ class _Making:
         return name, raw
 
 
+async def made_of(cluster_key: bytes, batches: AsyncIterable[Batch]) -> tuple[FragmentName, bytes]:
+    """The fragment that these batches make: its name and its bytes, which nobody has stored.
+
+    Raises what `batches` raise, and `BatchDamaged` for batches that do not follow each other.
+    """
+    making = _Making(cluster_key)
+    async for batch in batches:
+        await making.add(batch)
+    return await asyncio.to_thread(making.finish)
+
+
 async def _put(store: ObjectStore, making: _Making) -> Archived:
     """Verified twice: its batches can be made again, or nothing is stored; and the store holds these very bytes."""
     name, raw = await asyncio.to_thread(making.finish)
     written = await store.put_if_absent(name.path, raw)
     if not await store.holds(name.path, raw):
         raise FragmentDamaged(
-            f"{name.path} does not read back as it was written: move it out of the store, and archive again"
+            f"{name.path} does not read back as it was written: repair it (polonaise archive verify --repair LOG), or "
+            "move it out of the store, and archive again"
         )
     _log.info("%s %s, %d bytes", "wrote" if written else "found", name.path, len(raw))
     return Archived(name, len(raw))
@@ -160,7 +182,7 @@ def open_bytes(raw: bytes, name: FragmentName) -> Footer:
     Raises `FragmentDamaged`, which names the object.
     """
     if hashlib.sha256(raw).hexdigest() != name.digest:
-        raise FragmentDamaged(f"{name.path}: its bytes are not those that it was named for: restore it from a copy")
+        raise FragmentDamaged(f"{name.path}: its bytes are not those that it was named for: {MEND}")
     try:
         footer, _ = open_fragment(raw)
     except FragmentDamaged as error:
@@ -174,7 +196,7 @@ def _checked(footer: Footer, name: FragmentName) -> Footer:
     return footer
 
 
-async def verified(store: ObjectStore, name: FragmentName) -> Footer:
+async def verified(store: ReadableStore, name: FragmentName) -> Footer:
     """Fetch a fragment and make every batch of it again. Raises `FragmentDamaged`, which names it."""
     return await asyncio.to_thread(_verify, await store.get(name.path), name)
 

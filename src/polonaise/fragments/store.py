@@ -20,6 +20,7 @@ from obstore.store import LocalStore, from_url
 
 from polonaise.errors import AccessDenied, BadOption, DiskFull, NotFound, PolonaiseError, StoreUnavailable
 from polonaise.fragments.ranges import Range, RangeFile
+from polonaise.redaction import redacted
 
 T = TypeVar("T")
 
@@ -53,7 +54,14 @@ class ReadableStore(Protocol):
         """The objects below a prefix, which ends with a slash unless it is empty, sorted by name."""
 
 
-class ObjectStore(ReadableStore, Protocol):
+class MendableStore(ReadableStore, Protocol):
+    """What is asked of an object store by those who read, and put right what has rotted."""
+
+    async def replace(self, path: str, data: bytes) -> None:
+        """Store an object, durably, in place of the one of this name: readers see the one or the other, whole."""
+
+
+class ObjectStore(MendableStore, Protocol):
     """What is asked of an object store, by those who write too."""
 
     @property
@@ -95,7 +103,7 @@ class ObstoreStore:
         self._threads = ThreadPoolExecutor(_CALLS_MAX, "object store")
 
     def __str__(self) -> str:
-        return self._url
+        return redacted(self._url)
 
     @property
     def empty_is_new(self) -> bool:
@@ -120,6 +128,17 @@ class ObstoreStore:
 
         try:
             return await self._asked(path, put)
+        except NotFound as error:
+            raise self._absent() from error
+
+    async def replace(self, path: str, data: bytes) -> None:
+        def put() -> None:
+            obstore.put(self._store, path, data, mode="overwrite")
+            if self._directory is not None:
+                _make_durable(self._directory, path)
+
+        try:
+            await self._asked(path, put)
         except NotFound as error:
             raise self._absent() from error
 
@@ -175,7 +194,7 @@ class ObstoreStore:
             raise self._absent()
 
     def _absent(self) -> NotFound:
-        return NotFound(f"{self._url} is not there: make the bucket or directory, or correct the address")
+        return NotFound(f"{self} is not there: make the bucket or directory, or correct the address")
 
     async def delete(self, path: str) -> None:
         try:
@@ -205,20 +224,23 @@ class ObstoreStore:
         try:
             return call()
         except (exceptions.BaseError, OSError) as error:
-            raise self._translated(path, error) from error
+            told = self._translated(path, error)
+            # obstore tells whole addresses: a cause that has a secret in it is left out, as a context too.
+            cause = error if redacted(error) == str(error) else None
+        raise told from cause
 
     def _translated(self, path: str, error: Exception) -> PolonaiseError:
-        said = str(error).strip().partition("\n")[0]
+        said = redacted(str(error).strip().partition("\n")[0])
         # A listing that is refused is no error of its own kind: only the server's answer tells.
         if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or "404 Not Found" in said:
-            return NotFound(f"no object {path!r} in {self._url}")
+            return NotFound(f"no object {path!r} in {self}")
         denied = exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError
         if isinstance(error, denied) or any(each in said for each in _DENIED):
             what = repr(path) if path else "to list what is there"
-            return AccessDenied(f"{self._url} refuses {what}: {said}: let this user read there, and write if need be")
+            return AccessDenied(f"{self} refuses {what}: {said}: let this user read there, and write if need be")
         if _FULL in said:
-            return DiskFull(f"{self._url} is full: free space there, and do it again ({path!r} is not there)")
-        return StoreUnavailable(f"{self._url}, {path!r}: {said}")
+            return DiskFull(f"{self} is full: free space there, and do it again ({path!r} is not there)")
+        return StoreUnavailable(f"{self}, {path!r}: {said}")
 
 
 class LateStore:
@@ -235,7 +257,7 @@ class LateStore:
             self._store = open_store(url, make=False)
 
     def __str__(self) -> str:
-        return self._url
+        return redacted(self._url)
 
     async def _opened(self) -> ObstoreStore:
         # In a thread: a directory of a network that does not answer holds up whoever looks for it.
@@ -247,9 +269,7 @@ class LateStore:
                 self._store = open_store(self._url, make=False)
             self._store.check_there()
         except NotFound as error:
-            raise StoreUnavailable(
-                f"no directory {self._url}: mount what belongs there, or correct the address"
-            ) from error
+            raise StoreUnavailable(f"no directory {self}: mount what belongs there, or correct the address") from error
         return self._store
 
     async def get(self, path: str) -> bytes:
@@ -261,18 +281,21 @@ class LateStore:
     async def list(self, prefix: str = "") -> builtins.list[Listed]:
         return await (await self._opened()).list(prefix)
 
+    async def replace(self, path: str, data: bytes) -> None:
+        await (await self._opened()).replace(path, data)
+
 
 def open_store(url: str, *, make: bool = True) -> ObstoreStore:
     """The store at this URL; a directory is made if it is not there, unless it is only to be read.
 
     Raises `BadOption`, `AccessDenied`, and `NotFound` for a directory that is not there and not to be made.
     """
-    parts = urlsplit(url)
+    parts, shown = urlsplit(url), redacted(url)
     if not url or "\0" in url:
-        raise BadOption(f"{url!r} names no object store: {_USAGE}")
+        raise BadOption(f"{shown!r} names no object store: {_USAGE}")
     if parts.scheme in ("", "file") or len(parts.scheme) == 1:
         if parts.netloc not in ("", "localhost"):
-            raise BadOption(f"{url!r} names a directory of another machine, {parts.netloc}: {_USAGE}")
+            raise BadOption(f"{shown!r} names a directory of another machine: {_USAGE}")
         directory = Path(unquote(parts.path) if parts.scheme == "file" else url).absolute()
         if not make and not directory.exists():
             raise NotFound(f"no directory {directory}: correct the address of the store")
@@ -287,7 +310,8 @@ def open_store(url: str, *, make: bool = True) -> ObstoreStore:
     try:
         return ObstoreStore(from_url(url), url)
     except (exceptions.BaseError, OSError, ValueError) as error:
-        raise BadOption(f"{url!r} can't be opened: {str(error).partition(chr(10))[0]}: {_USAGE}") from error
+        said = redacted(str(error).partition("\n")[0])
+    raise BadOption(f"{shown!r} can't be opened: {said}: {_USAGE}")  # without its cause, which shows all of the address
 
 
 def _make_durable(directory: Path, path: str) -> None:

@@ -19,6 +19,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 ProtocolFactory: TypeAlias = Callable[[], asyncio.Protocol]
 
+Identity: TypeAlias = tuple[int, int]
+"""A number pair that no other file or directory has while somebody has this one open, whatever its name."""
+
 
 class Clock(Protocol):
     def monotonic_s(self) -> float:
@@ -64,7 +67,13 @@ class Disk(Protocol):
     async def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing. `NotFound` unless it exists or `create`."""
 
+    async def load(self, path: str) -> bytes:
+        """All that a file holds, in one hop: for small ones that are replaced whole. `NotFound`."""
+
     async def exists(self, path: str) -> bool: ...
+
+    async def identity(self, path: str) -> Identity | None:
+        """What is under this name now; None when nothing is. An open file outlives its name, which may go unnoticed."""
 
     async def list(self, directory: str) -> list[str]:
         """Names in the directory, sorted. `NotFound` without it."""

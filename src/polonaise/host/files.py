@@ -1,4 +1,4 @@
-"""POSIX files behind a few threads: each call is one hop, and the event loop never waits for a disk.
+"""POSIX files behind a few threads: each call is one hop, and the loop waits for no disk, but for what `syncs` allows.
 
 `OSError` is translated here. A call whose caller was cancelled still runs to its end in its thread; a file is closed
 only after the last such call, so that nothing reaches another file under a descriptor used anew.
@@ -7,6 +7,7 @@ only after the last such call, so that nothing reaches another file under a desc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -25,7 +26,9 @@ from polonaise.errors import (
     NotFound,
     PolonaiseError,
 )
-from polonaise.host import Buffer, DirectoryLock, File
+from polonaise.host import Buffer, DirectoryLock, File, Identity
+from polonaise.host.openfiles import too_many_open
+from polonaise.host.syncs import SyncsInLoop
 from polonaise.host.threads import DiskThreads
 
 T = TypeVar("T")
@@ -39,6 +42,9 @@ _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
 
 def _translated(error: OSError, path: str) -> PolonaiseError:
+    exhausted = too_many_open(error, repr(path))
+    if exhausted is not None:
+        return exhausted
     if error.errno in _NO_ROOM:
         return DiskFull(f"no space left for {path!r}: free some, then try again")
     if error.errno == errno.ENOENT:
@@ -62,20 +68,31 @@ def _at_the_door(path: str, call: Callable[[], T]) -> T:
 class RealDisk:
     """The file system of this machine."""
 
-    def __init__(self, threads: DiskThreads) -> None:
+    def __init__(self, threads: DiskThreads, in_loop: SyncsInLoop | None = None) -> None:
+        """`in_loop`: which syncs the event loop may wait for; none, if it is not given."""
         self._threads = threads
+        self._in_loop = in_loop
         self._locks: set[RealLock] = set()
+        self._open: set[_RealFile] = set()
 
     async def _hop(self, path: str, call: Callable[[], T]) -> T:
         return await self._threads.run(lambda: _at_the_door(path, call))
 
     async def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
-        descriptor = await self._hop(path, lambda: os.open(path, flags, _FILE_MODE))
-        return _RealFile(self._threads, descriptor, path)
+        return await self._threads.obtain(
+            lambda: _at_the_door(path, lambda: _RealFile(self._threads, path, flags, self._open, self._in_loop)),
+            _RealFile.abandon,
+        )
+
+    async def load(self, path: str) -> bytes:
+        return await self._hop(path, lambda: _load(path))
 
     async def exists(self, path: str) -> bool:
         return await self._hop(path, lambda: os.path.exists(path))
+
+    async def identity(self, path: str) -> Identity | None:
+        return await self._hop(path, lambda: identity(path))
 
     async def list(self, directory: str) -> list[str]:
         return await self._hop(directory, lambda: sorted(os.listdir(directory)))
@@ -93,12 +110,28 @@ class RealDisk:
         await self._hop(path, lambda: _sync_directory(path))
 
     async def lock(self, path: str) -> DirectoryLock:
-        return await self._hop(path, lambda: RealLock(path, self._locks))
+        return await self._threads.obtain(
+            lambda: _at_the_door(path, lambda: RealLock(path, self._locks)), RealLock.release
+        )
 
-    def release_locks(self) -> None:
-        """Release what its users have left locked, as the end of a process does."""
+    def release(self) -> None:
+        """Close what its users have left open, and unlock what they have left locked, as the end of a process does.
+
+        Once no call is under way any more, or waits.
+        """
+        for file in list(self._open):
+            file.abandon()
         for lock in list(self._locks):
             lock.release()
+
+
+def identity(path: str) -> Identity | None:
+    """The identity of the file at this path, for `Disk.identity`; None if there is none."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def try_lock(path: str) -> RealLock:
@@ -111,6 +144,14 @@ def _make_directories(path: str) -> None:
         os.makedirs(path, exist_ok=True)
     except FileNotFoundError as error:  # /proc and its like: all parents are there, and nothing can be made in them
         raise DiskFailed(f"{path!r} can't be made: its file system takes no directories there") from error
+
+
+def _load(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return _read(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
 
 
 def _sync_directory(path: str) -> None:
@@ -185,10 +226,16 @@ class _RealFile:
     The last one out closes the door, and only that one: a number closed twice may be another file's by then.
     """
 
-    def __init__(self, threads: DiskThreads, descriptor: int, path: str) -> None:
+    def __init__(
+        self, threads: DiskThreads, path: str, flags: int, book: set[_RealFile], in_loop: SyncsInLoop | None
+    ) -> None:
+        """Opens it, in the thread that calls. It is in `book` while it is open."""
         self._threads = threads
-        self._descriptor = descriptor
+        self._in_loop = in_loop
+        self._descriptor = os.open(path, flags, _FILE_MODE)
         self._path = path
+        self._book = book
+        book.add(self)
         self._guard = threading.Lock()
         self._users = 1
         self._closing = False
@@ -203,6 +250,13 @@ class _RealFile:
             if sync:
                 _sync_data(descriptor)
 
+        if sync and self._in_loop is not None and self._in_loop.allows(self, buffers) and self._threads.idle:
+            self._enter()
+            try:
+                self._use(write)
+            finally:
+                self._in_loop.waited()
+            return
         await self._hop(write)
 
     async def sync(self) -> None:
@@ -218,15 +272,25 @@ class _RealFile:
         with self._guard:
             first, self._closing = not self._closing, True
         if first:
-            self._threads.run(self._leave)
-        await asyncio.shield(asyncio.wrap_future(self._closed))
+            await self._threads.run(self._leave)
+        if not self._closed.done():  # calls are under way: the last of them closes it
+            await asyncio.shield(asyncio.wrap_future(self._closed))
+
+    def abandon(self) -> None:
+        """Close it now: nobody uses it, and nobody will."""
+        with self._guard:
+            self._closing, self._users = True, 0
+        self._close()
 
     async def _hop(self, call: Callable[[int], T]) -> T:
+        self._enter()
+        return await self._threads.run(lambda: self._use(call))
+
+    def _enter(self) -> None:
         with self._guard:
             if self._closing:
                 raise Closed(f"{self._path!r} was closed")
             self._users += 1
-        return await self._threads.run(lambda: self._use(call))
 
     def _use(self, call: Callable[[int], T]) -> T:
         try:
@@ -241,10 +305,16 @@ class _RealFile:
             self._users -= 1
             last = self._users == 0
         if last:
-            try:
-                os.close(self._descriptor)
-            finally:
-                self._closed.set_result(None)
+            self._close()
+
+    def _close(self) -> None:
+        with self._guard:
+            descriptor, self._descriptor = self._descriptor, -1
+        self._book.discard(self)
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):  # the descriptor is gone all the same, and what counts was synced
+                os.close(descriptor)
+            self._closed.set_result(None)
 
 
 class LookedAt:

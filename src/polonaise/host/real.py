@@ -15,6 +15,7 @@ from polonaise.errors import PolonaiseError
 from polonaise.host import Clock, Disk, Host, Network
 from polonaise.host.files import RealDisk
 from polonaise.host.sockets import RealNetwork
+from polonaise.host.syncs import SyncsInLoop
 from polonaise.host.threads import DiskThreads
 
 _log = logging.getLogger(__name__)
@@ -39,11 +40,12 @@ class RealClock:
 class RealHost:
     """This process on this machine. `close` it when its tasks are done."""
 
-    def __init__(self, disk_threads: int = DISK_THREADS) -> None:
+    def __init__(self, disk_threads: int = DISK_THREADS, *, syncs_in_loop: bool = False) -> None:
+        """`syncs_in_loop`: its loop may wait for short syncs; see `host.syncs`."""
         self._threads = DiskThreads(disk_threads)
         self._tasks: set[asyncio.Task[None]] = set()
         self.clock: Clock = RealClock()
-        self._files = RealDisk(self._threads)
+        self._files = RealDisk(self._threads, SyncsInLoop() if syncs_in_loop else None)
         self.disk: Disk = self._files
         self.network: Network = RealNetwork()
         self.random = random.Random()
@@ -64,13 +66,13 @@ class RealHost:
         self._threads.close(drop=True)
 
     def close(self) -> None:
-        """End the disk's threads, after what they have under way, and release what is still locked.
+        """End the disk's threads, after what they have under way, and close and unlock what is still open.
 
-        Not while a call to the disk hangs: it might still write where the next owner of the directory does. Then the
-        locks end with this process.
+        Not while a call to the disk hangs: it might still write where the next owner of the directory does. Then files
+        and locks end with this process.
         """
         if self._threads.close():
-            self._files.release_locks()
+            self._files.release()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -78,9 +80,12 @@ class RealHost:
             self.fail(error)
 
 
-def run(main: Main) -> None:
-    """Run a node until `main` returns; SIGTERM and SIGINT cancel it, which is a clean stop and not an error."""
-    host = RealHost()
+def run(main: Main, *, syncs_in_loop: bool = False) -> None:
+    """Run a node until `main` returns; SIGTERM and SIGINT cancel it, which is a clean stop and not an error.
+
+    `syncs_in_loop` is for a storage node, and for nobody who does anything else.
+    """
+    host = RealHost(syncs_in_loop=syncs_in_loop)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_until_stopped(main, host))

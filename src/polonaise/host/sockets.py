@@ -11,10 +11,13 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Coroutine
+from typing import Any
 
 from polonaise.errors import AddressInUse, BadOption, ConnectionLost
 from polonaise.host import Listener, ProtocolFactory
 from polonaise.host.address import HostPort, UnixPath, parse_address
+from polonaise.host.openfiles import too_many_open
 
 _BACKLOG = 1024
 
@@ -27,10 +30,12 @@ class RealNetwork:
         loop = asyncio.get_running_loop()
         try:
             if isinstance(parsed, UnixPath):
-                bound = _bind_unix(parsed.path)
-                return _RealListener(await loop.create_unix_server(factory, sock=bound, backlog=_BACKLOG), parsed)
-            server = await loop.create_server(factory, parsed.host, parsed.port, backlog=_BACKLOG)
+                return await _kept(_listen_unix(loop, factory, parsed))
+            return await _kept(_listen(loop, factory, parsed))
         except OSError as error:
+            exhausted = too_many_open(error, f"cannot listen on {address!r}")
+            if exhausted is not None:
+                raise exhausted from error
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
                     f"{address!r} is in use: stop the process that listens there or choose another port"
@@ -39,8 +44,6 @@ class RealNetwork:
                 f"cannot listen on {address!r}: {error.strerror or error}: name an address of this machine that this "
                 "process may take"
             ) from error
-        port = server.sockets[0].getsockname()[1]
-        return _RealListener(server, HostPort(parsed.host, port))
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         parsed = parse_address(address)
@@ -50,7 +53,43 @@ class RealNetwork:
                 return await loop.create_unix_connection(factory, parsed.path)
             return await loop.create_connection(factory, parsed.host, parsed.port)
         except OSError as error:
-            raise ConnectionLost(f"cannot connect to {address!r}: {error}") from error
+            exhausted = too_many_open(error, f"cannot connect to {address!r}")
+            raise ConnectionLost(exhausted.text if exhausted else f"cannot connect to {address!r}: {error}") from error
+
+
+async def _listen(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory, address: HostPort) -> _RealListener:
+    server = await loop.create_server(factory, address.host, address.port, backlog=_BACKLOG)
+    if not server.sockets:  # the loop passes over what keeps it from having one: ask for one to hear of it
+        server.close()
+        socket.socket().close()
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+    return _RealListener(server, HostPort(address.host, server.sockets[0].getsockname()[1]))
+
+
+async def _listen_unix(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory, address: UnixPath) -> _RealListener:
+    bound = _bind_unix(address.path)
+    try:
+        return _RealListener(await loop.create_unix_server(factory, sock=bound, backlog=_BACKLOG), address)
+    except BaseException:
+        bound.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address.path)
+        raise
+
+
+async def _kept(listening: Coroutine[Any, Any, _RealListener]) -> _RealListener:
+    """The listener; closed again if whoever waits for it was cancelled, perhaps when it listened already."""
+    task = asyncio.ensure_future(listening)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_end_unheard)
+        raise
+
+
+def _end_unheard(task: asyncio.Task[_RealListener]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().stop()
 
 
 class _RealListener:
@@ -66,9 +105,13 @@ class _RealListener:
         return str(self._address)
 
     async def close(self) -> None:
-        self._server.close()
+        self.stop()
         await asyncio.sleep(0)  # uvloop lets go of the port in its next turn
         await asyncio.sleep(0)
+
+    def stop(self) -> None:
+        """Listen no more, from the loop's next turn on."""
+        self._server.close()
         if isinstance(self._address, UnixPath):
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(self._address.path).st_ino == self._inode:

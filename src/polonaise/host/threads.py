@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.errors import Closed
 
@@ -31,6 +31,38 @@ class _Job(NamedTuple):
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[Any]
     call: Callable[[], Any]
+
+
+class _Offer(Generic[T]):
+    """Something to be opened in one thread and taken in another, unless it is withdrawn: by whom ever it is closed."""
+
+    def __init__(self, call: Callable[[], T], give_back: Callable[[T], None]) -> None:
+        self._call = call
+        self._give_back = give_back
+        self._guard = threading.Lock()
+        self._made: list[T] = []
+        self._withdrawn = False
+
+    def make(self) -> None:
+        made = self._call()
+        with self._guard:
+            self._made.append(made)
+        if self._withdrawn:
+            self._return()
+
+    def take(self) -> T:
+        with self._guard:
+            return self._made.pop()
+
+    def withdraw(self) -> None:
+        self._withdrawn = True
+        self._return()
+
+    def _return(self) -> None:
+        with self._guard:
+            made, self._made = self._made, []
+        for each in made:
+            self._give_back(each)
 
 
 class DiskThreads:
@@ -59,6 +91,25 @@ class DiskThreads:
             thread.start()
         self._jobs.put(_Job(loop, done, call))
         return done
+
+    async def obtain(self, call: Callable[[], T], give_back: Callable[[T], None]) -> T:
+        """The outcome of a `call` that opens something, which `give_back` closes if nobody is left to take it.
+
+        Whoever waits may be cancelled before the call, during it, or when its outcome is on the way; the loop may be
+        closed by then, too.
+        """
+        offer = _Offer(call, give_back)
+        try:
+            await self.run(offer.make)
+            return offer.take()
+        except BaseException:
+            offer.withdraw()
+            raise
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way, and something could be."""
+        return not self._unfinished and not self._closed
 
     def close(self, *, drop: bool = False, within_s: float = CLOSE_S_MAX) -> bool:
         """End the threads, after what was asked for; `drop`: after what they have begun, and nothing more.

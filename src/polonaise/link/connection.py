@@ -12,6 +12,7 @@ from polonaise.errors import (
     Closed,
     ConnectionLost,
     DeadlineExceeded,
+    HistoryTrimmed,
     InvariantViolated,
     Overloaded,
     PolonaiseError,
@@ -121,6 +122,7 @@ class Connection(asyncio.Protocol):
         self._frames = Frames()
         self._held: deque[Frame] = deque()
         """What has arrived and waits for the end of a pause, or for its turn: at most what one read brought."""
+        self._held_bytes = 0
         self._delivering = False
         """The next turn of what is held is scheduled."""
         self._transport: asyncio.Transport | None = None
@@ -209,8 +211,7 @@ class Connection(asyncio.Protocol):
         taken = self._given_bytes - unsent
         while self._own and self._own[0][0] <= taken:
             self._own_bytes -= self._own.popleft()[1]
-        waiting = sum(len(frame.head) + len(frame.payload) for frame in self._held) if self._held else 0
-        self._budget.book(self, self._frames.kept_bytes + waiting + self._own_bytes)
+        self._budget.book(self, self._frames.kept_bytes + self._held_bytes + self._own_bytes)
         if self._budget.tight != self._tight and not self.closed:
             self._tight = self._budget.tight
             high = self._settings.unsent_bytes_tight if self._tight else self._settings.unsent_bytes_high
@@ -275,7 +276,9 @@ class Connection(asyncio.Protocol):
             for _ in range(_TURN_FRAMES_MAX):
                 if not self._held or self._reading_paused or self.closed:
                     break
-                self._receive(self._held.popleft())
+                frame = self._held.popleft()
+                self._held_bytes -= len(frame.head) + len(frame.payload)
+                self._receive(frame)
         except ProtocolError as error:
             self.refuse(error)
             self._close_for(error)
@@ -308,6 +311,7 @@ class Connection(asyncio.Protocol):
             return
         self.closed = error
         self._held.clear()
+        self._held_bytes = 0
         self._frames = Frames()  # an unfinished frame is not to live until the garbage is collected
         self._writable.set()
         if self._beat:
@@ -363,6 +367,7 @@ class Connection(asyncio.Protocol):
                         return
                     if self._reading_paused or self._held or turn_left == 0:
                         self._held.append(frame)
+                        self._held_bytes += len(frame.head) + len(frame.payload)
                     else:
                         turn_left -= 1
                         self._receive(frame)
@@ -514,7 +519,10 @@ def _printable(text: str, length_max: int = 2_000) -> str:
 
 def fault_in(refused: Refused) -> PolonaiseError:
     """The fault that a peer names, in words that are fit for a log."""
-    return error_of(_printable(refused.code, 100), _printable(refused.text))
+    error = error_of(_printable(refused.code, 100), _printable(refused.text))
+    if isinstance(error, HistoryTrimmed):
+        error.first = max(0, refused.detail)
+    return error
 
 
 def _retrieve(future: asyncio.Future[Message]) -> None:

@@ -10,6 +10,7 @@ segment, and the feed. Layout (`docs/formats.md` has it with offsets)::
      56 bytes of registers section u32                      60 crc32 of the previous batch of the partition, 0 for none
     columns, each `count` long and padded to 8 bytes
       client id i32 · generation i32 · sequence i64 · header i32 · data crc32 u32 · end of data u32 (cumulative)
+      (a generation below 0 is the complement of one, and marks a transaction as the library's own)
     data       every transaction's bytes, one after the other, padded to 8
     registers  changes of registers made by this batch, padded to 8 (flag 1)
     evidence   what each transaction was judged by (flag 2):
@@ -232,8 +233,16 @@ class Batch:
             raise DataDamaged(f"transaction {transaction} of partition {self.partition}")
         return body
 
-    def transactions(self, after: TransactionId = -1) -> Iterator[Transaction]:
-        """The transactions with ids above `after`, each body checked against its own CRC."""
+    @property
+    def has_own(self) -> bool:
+        """Whether any of these transactions is the library's own."""
+        return min(self.generations) < 0
+
+    def transactions(self, after: TransactionId = -1, *, own: bool = False) -> Iterator[Transaction]:
+        """The transactions with ids above `after`, each body checked against its own CRC.
+
+        Without those that are the library's `own`, unless they are asked for: by whoever looks at the log as a log.
+        """
         data = bytes(self.data)
         partition, time_us = self.partition, self.commit_time_us
         clients, generations = self.client_ids.tolist(), self.generations.tolist()
@@ -242,11 +251,15 @@ class Batch:
         first = self.first
         skip = min(max(0, after + 1 - first), self.count)
         start = ends[skip - 1] if skip else 0
+        leaves_out = not own and min(generations) < 0
         for index in range(skip, self.count):
             end = ends[index]
             body = data[start:end]
             if crc32(body) != crcs[index]:
                 raise DataDamaged(f"transaction {first + index} of partition {partition}")
+            if leaves_out and generations[index] < 0:
+                start = end
+                continue
             yield Transaction(
                 partition,
                 first + index,

@@ -14,15 +14,18 @@ from typing import Final
 
 from polonaise.checksum import crc32
 from polonaise.errors import (
+    Closed,
     ControlFileDamaged,
     ControlFileMissing,
+    DirectoryGone,
     NotInitialized,
     PolonaiseError,
     UnsupportedFormat,
     WrongClusterKey,
     invariant,
 )
-from polonaise.host import DirectoryLock, Disk, File, Host
+from polonaise.host import DirectoryLock, Disk, File, Host, Identity
+from polonaise.log.openfiles import SharedSync
 from polonaise.log.promises import (
     NO_EVIDENCE,
     NOTHING_TRIMMED,
@@ -40,6 +43,7 @@ CONTROL_FILE: Final = "polonaise-storage.ctl"
 LOCK_FILE: Final = "disk.lock"
 PARTITION_BYTES: Final = 3 * SECTOR_BYTES
 
+_RESTORE: Final = "restore it, or wipe its directory and let this node come back as a new one"
 _HEADER: Final = struct.Struct("<4sHHq16s")
 _MAGIC: Final = b"PLNW"
 _CRC_OFFSET: Final = 124
@@ -52,22 +56,26 @@ def encode_header(cluster_key: bytes, created_us: int) -> bytes:
     return (raw + crc32(raw).to_bytes(4, "little")).ljust(SECTOR_BYTES, b"\0")
 
 
-def decode_header(raw: bytes) -> bytes:
-    """The cluster key. Raises `ControlFileDamaged` or `UnsupportedFormat`."""
+def decode_header(raw: bytes, path: str) -> bytes:
+    """The cluster key. Raises `ControlFileDamaged` or `UnsupportedFormat`, which name `path`."""
     if len(raw) < _CRC_OFFSET + 4 or raw[:4] != _MAGIC:
-        raise ControlFileDamaged("the control file does not begin as one; restore it, or wipe and replace this node")
+        raise ControlFileDamaged(f"the control file {path} does not begin as one: {_RESTORE}")
     if crc32(raw[:_CRC_OFFSET]) != int.from_bytes(raw[_CRC_OFFSET : _CRC_OFFSET + 4], "little"):
-        raise ControlFileDamaged("the header of the control file does not fit its CRC")
+        raise ControlFileDamaged(f"the header of the control file {path} does not fit its CRC: {_RESTORE}")
     _, version, _, _, cluster_key = _HEADER.unpack_from(raw)
     if version != FORMAT_VERSION:
-        raise UnsupportedFormat(f"storage format {version}; this version reads format {FORMAT_VERSION}")
+        raise UnsupportedFormat(
+            f"{path} is of storage format {version}; this version of Polonaise reads format {FORMAT_VERSION}: "
+            "run the version that wrote it, or a newer one"
+        )
     return bytes(cluster_key)
 
 
-def newest_promises(sectors: bytes, partition: PartitionId) -> tuple[Copy, int, Evidence] | None:
+def newest_promises(sectors: bytes, partition: PartitionId, path: str) -> tuple[Copy, int, Evidence] | None:
     """The copy that holds in a partition's three sectors, which of them it is, and the furthest evidence of sync.
 
-    None when neither copy can be read. Raises `ControlFileDamaged` when a newer one is known to have existed.
+    None when neither copy can be read. Raises `ControlFileDamaged`, which names `path`, when a newer one is known to
+    have existed.
     """
     raw = [sectors[at : at + SECTOR_BYTES] for at in range(0, PARTITION_BYTES, SECTOR_BYTES)]
     copies = [Copy.decode(sector, partition) for sector in raw[:2]]
@@ -79,7 +87,7 @@ def newest_promises(sectors: bytes, partition: PartitionId) -> tuple[Copy, int, 
     copy = copies[newest]
     assert copy is not None
     if slot is not None and slot.sequence > sequence:
-        raise ControlFileDamaged(f"partition {partition}: its last promise ({slot.sequence}) is unreadable")
+        raise ControlFileDamaged(f"{path}: the last promise ({slot.sequence}) of partition {partition} is unreadable")
     evidence = copy.evidence
     if slot is not None and slot.cuts == copy.cuts:
         evidence = max(evidence, slot.evidence, key=lambda e: (e.last, e.segment_first, e.offset))
@@ -170,14 +178,27 @@ class ControlSlot:
 class ControlFile:
     """The open control file of a storage directory, which this process holds until `close`."""
 
-    def __init__(self, host: Host, directory: str, lock: DirectoryLock, file: File, cluster_key: bytes) -> None:
+    def __init__(
+        self,
+        host: Host,
+        directory: str,
+        lock: DirectoryLock,
+        file: File,
+        cluster_key: bytes,
+        places: tuple[Identity | None, ...],
+    ) -> None:
+        """Use `open`."""
         self._host = host
+        self._places = places
         self._lock = lock
         self._file = file
         self.directory = directory
         self.cluster_key = cluster_key
+        self._sync = SharedSync(self._sync_or_fail)  # thousands of partitions may be opened at the same time
+        self._sync_names = SharedSync(lambda: host.disk.sync_directory(directory))
         self._noted: dict[PartitionId, ControlSlot] = {}
         self._wake = asyncio.Event()
+        self._closing: asyncio.Future[None] | None = None
         self._writer = host.spawn(self._write_evidence(), "control file evidence")
 
     @classmethod
@@ -197,9 +218,12 @@ class ControlFile:
                 await _create(host, directory, cluster_key)
             file = await disk.open(path)
             try:
-                found = decode_header(await file.read(0, SECTOR_BYTES))
+                found = decode_header(await file.read(0, SECTOR_BYTES), path)
                 if cluster_key is not None and found != cluster_key:
-                    raise WrongClusterKey("this storage directory belongs to another cluster")
+                    raise WrongClusterKey(
+                        f"the storage directory {directory} belongs to another cluster, and was left as it is: "
+                        "correct the path, or put the directory back that belongs there"
+                    )
                 # What can be read may have been written by a process that died before its sync.
                 await file.sync()
                 await disk.sync_directory(directory)
@@ -209,7 +233,19 @@ class ControlFile:
         except BaseException:  # cancelled too: a process that goes on must be able to take the directory again
             lock.release()
             raise
-        return cls(host, directory, lock, file, found)
+        return cls(host, directory, lock, file, found, await _places(disk, directory))
+
+    async def check_in_place(self) -> None:
+        """Raises `DirectoryGone` unless who opens the directory now finds the files that this process has open.
+
+        The system says nothing of itself: files that were removed can still be written.
+        """
+        if await _places(self._host.disk, self.directory) != self._places:
+            raise DirectoryGone(
+                f"{self.directory} was removed, moved or replaced under the running node, which has let go of it: put "
+                "back what belongs there if it was moved, then start the node again; an empty directory is filled from "
+                "the other replicas"
+            )
 
     def partition_directory(self, partition: PartitionId) -> str:
         return f"{self.directory}/{partition}"
@@ -231,10 +267,11 @@ class ControlFile:
         """
         await self._flush_evidence()
         raw = await self._file.read(offset_of(partition), PARTITION_BYTES)
-        found = newest_promises(raw, partition)
+        path = f"{self.directory}/{CONTROL_FILE}"
+        found = newest_promises(raw, partition, path)
         if found is None:
             if await self._host.disk.exists(self.partition_directory(partition)):
-                raise ControlFileDamaged(f"partition {partition}: both copies of its promises are unreadable")
+                raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable")
             return None
         copy, newest, evidence = found
         loaded = ControlSlot(self, copy, evidence, newest)
@@ -253,12 +290,24 @@ class ControlFile:
         copy = Copy(partition, 1, 0, Promises(), NO_EVIDENCE)
         await self._file.write(start, [copy.encode(), copy.encode(), bytes(SECTOR_BYTES)], sync=True)
         await disk.make_directory(self.partition_directory(partition))
-        await disk.sync_directory(self.directory)
+        await self._sync_names()
         return ControlSlot(self, copy, NO_EVIDENCE, 0)
 
     async def write_copy(self, partition: PartitionId, place: int, sector: bytes, *, sync: bool) -> None:
         try:
-            await self._file.write(offset_of(partition) + place * SECTOR_BYTES, [sector], sync=sync)
+            await self._file.write(offset_of(partition) + place * SECTOR_BYTES, [sector])
+        except PolonaiseError as error:
+            self._host.fail(error)
+            raise
+        if sync:
+            await self._sync()
+
+    async def _sync_or_fail(self) -> None:
+        """It fails for all: one that follows would not tell what this one has lost."""
+        try:
+            await self._file.sync()
+        except Closed:
+            raise  # by ourselves, with nobody left to be told
         except PolonaiseError as error:
             self._host.fail(error)
             raise
@@ -268,12 +317,20 @@ class ControlFile:
         self._wake.set()
 
     async def close(self) -> None:
+        """Write what is noted, and give the directory back; to its end, also when whoever waits is cancelled."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         self._writer.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._writer
-        await self._flush_evidence()
-        await self._file.close()
-        self._lock.release()
+        try:
+            await self._flush_evidence()
+        finally:
+            await self._file.close()  # first: nothing may be written under way once another has the directory
+            self._lock.release()
 
     async def _write_evidence(self) -> None:
         while True:
@@ -292,6 +349,11 @@ class ControlFile:
                 await self._file.write(offset_of(partition) + 2 * SECTOR_BYTES, [sector])
 
 
+async def _places(disk: Disk, directory: str) -> tuple[Identity | None, ...]:
+    """Which files lead to the directory's promises, and to its lock: without this one another node may take it."""
+    return tuple([await disk.identity(f"{directory}/{name}") for name in (CONTROL_FILE, LOCK_FILE)])
+
+
 def offset_of(partition: PartitionId) -> int:
     """Where a partition's sectors begin."""
     invariant(partition >= 0, "partitions are numbered from 0")
@@ -304,11 +366,11 @@ async def _create(host: Host, directory: str, cluster_key: bytes | None) -> None
     names = [name for name in await disk.list(directory) if name.isdecimal()]
     if names:
         raise ControlFileMissing(
-            f"partitions {', '.join(names)} are here without {CONTROL_FILE}: what they promised is unknown. "
+            f"partitions {', '.join(names)} are in {directory} without {CONTROL_FILE}: what they promised is unknown. "
             "Restore the file, or wipe the directory and let this node come back as a new one"
         )
     if cluster_key is None:
-        raise NotInitialized("the storage directory is empty and no cluster key was given")
+        raise NotInitialized(f"the storage directory {directory} is empty and no cluster key was given")
     path = f"{directory}/{CONTROL_FILE}"
     file = await disk.open(f"{path}.new", create=True)
     try:

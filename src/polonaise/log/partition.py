@@ -6,10 +6,10 @@ the control file says so; bytes that were good once and are not any more are rep
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from polonaise.checksum import crc32
 from polonaise.errors import (
@@ -18,19 +18,21 @@ from polonaise.errors import (
     DiskFull,
     HistoryTrimmed,
     LogForked,
+    NotFound,
     OutOfOrder,
     PartitionUnavailable,
     PolonaiseError,
     RegistersFull,
     SegmentDamaged,
 )
-from polonaise.host import File, Host
+from polonaise.host import Disk, File, Host
 from polonaise.log import registers, segment
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlSlot
 from polonaise.log.gate import Gate
+from polonaise.log.index import Index
 from polonaise.log.promises import Evidence, Trimmed
-from polonaise.log.reading import Opened, Reader, SegmentCache
+from polonaise.log.reading import Opened, Reader, SegmentCache, removed
 from polonaise.log.recovery import recover, remove_segment, segments_in
 from polonaise.log.segment import (
     BATCH_BYTES_MAX,
@@ -43,7 +45,7 @@ from polonaise.log.segment import (
 from polonaise.log.tail import Tail
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED, TransactionId
 
-_DIGEST_READ_BYTES = 1024 * 1024
+_first = attrgetter("first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +65,15 @@ class PartitionLog:
     """
 
     def __init__(
-        self, host: Host, directory: str, slot: ControlSlot, settings: LogSettings, cache: SegmentCache
+        self, host: Host, disk: Disk, directory: str, slot: ControlSlot, settings: LogSettings, cache: SegmentCache
     ) -> None:
         """Use `open`."""
         self._host = host
-        self._disk = host.disk
+        self._disk = disk
         self._directory = directory
         self._settings = settings
         self._cache = cache
-        self._reader = Reader(host.disk, directory, cache)
+        self._reader = Reader(disk, directory, cache)
         self._sealed: list[Segment] = []
         self._tail: Tail | None = None
         self._opened_tail: Opened | None = None
@@ -89,16 +91,24 @@ class PartitionLog:
         slot: ControlSlot,
         settings: LogSettings | None = None,
         cache: SegmentCache | None = None,
+        disk: Disk | None = None,
     ) -> PartitionLog:
         """Open what is there, or make the first segment.
 
         A torn tail is cut. Damage is recorded in the control file, and the bytes are left as they are until `cut`.
+        Logs of one node share a `cache`, and a `disk` that bounds how many files they have open.
         """
-        log = cls(host, directory, slot, settings or LogSettings(), cache or SegmentCache())
-        await host.disk.make_directory(directory)
+        disk = host.disk if disk is None else disk  # empty ones are false, too
+        cache = SegmentCache() if cache is None else cache
+        log = cls(host, disk, directory, slot, settings or LogSettings(), cache)
+        await disk.make_directory(directory)
         # It may have been made before by a process that died before the name was durable.
-        await host.disk.sync_directory(directory.rpartition("/")[0] or ".")
-        await log._load()
+        await disk.sync_directory(directory.rpartition("/")[0] or ".")
+        try:
+            await log._load()
+        except BaseException:  # cancelled too: nobody else knows of the files that are open by now
+            await log._forget_all()
+            raise
         return log
 
     async def _load(self) -> None:
@@ -201,12 +211,20 @@ class PartitionLog:
         preamble = registers.snapshot(tail.found.registers)
         if len(preamble) > PREAMBLE_BYTES_MAX:
             raise RegistersFull(f"{len(preamble)} bytes of registers: no segment that begins with them could be opened")
-        await tail.checkpoint()
+        try:
+            await tail.seal()
+        except PolonaiseError:
+            # Its length may be another one after a crash than the header of the next segment would say.
+            await self.slot.record_failed_sync(self.last)
+            raise
         header = self._header(preamble, tail)
         fresh = await self._create(header, preamble)
+        # In one step: whoever reads meanwhile sees a log that has all it ever had.
+        full, self._opened_tail = self._opened_tail, None
         self._sealed.append(tail.segment)
-        await self._part_from_tail()
         self._adopt(fresh)
+        if full is not None:
+            await self._cache.release(full)
         return fresh
 
     def _header(self, preamble: bytes = b"", before: Tail | None = None) -> SegmentHeader:
@@ -246,22 +264,14 @@ class PartitionLog:
     async def _tail_of(self, header: SegmentHeader, file: File, limit: TransactionId | None = None) -> Tail:
         try:
             return await Tail.load(self._disk, self._directory, header, file, limit)
-        except PolonaiseError:
+        except BaseException:  # cancelled too: nobody else knows of the file
             await file.close()
             raise
 
     def _adopt(self, tail: Tail) -> None:
         self._tail = tail
-        self._opened_tail = Opened(tail.file, tail.index, growing=True)
+        self._opened_tail = Opened(tail.file, tail.index, written=True)
         self._cache.put(self._reader.path(tail.segment), self._opened_tail)
-
-    async def _part_from_tail(self) -> None:
-        """The segment is written no more; it stays open for those who read it."""
-        opened, self._opened_tail = self._opened_tail, None
-        self._tail = None
-        if opened is not None:
-            opened.growing = False
-            await self._cache.release(opened)
 
     def _note(self) -> None:
         assert self._tail is not None
@@ -288,7 +298,7 @@ class PartitionLog:
         await self.slot.begin_trim(Trimmed(following.first, following.previous_crc))
         async with self._gate.closed():
             del self._sealed[0]
-            await self._cache.drop(self._reader.path(oldest))
+            await self._cache.drop([self._reader.path(oldest)])
             await remove_segment(self._disk, self._directory, oldest.first)
 
     # ------------------------------------------------------------------ cutting
@@ -312,8 +322,11 @@ class PartitionLog:
             self.broken = PartitionUnavailable(f"a cut at {last} was broken off")
             try:
                 await self._cut_at(target, count, last, crc)
-            except PolonaiseError as error:
-                self.broken = error
+            except BaseException as error:
+                if isinstance(error, PolonaiseError):
+                    self.broken = error
+                if target is not None and target is not self._tail:
+                    await target.file.close()
                 raise
             if self.untrusted:
                 await self.slot.save(replace(self.slot.promises, untrusted_above=UNRESOLVED))
@@ -353,15 +366,25 @@ class PartitionLog:
                 return self._tail, count, self.last_crc
             held = await self._reader.read(chosen, last, last, 0)
             return self._tail, count, held[0].crc
-        file = await self._disk.open(self._reader.path(chosen))
+        path = self._reader.path(chosen)
+        try:
+            file = await self._disk.open(path)
+        except NotFound as error:
+            raise removed(path, chosen.first) from error
         try:
             tail = await self._tail_of(chosen.header, file, limit=last)
         except SegmentDamaged as error:
             raise DamageFound(error.text, chosen.first - 1) from error
         if tail.found.last != last:
-            await file.close()
-            if tail.found.bad:
-                raise DamageFound(tail.found.bad, tail.found.last)
+            bad = tail.found.bad
+            try:
+                # A scan takes zeros for the end; before that of a sealed segment they were batches.
+                if not bad and await segment.end_of_bytes(file, tail.end, chosen.end) == tail.end < chosen.end:
+                    bad = f"zeros at offset {tail.end}"
+            finally:
+                await file.close()
+            if bad:
+                raise DamageFound(bad, tail.found.last)
             raise OutOfOrder(f"no batch ends at {last}")
         return tail, len(tail.index), tail.found.last_crc
 
@@ -369,10 +392,9 @@ class PartitionLog:
         """Remove the segments after the target, the last one first, so that those left always follow each other."""
         if target is not self._tail:
             await self._forget_tail()
-            for each in reversed(self._sealed):
-                if each.first >= first:
-                    await self._cache.drop(self._reader.path(each))
-            self._sealed = [each for each in self._sealed if each.first < first]
+            dropped = [each for each in self._sealed if each.first >= first]
+            self._sealed = self._sealed[: len(self._sealed) - len(dropped)]
+            await self._cache.drop(self._reader.path(each) for each in dropped)
         for other in reversed(await segments_in(self._disk, self._directory)):
             if other > first:
                 await remove_segment(self._disk, self._directory, other)
@@ -385,15 +407,15 @@ class PartitionLog:
             self._adopt(tail)
 
     async def _forget_all(self) -> None:
-        for each in self._sealed:
-            await self._cache.drop(self._reader.path(each))
-        await self._forget_tail()
+        try:
+            await self._cache.drop(self._reader.path(each) for each in self._sealed)
+        finally:
+            await self._forget_tail()
 
     async def _forget_tail(self) -> None:
-        if self._tail is not None:
-            path = self._reader.path(self._tail.segment)
-            await self._part_from_tail()
-            await self._cache.drop(path)
+        opened, self._opened_tail, self._tail = self._opened_tail, None, None
+        if opened is not None:
+            await self._cache.give_up(opened)
 
     async def lose_above(self, last: TransactionId, why: str) -> None:
         """A read met damage: record it, and believe nothing above `last` from now on."""
@@ -437,32 +459,35 @@ class PartitionLog:
                 if first > last or first < 0:
                     return []
                 if first < self.first:
-                    raise HistoryTrimmed(f"ids below {self.first} were trimmed here")
+                    raise HistoryTrimmed(f"ids below {self.first} were trimmed here", self.first)
                 return await self._reader.read(self._segment_of(first), first, last, bytes_max, part_last)
             except DamageFound as error:
                 error.cuts = cuts
                 raise
 
-    async def digest(self, first: TransactionId, last: TransactionId) -> tuple[int, bytes]:
-        """CRC of the batch that ends at `last`, and SHA-256 over the CRCs of all batches from `first` up to it.
+    async def check_beginning(self, first: TransactionId) -> int:
+        """Verify header and preamble of the segment that begins with `first`: their bytes, 0 if none begins there."""
+        async with self._gate.open():
+            self._check_whole()
+            cuts = self.slot.cuts
+            if not self.first <= first <= self.last or (segment := self._segment_of(first)).first != first:
+                return 0
+            try:
+                return await self._reader.check_beginning(segment)
+            except DamageFound as error:
+                error.cuts = cuts
+                raise
 
-        Each is verified. May run beside a change. Raises `OutOfOrder` unless a batch begins and one ends there and
-        stays there, `DamageFound`, `HistoryTrimmed`.
+    async def check_tail_in_place(self) -> None:
+        """Raises `DamageFound` when the file of the segment that is written was removed: it can still be written.
+
+        For whoever changes the log, between two changes.
         """
-        total = hashlib.sha256()
-        following, crc = first, 0
-        cuts = self.slot.cuts
-        while following <= last:
-            batches = await self.read(following, last, _DIGEST_READ_BYTES)
-            if not batches or self.slot.cuts != cuts:
-                raise OutOfOrder(f"no batch ends at {last}")
-            if batches[0].first != following:
-                raise OutOfOrder(f"no batch begins at {following}")
-            for batch in batches:
-                crc = batch.crc
-                total.update(crc.to_bytes(4, "little"))
-            following = batches[-1].last + 1
-        return crc, total.digest()
+        if self._tail is None or self.broken is not None:
+            return
+        path, first = self._reader.path(self._tail.segment), self._tail.header.first
+        if await self._disk.identity(path) is None:
+            raise removed(path, first, self.slot.cuts)
 
     def _segment_of(self, transaction: TransactionId) -> Segment:
         if self._tail is not None and transaction >= self._tail.header.first:
@@ -475,27 +500,29 @@ class PartitionLog:
         low, high = 0, len(segments)
         while low < high:
             middle = (low + high) // 2
-            times = (await self._reader.index(segments[middle])).times
+            times = (await self._index_of(segments[middle])).times
             if not times or times[0] >= time_us:
                 high = middle
             else:
                 low = middle + 1
         # The segment before may hold the time in its middle; if not, the next one begins with it.
         for each in segments[max(low - 1, 0) : low + 1]:
-            index = await self._reader.index(each)
+            index = await self._index_of(each)
             place = index.place_at_time(time_us)
             if place < len(index):
                 return index.firsts[place]
         return self.last + 1
 
+    async def _index_of(self, listed: Segment) -> Index:
+        """The index of a segment that was listed a while ago: it may have grown since, or be sealed by now."""
+        return await self._reader.index(self._segment_of(listed.first))
+
     async def close(self) -> None:
         """Close the files. Everything appended is durable already; from now on nothing is read or written."""
         async with self._gate.closed():
-            if self._tail is not None and self.broken is None:
-                await self._tail.checkpoint()
-            self.broken = Closed("the log was closed")
-            await self._forget_all()
-
-
-def _first(segment: Segment) -> TransactionId:
-    return segment.first
+            try:
+                if self._tail is not None and self.broken is None:
+                    await self._tail.finish()
+            finally:
+                self.broken = Closed("the log was closed")
+                await self._forget_all()

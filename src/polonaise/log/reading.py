@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
-from polonaise.errors import BatchDamaged, PolonaiseError
+from polonaise.errors import BatchDamaged, NotFound, PolonaiseError, SegmentDamaged
 from polonaise.host import Disk, File
 from polonaise.log.batch import Batch
 from polonaise.log.index import Index, IndexFile
-from polonaise.log.segment import DamageFound, Scan, Segment, name, open_batch, scan
+from polonaise.log.segment import (
+    HEADER_BYTES,
+    DamageFound,
+    Scan,
+    Segment,
+    SegmentHeader,
+    name,
+    open_batch,
+    read_preamble,
+    scan,
+)
 from polonaise.log.tail import beginning, load_index
 from polonaise.terms import TransactionId
 
@@ -22,13 +33,13 @@ T = TypeVar("T")
 class Opened:
     """A segment's file and index, in use by `users`."""
 
-    __slots__ = ("file", "growing", "index", "path", "users")
+    __slots__ = ("file", "index", "path", "users", "written")
 
-    def __init__(self, file: File, index: Index, *, growing: bool = False) -> None:
+    def __init__(self, file: File, index: Index, *, written: bool = False) -> None:
         self.file = file
         self.index = index
-        self.growing = growing
-        """It is being written: the index is the writer's own."""
+        self.written = written
+        """The index is the writer's own, and not one that was read: it may grow, and it is never the one at fault."""
         self.users = 1
         self.path: str | None = None
         """Under which the cache knows it."""
@@ -72,13 +83,35 @@ class SegmentCache:
             del self._opened[path]
             await oldest.file.close()
 
-    async def drop(self, path: str) -> None:
-        """Forget the segment: its file is to be changed, or is closed for good."""
-        opened = self._opened.pop(path, None)
-        if opened is not None:
+    async def drop(self, paths: Iterable[str]) -> None:
+        """Forget these segments: their files are to be changed, or are closed for good."""
+        unused: list[File] = []
+        for path in paths:
+            opened = self._opened.pop(path, None)
+            if opened is not None:
+                opened.path = None
+                if self._idle.pop(opened, None) is not None:
+                    unused.append(opened.file)
+        await close_all(unused)
+
+    async def give_up(self, opened: Opened) -> None:
+        """`release` a segment that is to be forgotten."""
+        if opened.path is not None:
+            del self._opened[opened.path]
             opened.path = None
-            if self._idle.pop(opened, None) is not None:
-                await opened.file.close()
+        await self.release(opened)
+
+
+async def close_all(files: Iterable[File]) -> None:
+    """Close these files, all of them also when whoever waits for it is cancelled on the way."""
+    cancelled: asyncio.CancelledError | None = None
+    for file in files:
+        try:
+            await file.close()
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 class Reader:
@@ -107,20 +140,35 @@ class Reader:
         """
 
         async def read(opened: Opened) -> list[Batch]:
-            return await _read(segment, opened, first, last, bytes_max, part_last)
-
-        async def read_again(opened: Opened) -> list[Batch]:
             try:
-                return await read(opened)
+                return await _read(segment, opened, first, last, bytes_max, part_last)
+            except BatchDamaged:
+                await self._examine(segment, opened)
+            try:
+                return await _read(segment, opened, first, last, bytes_max, part_last)
             except BatchDamaged as error:
                 place = max(opened.index.place(first), 0)
                 raise DamageFound(error.text, opened.index.firsts[place] - 1) from error
 
-        try:
-            return await self._use(segment, read)
-        except BatchDamaged:
-            await self._use(segment, lambda opened: self._examine(segment, opened))
-            return await self._use(segment, read_again)
+        return await self._use(segment, read)
+
+    async def check_beginning(self, segment: Segment) -> int:
+        """Verify the header and the preamble of the segment: their bytes. Raises `DamageFound`."""
+
+        async def check(opened: Opened) -> int:
+            header = segment.header
+            if await self._disk.identity(self.path(segment)) is None:
+                raise removed(self.path(segment), segment.first)
+            try:
+                read = SegmentHeader.decode(await opened.file.read(0, HEADER_BYTES))
+                await read_preamble(opened.file, header)
+            except SegmentDamaged as error:
+                raise DamageFound(f"segment {name(segment.first)}: {error.text}", segment.first - 1) from error
+            if read != header:
+                raise DamageFound(f"segment {name(segment.first)} has another header", segment.first - 1)
+            return header.data_start
+
+        return await self._use(segment, check)
 
     async def index(self, segment: Segment) -> Index:
         """Where the batches of the segment lie, and when they were committed."""
@@ -131,19 +179,22 @@ class Reader:
         return await self._use(segment, index)
 
     async def _use(self, segment: Segment, use: Callable[[Opened], Awaitable[T]]) -> T:
-        """What `use` makes of the open segment."""
-        opened = self._cache.take(self.path(segment)) or await self._open(segment)
+        """What `use` makes of the open segment. Raises `DamageFound` when its file is not there any more."""
         try:
-            return await use(opened)
-        finally:
-            await self._cache.release(opened)
+            opened = self._cache.take(self.path(segment)) or await self._open(segment)
+            try:
+                return await use(opened)
+            finally:
+                await self._cache.release(opened)
+        except NotFound as error:
+            raise removed(self.path(segment), segment.first) from error
 
     async def _open(self, segment: Segment) -> Opened:
         path = self.path(segment)
         file = await self._disk.open(path)
         try:
             opened = Opened(file, await self._index_of(segment, file))
-        except PolonaiseError:
+        except BaseException:  # cancelled too: nobody else knows of the file
             await file.close()
             raise
         raced = self._cache.take(path)
@@ -179,9 +230,14 @@ class Reader:
         Raises `DamageFound` when it is the segment; corrects the index otherwise.
         """
         found = await _scanned(segment, opened.file)
-        if not opened.growing:
+        if not opened.written:
             opened.index = found.index
             await self._keep(segment, found)
+
+
+def removed(path: str, first: TransactionId, cuts: int = 0) -> DamageFound:
+    """The damage of a segment, which begins with `first`, whose file somebody else removed."""
+    return DamageFound(f"{path} was removed under the running node", first - 1, cuts)
 
 
 async def _scanned(segment: Segment, file: File) -> Scan:

@@ -11,7 +11,14 @@ import contextlib
 from dataclasses import dataclass
 from itertools import pairwise
 
-from polonaise.errors import DiskFailed, NotFound, PolonaiseError, SegmentDamaged
+from polonaise.errors import (
+    DiskFailed,
+    NotFound,
+    PolonaiseError,
+    SegmentDamaged,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
 from polonaise.host import Disk
 from polonaise.log import segment
 from polonaise.log.control import ControlSlot
@@ -47,7 +54,7 @@ async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
         file = await disk.open(_path(directory, header.first))
         try:
             tail = await Tail.load(disk, directory, header, file, limit)
-        except PolonaiseError as error:
+        except BaseException as error:  # cancelled too: nobody else knows of the file
             await file.close()
             if not isinstance(error, SegmentDamaged):
                 raise
@@ -147,9 +154,12 @@ def begins(header: SegmentHeader, trimmed: Trimmed) -> bool:
 
 async def _header_of(disk: Disk, directory: str, slot: ControlSlot, first: TransactionId) -> tuple[SegmentHeader, int]:
     """The header of a segment, and the length of its file."""
-    file = await disk.open(_path(directory, first))
+    path = _path(directory, first)
+    file = await disk.open(path)
     try:
         return await segment.read_header(file, slot.partition, slot.cluster_key, first), await file.size()
+    except (UnsupportedFormat, WrongClusterKey) as error:  # the whole partition can't be used: an operator looks for it
+        raise type(error)(f"{path}: {error.text}") from error
     finally:
         await file.close()
 
@@ -193,7 +203,7 @@ async def _settle(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
             await tail.file.truncate(tail.end)
         in_doubt = bool(unproved) and tail.found.last > evidence.last
         await tail.file.write(tail.end - len(unproved), [unproved], sync=True)
-    except PolonaiseError as error:
+    except BaseException as error:  # cancelled too: nobody else knows of the file
         with contextlib.suppress(PolonaiseError):
             await tail.file.close()
         if in_doubt and isinstance(error, DiskFailed):

@@ -7,15 +7,27 @@ Changes are as durable as data because they are data: section `registers` of a b
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from typing import Final
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from polonaise.errors import BatchDamaged
+from polonaise.errors import BatchDamaged, ProtocolError
 
 KEY_BYTES_MAX: Final = 1_024
 VALUE_BYTES_MAX: Final = 64 * 1024
 TOTAL_BYTES_MAX: Final = 1024 * 1024
 """Bound on all keys and values of a partition together, so that a snapshot is one small read."""
+
+PRODUCERS: Final = b"producer/"
+"""What the keys of idempotent producers begin with."""
+SPARK_SINKS: Final = b"spark/"
+"""What the keys begin with under which Spark's sink notes how far a batch is."""
+RESERVED: Final = (PRODUCERS, SPARK_SINKS)
+"""The prefixes of the keys that only the library sets."""
+PAGE_COUNT_MAX: Final = 4_096
+"""Registers of one page: whoever lists many holds up nobody else for long."""
+PAGE_BYTES_MAX: Final = 256 * 1024
+"""Keys and values of one page, about: the last one of it may exceed this."""
 
 _CHANGE: Final = struct.Struct("<BHI")
 _SET: Final = 0
@@ -65,3 +77,47 @@ def apply(registers: dict[bytes, bytes], section: bytes | memoryview) -> None:
 def snapshot(registers: dict[bytes, bytes]) -> bytes:
     """A section that makes an empty map into this one; equal maps give equal bytes."""
     return encode(sorted(registers.items()))
+
+
+def sets_of(section: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The registers of a snapshot that somebody sent. Raises `ProtocolError` for what is none."""
+    try:
+        for key, value in decode(section):
+            if value is None:
+                raise ProtocolError("a snapshot of registers with a deletion in it")
+            yield key, value
+    except BatchDamaged as error:
+        raise ProtocolError(f"a snapshot of registers that does not read: {error.text}") from error
+
+
+class Page(NamedTuple):
+    """Some registers, by their keys."""
+
+    changes: list[Change]
+    more: bool
+    """There are others behind them."""
+
+
+def page(
+    registers: Mapping[bytes, bytes], keys: Sequence[bytes], prefix: bytes, first: bytes, count_max: int | None = None
+) -> Page:
+    """The registers whose keys begin with `prefix`, from `first` on, as many as make a page; at least one of those
+    that there are. `keys` are all keys in order; `count_max` is `PAGE_COUNT_MAX` unless given."""
+    count_max = count_max or PAGE_COUNT_MAX
+    taken: list[Change] = []
+    size = 0
+    for place in range(bisect_left(keys, max(prefix, first)), len(keys)):
+        key = keys[place]
+        if not key.startswith(prefix):
+            break
+        if len(taken) == count_max or size >= PAGE_BYTES_MAX:
+            return Page(taken, True)
+        value = registers[key]
+        taken.append((key, value))
+        size += len(key) + len(value)
+    return Page(taken, False)
+
+
+def after(key: bytes) -> bytes:
+    """The least key above this one."""
+    return key + b"\0"

@@ -12,6 +12,9 @@ A segment is a 128-byte header, a preamble (the registers as they were before it
 A frame says up to where this node had synced this file when it wrote it: bytes below were acknowledged, perhaps, so
 they are missed if they do not read back. Its CRC is seeded with the segment's identity and covers its own place, so
 that a frame of another file, place or life of the file is no frame here.
+
+Zeros may follow the last frame of the segment that is written to (`tail.py`): space that the next frames will take.
+They say nothing, and that frames which had been synced became zeros is found by that evidence, like all damage.
 """
 
 from __future__ import annotations
@@ -112,7 +115,12 @@ class SegmentHeader(NamedTuple):
     @property
     def seed(self) -> int:
         """What the CRC of each frame starts from: the identity of this file."""
-        return crc32(_IDENTITY.pack(self.cluster_key, self.partition, self.first))
+        return seed_of(self.cluster_key, self.partition, self.first)
+
+
+def seed_of(cluster_key: bytes, partition: PartitionId, first: TransactionId) -> int:
+    """The identity of a segment file, from which the CRC of each of its frames starts; needs no header."""
+    return crc32(_IDENTITY.pack(cluster_key, partition, first))
 
 
 class Source(Protocol):
@@ -279,28 +287,39 @@ async def scan(file: Source, header: SegmentHeader, found: Scan, stop: int, limi
 async def walk(
     file: Source, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None
 ) -> AsyncGenerator[tuple[int, Batch], None]:
-    """As `scan`, telling the offset of each frame and the batch in it, which is in `found` by then."""
+    """Scan, and yield the offset of each frame with the batch in it, which is in `found` by then.
+
+    The file may be one that its node is writing to meanwhile. Bytes that were read before it wrote them look bad beside
+    later frames that were read after, and that say these were synced: so what looks like damage is read once more.
+    """
     window, seed = Window(file, stop), header.seed
+    read_again = -1
     while found.end < stop:
         if limit is not None and found.last >= limit:
             return
-        offset = found.end
-        frame = None
+        offset, frame, bad = found.end, None, "no frame"
         if await window.need(offset, FRAME_BYTES):
             frame = open_frame(window.view, offset - window.at, offset=offset, seed=seed)
         if frame is None:
-            await _judge_bad(file, header, found, stop, "no frame")
-            return
-        found.synced = max(found.synced, frame.synced)
-        if not await window.need(offset, FRAME_BYTES + frame.length):
-            await _judge_bad(file, header, found, stop, "a batch cut short")
-            return
-        try:
-            batch = open_batch(window.view, offset - window.at, offset=offset, seed=seed)
-            check_registers(batch)
-        except BatchDamaged as error:
-            await _judge_bad(file, header, found, stop, error.text)
-            return
+            if await end_of_bytes(file, offset, stop) == offset:
+                return
+        else:
+            found.synced = max(found.synced, frame.synced)
+            if not await window.need(offset, FRAME_BYTES + frame.length):
+                await _judge_bad(file, header, found, stop, "a batch cut short")
+                return
+            try:
+                batch = open_batch(window.view, offset - window.at, offset=offset, seed=seed)
+                check_registers(batch)
+                bad = ""
+            except BatchDamaged as error:
+                bad = error.text
+        if bad:
+            await _judge_bad(file, header, found, stop, bad)
+            if found.torn or read_again == offset:
+                return
+            read_again, found.bad, window = offset, "", Window(file, stop)
+            continue
         if batch.first != found.last + 1 or batch.previous_crc != found.last_crc or batch.partition != header.partition:
             found.bad = f"the batch from {batch.first} does not follow {found.last}"
             return
@@ -308,6 +327,35 @@ async def walk(
             return
         take(found, batch)
         yield offset, batch
+
+
+async def intact(file: Source, seed: int, start: int, stop: int) -> AsyncGenerator[tuple[int, Batch], None]:
+    """Every batch whose frame lies somewhere in start..stop and that is whole by itself, with its frame's offset.
+
+    Bytes between them are passed over, and nobody looks whether one follows on another: for whoever saves what is left
+    behind damage. A frame says where it lies and in which file, so that nothing else is taken for one.
+    """
+    offset = start
+    while offset + FRAME_BYTES <= stop:
+        chunk = await file.read(offset, min(SCAN_BYTES, stop - offset))
+        if len(chunk) < FRAME_BYTES:
+            return
+        following = offset + len(chunk) - FRAME_BYTES + 1
+        at = chunk.find(_FRAME_MAGIC)
+        while at >= 0:
+            frame = open_frame(chunk, at, offset=offset + at, seed=seed)
+            if frame is not None:
+                raw = memoryview(await file.read(offset + at, FRAME_BYTES + frame.length))
+                try:
+                    batch = open_batch(raw, 0, offset=offset + at, seed=seed)
+                except BatchDamaged:
+                    pass  # what lies in it may be frames all the same, if its length is what rotted
+                else:
+                    yield offset + at, batch
+                    following = offset + at + FRAME_BYTES + batch.length
+                    break
+            at = chunk.find(_FRAME_MAGIC, at + 1)
+        offset = following
 
 
 def check_registers(batch: Batch) -> None:
@@ -325,6 +373,16 @@ def take(found: Scan, batch: Batch) -> None:
     found.index.add(batch.first, found.end, batch.commit_time_us)
     found.end += FRAME_BYTES + batch.length
     found.last, found.last_crc = batch.last, batch.crc
+
+
+async def end_of_bytes(file: Source, start: int, stop: int) -> int:
+    """The offset after the last byte from `start` to `stop` that is not 0; `start` when all of them are."""
+    end = offset = start
+    while offset < stop and (chunk := await file.read(offset, min(SCAN_BYTES, stop - offset))):
+        if written := chunk.rstrip(b"\0"):
+            end = offset + len(written)
+        offset += len(chunk)
+    return end
 
 
 async def _judge_bad(file: Source, header: SegmentHeader, found: Scan, stop: int, why: str) -> None:

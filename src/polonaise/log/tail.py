@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from polonaise.errors import BatchDamaged, NotFound, PolonaiseError, invariant
+from polonaise.errors import BatchDamaged, DiskFull, NotFound, PolonaiseError, invariant
 from polonaise.host import Buffer, Disk, File
 from polonaise.log import index as index_files
 from polonaise.log import registers
@@ -33,6 +33,14 @@ CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 CHECKPOINT_BATCHES: Final = 4_096
 """How much may be written between two checkpoints of the index, and so about how much is scanned after a crash: small
 batches take a time each, however few bytes they are."""
+ZEROS_BYTES_MAX: Final = 64 * 1024
+"""How far zeros are written ahead of the log, at most. A sync is much quicker when the file has its length already and
+only contents are written: a longer file has to get its new length and blocks through the file system's journal, in
+which the syncs of all files wait for each other."""
+ZEROS_SHARE: Final = 2
+"""No more zeros than this part of what the segment holds: one of many small logs takes no room that it does not use."""
+SMALL_WRITE_BYTES: Final = 16 * 1024
+"""For a larger write zeros are not worth it: it would soon have used them up."""
 
 
 class Tail:
@@ -48,6 +56,10 @@ class Tail:
         self._seed = header.seed
         self._found = found
         self._checkpoint_end = header.data_start
+        self._zeros_end = 0
+        """Where the zeros written ahead end, at most; 0 when there are none."""
+        self._zeros_fit = True
+        """Whether the disk has had room for zeros so far."""
         self.header = header
         self.file = file
         self.checkpoints_failed = 0
@@ -97,13 +109,49 @@ class Tail:
             buffers.append(frame_header(batch, offset=offset, synced=start, seed=self._seed))
             buffers.append(batch.view)
             offset += FRAME_BYTES + batch.length
-        await self.file.write(start, buffers, sync=True)
+        await self._write(start, offset, buffers)
         for batch in batches:
             take(self._found, batch)
         invariant(self.end == offset, "the index follows the file")
         unwritten = len(self.index) - self._index_file.batches
         if self.end - self._checkpoint_end >= CHECKPOINT_BYTES or unwritten >= CHECKPOINT_BATCHES:
             await self.checkpoint()
+
+    async def _write(self, start: int, end: int, buffers: list[Buffer]) -> None:
+        """Write and sync, with zeros behind it if it is small and none are left."""
+        zeros = 0
+        if end > self._zeros_end and end - start <= SMALL_WRITE_BYTES and self._zeros_fit:
+            zeros = min(ZEROS_BYTES_MAX, (end - self.header.data_start) // ZEROS_SHARE)
+            self._zeros_end = end + zeros
+        try:
+            await self.file.write(start, [*buffers, bytes(zeros)], sync=True)
+        except DiskFull:
+            if not zeros:
+                raise
+            self._zeros_fit = False  # the log itself may still have room
+            await self._cut_zeros()
+            await self._write(start, end, buffers)
+
+    async def _cut_zeros(self) -> None:
+        await self.file.truncate(self.end)
+        self._zeros_end = 0
+
+    async def seal(self) -> None:
+        """End the segment where its last batch does. Durable on return, because the next segment's header says so.
+
+        Raises `DiskFull` or `DiskFailed`; the length on the disk is in doubt then.
+        """
+        if self._zeros_end > self.end:
+            await self._cut_zeros()
+            await self.file.sync()
+        await self.checkpoint()
+
+    async def finish(self) -> None:
+        """Leave no zeros behind and write the index. A failure harms nothing: the next opening makes up for it."""
+        if self._zeros_end > self.end:
+            with contextlib.suppress(PolonaiseError):
+                await self._cut_zeros()
+        await self.checkpoint()
 
     async def checkpoint(self) -> None:
         """Write the index. A failure harms nothing: the index is made anew from the segment."""
@@ -141,6 +189,7 @@ class Tail:
             await self._disk.remove(self._index_path)
         await self._disk.sync_directory(directory)
         await self.file.truncate(end)
+        self._zeros_end = 0
         await self.file.sync()
         self._index_file.rewrite()
         self._checkpoint_end = self.header.data_start
@@ -160,12 +209,8 @@ class Tail:
 
     async def take_back(self) -> None:
         """Remove what a failed write has left above the end."""
-        await self.file.truncate(self.end)
+        await self._cut_zeros()
         await self.file.sync()
-
-    async def close(self) -> None:
-        await self.checkpoint()
-        await self.file.close()
 
 
 def beginning(header: SegmentHeader, preamble: bytes) -> Scan:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from polonaise.client.applicationhost import ApplicationHost
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
-from polonaise.errors import NotInitialized, PolonaiseError
+from polonaise.errors import DirectoryInUse, NotInitialized, PolonaiseError, fresh
+from polonaise.host import Host
+from polonaise.host.files import try_lock
 from polonaise.node import seat as seats
 from polonaise.node.embedded import (
     EmbeddedAddress,
     EmbeddedSockets,
+    check_coordinator,
     check_fragments,
     coordinator_of,
     fragments_of,
     is_log,
+    lock_path,
     parse_embedded,
 )
 from polonaise.node.place import Place
@@ -33,6 +40,7 @@ _LOCAL_RETRY_S_MAX: Final = 0.1
 _FIRST_HOST_S: Final = 0.02
 """Between looks whether another process has made the log."""
 _PATIENCE_S: Final = 2.0
+_KNOWN_S: Final = 1.0
 
 
 @asynccontextmanager
@@ -53,10 +61,16 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
             raise NotInitialized(
                 f"no embedded log in {address.directory}: correct the path, or leave host=no out to make one"
             )
-        address.check(await _described(coordinator, address, seat))
+        address.check(await _described(host, coordinator, address, seat))
         check_fragments(address, await fragments_of(host.disk, address.directory))
         local = replace(settings, retry_s_max=min(settings.retry_s_max, _LOCAL_RETRY_S_MAX))
-        yield Place(host, coordinator, local, lambda listener: _listen(seat, listener))
+        yield Place(
+            host,
+            coordinator,
+            local,
+            lambda listener: _listen(seat, listener),
+            _Whereabouts(address.directory, seat),
+        )
     finally:
         await coordinator.close()
         if seat is not None:
@@ -64,7 +78,9 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
         host.close()
 
 
-async def _described(coordinator: Coordinator, address: EmbeddedAddress, seat: seats.Seat | None) -> ClusterDescription:
+async def _described(
+    host: Host, coordinator: Coordinator, address: EmbeddedAddress, seat: seats.Seat | None
+) -> ClusterDescription:
     """The description; waits while another process is about to write it."""
     loop = asyncio.get_running_loop()
     complain_s = loop.time() + _PATIENCE_S
@@ -73,15 +89,68 @@ async def _described(coordinator: Coordinator, address: EmbeddedAddress, seat: s
             return await coordinator.describe()
         except NotInitialized:
             if seat is not None and seat.failure is not None:
-                raise seat.failure from None
+                raise fresh(seat.failure) from None
+            await check_coordinator(host.disk, address.directory)
         if loop.time() >= complain_s:
             complain_s += 5 * _PATIENCE_S
             _log.warning(
-                "the embedded log in %s is not made yet, and whoever holds its lock does not make it: "
-                "look for a stopped process (its id is in host.lock), and continue or end it",
+                "the embedded log in %s is not made yet, and whoever holds its lock does not make it: %s",
                 address.directory,
+                whereabouts(address.directory, seat) or "another log of this process does",
             )
         await asyncio.sleep(_FIRST_HOST_S)
+
+
+class _Whereabouts:
+    """Remembers for a second what `whereabouts` says: all partitions of a log may ask."""
+
+    def __init__(self, directory: str, seat: seats.Seat | None) -> None:
+        self._directory = directory
+        self._seat = seat
+        self._known = ""
+        self._asked_s = float("-inf")
+
+    def __call__(self) -> str:
+        now_s = time.monotonic()
+        if now_s - self._asked_s > _KNOWN_S:
+            self._known, self._asked_s = whereabouts(self._directory, self._seat), now_s
+        return self._known
+
+
+def whereabouts(directory: str, seat: seats.Seat | None = None) -> str:
+    """Say who hosts the log in this directory, and what to do if that process does not answer; or why nobody does."""
+    path = lock_path(directory)
+    if not os.path.exists(path):
+        return ""
+    try:
+        try_lock(path).release()
+    except DirectoryInUse:
+        return _host_in(path)
+    except PolonaiseError as error:
+        return f"who hosts the log in {directory} can't be told: {error}"
+    if seat is not None and seat.trouble is not None:
+        return f"nobody hosts the log in {directory}; this process can't: {seat.trouble}"
+    return f"nobody hosts the log in {directory}"
+
+
+def _host_in(path: str) -> str:
+    """The process that holds this lock, as it has written itself; empty for the one that asks."""
+    try:
+        pid = int(Path(path).read_text())
+        if pid == os.getpid():
+            return ""
+        os.kill(pid, 0)
+    except ValueError:
+        return f"a process has locked {path} and has not said which it is"
+    except ProcessLookupError:
+        # The number may be that of a process on the other side of a container's wall.
+        return f"process {pid} hosts the log, says {path}, and is not to be seen from here"
+    except OSError:  # another user's, or the file can't be read
+        return f"the process that hosts the log is named in {path}: if it is stopped or hangs, continue it or end it"
+    return (
+        f"process {pid} hosts the log, says {path}: if it is stopped or hangs, continue it (kill -CONT {pid}) or "
+        "end it, and another one takes over"
+    )
 
 
 def _listen(seat: seats.Seat | None, listener: Callable[[BaseException], None]) -> None:

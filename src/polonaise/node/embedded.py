@@ -23,20 +23,35 @@ import logging
 import os
 import posixpath
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination.file import DESCRIPTION, FileCoordinator
 from polonaise.coordination.values import ClusterDescription
-from polonaise.errors import BadOption, ConnectionLost, NotEmbeddedLog, NotFound, UnsupportedFormat
+from polonaise.errors import (
+    BadOption,
+    ConnectionLost,
+    CoordinatorDamaged,
+    NotEmbeddedLog,
+    NotFound,
+    PolonaiseError,
+    Retry,
+    UnsupportedFormat,
+    fresh,
+)
 from polonaise.host import Disk, Host, ProtocolFactory
 from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
+from polonaise.log.control import LOCK_FILE
+from polonaise.node.addresses import COORDINATOR, MARKER
 from polonaise.node.processes import cluster_at, give_store, history_in
+from polonaise.redaction import redacted, redacted_repr
 from polonaise.server.node import Server
+from polonaise.server.protocol.recovery import quorum
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
+from polonaise.storage.refusing import RefusingNode
 from polonaise.storage.settings import StorageSettings
 
 _log = logging.getLogger(__name__)
@@ -51,11 +66,10 @@ SEGMENT_BATCHES_MAX: Final = 32_768
 """Smaller than elsewhere: who takes over reads what the last segment's index does not cover, all of it when registers
 changed there, and is waited for."""
 
-MARKER: Final = "polonaise-embedded"
 RESTORING: Final = "polonaise-restoring"
 """Lies in a directory into which a log is being restored, until that log is whole."""
 _UNFINISHED: Final = MARKER + ".new"
-COORDINATOR: Final = "coordinator"
+_STORAGE: Final = "storage-"
 _SOCKETS: Final = "sockets"
 _ADDRESS_BYTES_MAX: Final = 4_096
 _FRAGMENTS: Final = "fragments"
@@ -64,6 +78,7 @@ _USAGE: Final = (
 )
 
 
+@redacted_repr
 class EmbeddedAddress(NamedTuple):
     """`embedded:PATH?…`, read."""
 
@@ -94,15 +109,17 @@ def parse_embedded(address: str) -> EmbeddedAddress:
     """Read an address. Raises `BadOption`, which says what is wrong with it."""
     path, _, query = address.removeprefix(SCHEME).partition("?")
     if not path or "\0" in path:
-        raise BadOption(f"{address!r} names no directory: {_USAGE}")
+        raise BadOption(f"{redacted(address)!r} names no directory: {_USAGE}")
     options: dict[str, str] = {}
     for option, value in parse_qsl(query, keep_blank_values=True):
         if option not in ("storage", "partitions", "host", "fragments") or option in options:
-            raise BadOption(f"{address!r}: {option!r} is not known, or said twice: {_USAGE}")
+            raise BadOption(f"{redacted(address)!r}: {option!r} is not known, or said twice: {_USAGE}")
         options[option] = value
     host = options.get("host", "yes")
     if host not in ("yes", "no"):
-        raise BadOption(f"{address!r}: host={host!r} can't be meant: host=no only attaches, host=yes may host as well")
+        raise BadOption(
+            f"{redacted(address)!r}: host={host!r} can't be meant: host=no only attaches, host=yes may host as well"
+        )
     return EmbeddedAddress(
         os.path.abspath(path),
         _count(address, options, "storage", STORAGE_MAX),
@@ -117,7 +134,9 @@ def _store_address(address: str, url: str | None) -> str | None:
     if url is None:
         return None
     if not url.strip() or any(ord(character) < 32 for character in url):
-        raise BadOption(f"{address!r}: fragments={url!r} names no store: a directory, or s3://…, gs://…, az://…")
+        raise BadOption(
+            f"{redacted(address)!r}: fragments={redacted(url)!r} names no store: a directory, or s3://…, gs://…, az://…"
+        )
     scheme = urlsplit(url).scheme
     return url if len(scheme) > 1 else os.path.abspath(url)
 
@@ -127,7 +146,7 @@ def _count(address: str, options: dict[str, str], option: str, most: int) -> int
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
-        raise BadOption(f"{address!r}: {option}={text} can't be meant: a number from 1 to {most}")
+        raise BadOption(f"{redacted(address)!r}: {option}={text} can't be meant: a number from 1 to {most}")
     return int(text)
 
 
@@ -140,7 +159,37 @@ def storage_names(count: int) -> tuple[str, ...]:
 
 
 def storage_directory(directory: str, number: int) -> str:
-    return posixpath.join(directory, f"storage-{number}")
+    return posixpath.join(directory, f"{_STORAGE}{number}")
+
+
+async def check_coordinator(disk: Disk, directory: str) -> None:
+    """Raises `CoordinatorDamaged` when storage directories hold something and the description of the log is gone.
+
+    A log's description is durable before its storage directories are made, so that who looks for it last never mistakes
+    a log that is being made for one that has lost its coordinator.
+    """
+    coordinator = posixpath.join(directory, COORDINATOR)
+    description = posixpath.join(coordinator, DESCRIPTION)
+    if await disk.exists(description):
+        return  # whatever is wrong with a storage directory then is told by its node
+    holding = []
+    for name in sorted(await disk.list(directory)):
+        if name.startswith(_STORAGE) and name.removeprefix(_STORAGE).isdecimal():
+            try:
+                held = set(await disk.list(posixpath.join(directory, name)))
+            except PolonaiseError:  # a disk that is away may hold the log
+                held = {name}
+            if held - {LOCK_FILE}:
+                holding.append(name)
+    if not holding or await disk.exists(description):
+        return
+    first = posixpath.join(directory, holding[0])
+    raise CoordinatorDamaged(
+        f"the embedded log in {directory} has lost its coordinator: there is no {description}, and "
+        f"{', '.join(holding)} hold what belongs to it. Nothing was changed. Restore {coordinator} from a "
+        "backup, as it was last: without it nobody can say what was committed. What is in each storage directory can "
+        f"be read without it: polonaise segment read {first} --partition 0, or Spark with the cluster storage:{first}"
+    )
 
 
 def lock_path(directory: str) -> str:
@@ -237,16 +286,16 @@ def check_fragments(address: EmbeddedAddress, there: str | None) -> None:
     """
     if address.fragments is None or address.fragments == there:
         return
-    named = posixpath.join(address.directory, _FRAGMENTS)
+    named, said = posixpath.join(address.directory, _FRAGMENTS), f"fragments={redacted(address.fragments)}"
     if there is None:
         raise BadOption(
             f"the log in {address.directory} has no fragment store, and another process hosts it: the address with "
-            f"fragments={address.fragments} has to be that of the process that hosts; close the others, then open it so"
+            f"{said} has to be that of the process that hosts; close the others, then open it so"
         )
     raise BadOption(
-        f"the fragments of the log in {address.directory} are in {there}, says {named}; the address says "
-        f"fragments={address.fragments}: leave it out; or, if the fragments have moved, write their address into that "
-        "file while no process has the log open"
+        f"the fragments of the log in {address.directory} are in {redacted(there)}, says {named}; the address says "
+        f"{said}: leave it out; or, if the fragments have moved, write their address into that file while no process "
+        "has the log open"
     )
 
 
@@ -316,13 +365,69 @@ class EmbeddedHost(RealHost):
 # ---------------------------------------------------------------------- the nodes
 
 
+async def _start_storage(
+    host: Host, directory: str, description: ClusterDescription, closing: contextlib.AsyncExitStack
+) -> None:
+    """Start the storage nodes of all directories that can be opened, if they are a quorum.
+
+    What is wrong with the others is told to servers in their places. Raises the fault of the first of them when fewer
+    than a quorum can be opened, with what is wrong with each; and, whichever it is, a fault that passes.
+    """
+    unusable: list[tuple[StorageSettings, PolonaiseError]] = []
+    for number, name in enumerate(description.storage):
+        settings = StorageSettings(
+            directory=storage_directory(directory, number),
+            listen=name,
+            cluster_key=description.key,
+            segment_bytes_max=SEGMENT_BYTES_MAX,
+            segment_batches_max=SEGMENT_BATCHES_MAX,
+        )
+        node = StorageNode(host, settings)
+        try:
+            await node.start()
+        except PolonaiseError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            unusable.append((settings, error))
+        else:
+            closing.push_async_callback(node.close)
+    if len(description.storage) - len(unusable) < quorum(description.storage):
+        raise _too_few(description, unusable)
+    for settings, reason in unusable:
+        _log.error(
+            "the embedded log in %s goes on without %s, until it is mended and the log is opened again: %s",
+            directory,
+            settings.directory,
+            reason,
+        )
+        refusing = RefusingNode(host, settings, reason)
+        await refusing.start()
+        closing.push_async_callback(refusing.close)
+
+
+def _too_few(
+    description: ClusterDescription, unusable: Sequence[tuple[StorageSettings, PolonaiseError]]
+) -> PolonaiseError:
+    """The fault of the first storage directory that can't be used, with those of the others."""
+    fault = fresh(unusable[0][1])
+    if len(unusable) > 1:
+        each = "; ".join(f"{posixpath.basename(settings.directory)}: {error}" for settings, error in unusable)
+        fault.args = (
+            f"{len(unusable)} of {len(description.storage)} storage directories can't be used, and "
+            f"{quorum(description.storage)} are needed: {each}",
+        )
+    return fault
+
+
 async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callable[[], None]) -> None:
     """Run the nodes of the log until cancelled; makes the log if there is none. With the host's lock held.
 
     `started` is called when the nodes serve. Raises what is wrong with the directory.
     """
     directory = address.directory
-    if not await is_log(host.disk, directory):
+    if await is_log(host.disk, directory):
+        await check_coordinator(host.disk, directory)
+    else:
         await make_log(host.disk, directory)
     await _clear_sockets(host.disk, directory)
     async with contextlib.AsyncExitStack() as closing:
@@ -332,17 +437,7 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
         description = await cluster_at(coordinator, names, partitions, address.fragments)
         address.check(description)
         fragments = await _settle_fragments(host.disk, address, description.key)
-        for number, name in enumerate(description.storage):
-            storage_settings = StorageSettings(
-                directory=storage_directory(directory, number),
-                listen=name,
-                cluster_key=description.key,
-                segment_bytes_max=SEGMENT_BYTES_MAX,
-                segment_batches_max=SEGMENT_BATCHES_MAX,
-            )
-            node = StorageNode(host, storage_settings)
-            await node.start()
-            closing.push_async_callback(node.close)
+        await _start_storage(host, directory, description, closing)
         # A name of its own in each life: connections to an earlier host's are never taken for this one's.
         settings = ServerSettings(listen=f"unix:server-{secrets.token_hex(4)}")
         server = Server(host, coordinator, settings, history_in(fragments))

@@ -18,3 +18,5 @@ class Place(NamedTuple):
     settings: ClientSettings
     tell_failures: Callable[[Callable[[BaseException], None]], None] = lambda listener: None
     """Told of whatever ends this process's part in the log."""
+    whereabouts: Callable[[], str] = lambda: ""
+    """What is known at this moment of who serves the log, for whoever waits for it; empty for nothing."""

@@ -14,8 +14,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from polonaise.errors import DirectoryInUse, HostFailed, PolonaiseError, Retry
-from polonaise.host.files import try_lock
+from polonaise.errors import DirectoryGone, DirectoryInUse, HostFailed, PolonaiseError, Retry
+from polonaise.host import Identity
+from polonaise.host.files import identity, try_lock
+from polonaise.host.openfiles import check_room, too_many_open
 from polonaise.host.real import loop_factory, stop_at_mistakes
 from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped, host_log, lock_path
 
@@ -23,15 +25,20 @@ _log = logging.getLogger(__name__)
 
 WATCH_S: Final = 0.1
 """How often a process looks whether the host is gone, about: a take-over begins so much later at most."""
+_PRESENCE_S: Final = 1.0
+"""Between two looks whether the directory is still there. Removed files can be written on; and without the lock's name
+another process can have the same lock."""
 _RETRY_S_MAX: Final = 2.0
 _LEFTOVERS_S: Final = 5.0
 """How long locks inside of the directory may outlive the host's: a dying process gives its files up one by one."""
+_LOOP: Final = "an event loop of its own for the nodes of the log"
+_LOOP_DESCRIPTORS: Final = 16
+"""An event loop and what the nodes open first. A loop of uvloop that gets a part of its own aborts the process."""
 _CANCELS_MAX: Final = 20
 _CLOSE_S_MAX: Final = 20.0
 """How long the clean end of the nodes is waited for."""
 
 OnFailure: TypeAlias = Callable[[PolonaiseError], None]
-Identity: TypeAlias = tuple[int, int]
 
 
 class Seat:
@@ -48,11 +55,15 @@ class Seat:
         self._guard = threading.Lock()
         self._cancel: Callable[[], None] | None = None
         self._pause_s = WATCH_S
+        self._place: Identity | None = None
+        """The identity of the lock file that this process has locked; None while it has none."""
         self._users = 0
         self.listeners: list[OnFailure] = []
         """Told, in the seat's thread, when this process can't host any more for a reason that does not pass."""
         self.settled: Future[None] = Future()
         """Done once somebody is known to host, this process or another; or else why this one can't."""
+        self.trouble: PolonaiseError | None = None
+        """Why it could not host when it tried last, if that may pass."""
         self.failure: PolonaiseError | None = None
         """Why this seat neither hosts nor watches any more."""
         self._thread = threading.Thread(target=self._run, name=f"host {address.directory}", daemon=True)
@@ -97,6 +108,7 @@ class Seat:
         _log.info("this process (%d) has the lock of %s", os.getpid(), self._address.directory)
         with contextlib.suppress(OSError):  # for whoever looks for the host; nothing rests on it
             Path(lock_path).write_text(f"{os.getpid()}\n")
+        self._place = identity(lock_path)
         give_up_s = time.monotonic() + _LEFTOVERS_S
         while True:
             try:
@@ -110,6 +122,7 @@ class Seat:
         """Run the nodes until the seat is left, or they fail."""
         host = EmbeddedHost(self._address.directory)
         try:
+            check_room(_LOOP_DESCRIPTORS, _LOOP)
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 try:
                     runner.run(self._until_left(host))
@@ -119,13 +132,17 @@ class Seat:
                 if host.failure is not None:
                     _end_all_tasks(runner.get_loop())
         except OSError as error:
+            exhausted = too_many_open(error, _LOOP)
+            if exhausted is not None:
+                raise exhausted from error
             raise HostFailed(f"this process can't have another event loop: {error}") from error
         finally:
             host.close()
         if host.failure is not None:
+            safe = "" if isinstance(host.failure, DirectoryGone) else ", what was acknowledged is safe"
             raise HostFailed(
-                f"the nodes of the log in {self._address.directory} stopped themselves in this process, what was "
-                f"acknowledged is safe: {host.failure}; see the log, mend the cause, and open the log again"
+                f"the nodes of the log in {self._address.directory} stopped themselves in this process{safe}: "
+                f"{host.failure}; see the log, mend the cause, and open the log again"
             ) from host.failure
 
     async def _until_left(self, host: EmbeddedHost) -> None:
@@ -136,9 +153,11 @@ class Seat:
             self._cancel = lambda: _cancel_in(loop, nodes)
         if self._stopping.is_set():
             nodes.cancel()
+        watch = host.spawn(self._watch_place(host), f"presence of {self._address.directory}")
         try:
             await asyncio.wait([nodes])
         finally:
+            watch.cancel()
             with self._guard:
                 self._cancel = None
         error = None if nodes.cancelled() else nodes.exception()
@@ -149,9 +168,23 @@ class Seat:
         if error is not None:
             host.fail(error)
 
+    async def _watch_place(self, host: EmbeddedHost) -> None:
+        """Stops the nodes, by what it raises, when who opens the directory now finds another one, or none."""
+        path = lock_path(self._address.directory)
+        there = self._place
+        while there == self._place:
+            await asyncio.sleep(_PRESENCE_S)
+            with contextlib.suppress(PolonaiseError):  # closed to this process, perhaps: that is no loss
+                there = await host.disk.identity(path)
+        raise DirectoryGone(
+            f"{path} was removed, moved or replaced under the running log, and perhaps all that is in its directory: "
+            "put back what belongs there"
+        )
+
     def _started(self) -> None:
         _log.info("this process (%d) hosts the log in %s", os.getpid(), self._address.directory)
         self._pause_s = WATCH_S
+        self.trouble = None
         self._settle()
 
     def _settle(self) -> None:
@@ -162,6 +195,7 @@ class Seat:
         if passes:
             _log.warning("this process can't host the log in %s: %s", self._address.directory, error)
             self._pause_s = min(2 * self._pause_s, _RETRY_S_MAX)
+            self.trouble = error
             return
         self.failure = error
         with _guard:
@@ -181,7 +215,8 @@ def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
             return
         for task in tasks:
             task.cancel()
-        loop.run_until_complete(asyncio.wait(tasks, timeout=0.05))
+        with contextlib.suppress(RuntimeError):  # told to stop once more
+            loop.run_until_complete(asyncio.wait(tasks, timeout=0.05))
     _log.error("tasks of the nodes do not end: %s", ", ".join(sorted(task.get_name() for task in tasks)))
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polonaise
-from polonaise.admin.archive import batch_left_out, batches_of, own_fragments_of
+from polonaise.admin.archive import batch_left_out, batches_of, missing_in, own_fragments_of
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog
 from polonaise.fragments.objects import FRAGMENT_BYTES, Archived, fragments_of, write_fragments
@@ -24,6 +24,7 @@ from polonaise.fragments.store import open_store
 from polonaise.pipelines.logs import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import Progress, Silence
 from polonaise.pipelines.tasks import run_tasks
+from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark import clusters
 from polonaise.spark.options import absolute, microseconds
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -72,14 +73,18 @@ class ArchivedPartition(NamedTuple):
     bytes: int
     batch_left_out: Span | None = None
     """The batch that the id asked for lies in, and that goes beyond it: nothing of it is archived."""
+    missing: tuple[Span, ...] = ()
+    """What no fragment held although later ones were there; it was written again."""
 
     def fields(self) -> dict[str, Any]:
         return {
             **self._asdict(),
+            "missing": [span._asdict() for span in self.missing],
             "batch_left_out": None if self.batch_left_out is None else self.batch_left_out._asdict(),
         }
 
 
+@redacted_repr
 @dataclass(frozen=True)
 class ArchiveReport:
     """What a run of the job wrote. It is always well: what goes wrong is raised."""
@@ -97,7 +102,7 @@ class ArchiveReport:
 
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
-            "store": self.store,
+            "store": redacted(self.store),
             "partitions": [each.fields() for each in self.partitions],
             "fragments": [{"path": each.fragment.path, "bytes": each.bytes} for each in self.fragments],
         }
@@ -130,7 +135,10 @@ def archive(
     address = full_address(address)
     with open_log(address) as log:
         limits = _limits(log, how)
-        tasks = [each for number in limits for each in _plan(log, url, address, number, limits[number], how)]
+        before = {number: _fragments(log, url, number) for number in limits}
+        tasks = [
+            each for number in limits for each in _plan(log, url, address, number, limits[number], before[number], how)
+        ]
         written = [each for some in run_tasks(spark, _write, tasks, progress, "fragments") for each in some]
         held = {number: clusters.wait(partial(fragments_of, clusters.store_at(url), number)) for number in limits}
         left_out = {number: _left_out(log, url, number, last) for number, last in (how.until or {}).items()}
@@ -138,7 +146,10 @@ def archive(
     return ArchiveReport(
         url,
         tuple(
-            _summary(number, limits[number], held[number], written, left_out.get(number)) for number in sorted(limits)
+            _summary(number, limits[number], held[number], written)._replace(
+                batch_left_out=left_out.get(number), missing=tuple(missing_in(before[number], limits[number]))
+            )
+            for number in sorted(limits)
         ),
         tuple(sorted(written)),
         None if register is None else register(url, everything),
@@ -157,17 +168,17 @@ def _summary(
     limit: TransactionId,
     held: Mapping[FragmentName, int],
     written: list[Archived],
-    left_out: Span | None,
 ) -> ArchivedPartition:
     mine = [each for each in written if each.fragment.partition == number]
     rows = sum(each.fragment.last - each.fragment.first + 1 for each in mine)
     size = sum(each.bytes for each in mine)
-    return ArchivedPartition(number, limit, archived_up_to(held), len(mine), rows, size, left_out)
+    return ArchivedPartition(number, limit, archived_up_to(held), len(mine), rows, size)
 
 
 # ------------------------------------------------------------------ what to write
 
 
+@redacted_repr
 class _Task(NamedTuple):
     """What one task writes: the batches that begin in the span and end within the limit."""
 
@@ -214,9 +225,14 @@ def _left_out(log: Log, url: str, number: PartitionId, until: TransactionId) -> 
 
 
 def _plan(
-    log: Log, url: str, address: str, number: PartitionId, limit: TransactionId, how: HowToArchive
+    log: Log,
+    url: str,
+    address: str,
+    number: PartitionId,
+    limit: TransactionId,
+    fragments: Mapping[FragmentName, int],
+    how: HowToArchive,
 ) -> list[_Task]:
-    fragments = _fragments(log, url, number)
     if limit == NO_TRANSACTION or not spans_to_write(fragments, limit):
         return []
     whole = how.rest or how.until is not None or how.until_time is not None

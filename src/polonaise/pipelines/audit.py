@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from polonaise.errors import BadOption, ViewUnfit
 from polonaise.pipelines.comparison import Comparison, compare, plain
 from polonaise.pipelines.declarations import View
+from polonaise.pipelines.faults import translating
 from polonaise.pipelines.progress import Progress, Silence
 from polonaise.pipelines.source import EVERYTHING, Until, open_source
 from polonaise.pipelines.targets import check_target, open_target
+from polonaise.pipelines.viewsource import NO_LETTERS, Letters, ViewSource, policy_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class AuditReport:
     behind: int
     """Transactions that are committed and not in the table yet: that is no fault."""
     found: Comparison
+    undecodable: Letters = NO_LETTERS
+    """Bodies of the log that do not decode, and of which nothing was compared."""
 
     @property
     def well(self) -> bool:
@@ -53,6 +57,7 @@ class AuditReport:
             },
             "differences": {"total": sum(found.totals.values()), **found.totals},
             "named": [each.fields() for each in found.differences],
+            "undecodable": self.undecodable.fields(),
         }
 
 
@@ -66,13 +71,15 @@ def audit_table(
     until: Until = EVERYTHING,
     fragments: str | None = None,
     named_max: int = NAMED_MAX,
+    on_undecodable: str | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
     """Compare a table with what its view makes of the log up to where the table says it is made.
 
     The table may be of the job `views`, or of an application that keeps it by itself: a SQL table beside a table of
     marks (`marks_table`, such as `polonaise_marks`), read together in one snapshot, so it may be written to meanwhile.
-    A table that says nothing of that is compared up to `until`. The table is called as the view is.
+    A table that says nothing of that is compared up to `until`. The table is called as the view is. Bodies that do not
+    decode end the audit, or are left out and counted: `on_undecodable` is as in `views.rebuild`.
 
     Raises `NotFound` for a table whose directory or SQLite file is not there, `ClientAhead` for one that is made of
     more than the log has, `ViewUnfit` for one that can't be compared, and what reading, Spark and the database raise.
@@ -82,24 +89,28 @@ def audit_table(
         raise BadOption("up to the marks in a table, or up to what is said: say one of them")
     check_target(table, there=True)
     progress = progress or Silence()
+    policy = policy_of(view, on_undecodable)
     with (
-        open_source(address, fragments) as source,
-        closing(open_target(spark, table, view, source.cluster, marks_table=marks_table)) as target,
+        translating(),
+        open_source(address, fragments) as log,
+        closing(open_target(spark, table, view, log.cluster, marks_table=marks_table)) as target,
     ):
-        committed = source.marks(view.read)
+        source = ViewSource(spark, log, view, policy)
+        committed = source.marks()
         nothing = dict.fromkeys(committed, NO_TRANSACTION)
-        target.prepare(view.rows(spark, source.frame(spark, view.read, {}, nothing)).schema)
+        target.prepare(source.rows({}, nothing).schema)
         progress.begin("comparing", 1)
         with target.held(with_marks=until is EVERYTHING) as held:
-            marks = held.marks if held.marks is not None else source.marks(view.read, until)
-            source.check_not_ahead(view.name, marks, view.read)
+            marks = held.marks if held.marks is not None else source.marks(until)
+            source.check_not_ahead(marks)
             upto = {partition: marks[partition] for partition in committed if partition in marks}
             if not upto:
                 raise ViewUnfit(f"the table of view {view.name} is made of no partition yet: {sorted(committed)} are")
-            expected = view.rows(spark, source.frame(spark, view.read, {}, upto))
-            found = compare(held.rows, expected, view.key, named_max)
+            found = compare(held.rows, source.rows({}, upto), view.key, named_max)
+        with source.letters({}, upto) as letters:
+            left_out = letters.and_then(NO_LETTERS)
     behind = sum(max(last - upto.get(partition, NO_TRANSACTION), 0) for partition, last in committed.items())
-    return AuditReport(view.name, table, upto, behind, found)
+    return AuditReport(view.name, table, upto, behind, found, left_out)
 
 
 if __name__ == "__main__":

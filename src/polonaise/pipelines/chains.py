@@ -147,7 +147,7 @@ def _damage(batch: Batch) -> str:
     good = batch.first - 1
     try:
         Batch.parse(batch.view)
-        for tx in batch.transactions():
+        for tx in batch.transactions(own=True):
             good = tx.id
     except BatchDamaged as error:
         return f"damaged: {error.text}"

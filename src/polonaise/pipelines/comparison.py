@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
-from pyspark.sql.types import DecimalType, FractionalType, IntegralType, NumericType
+from pyspark.sql.types import DecimalType, FractionalType, IntegralType, NumericType, TimestampType
 from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import ViewUnfit
+from polonaise.pipelines.values import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,9 +43,11 @@ class Difference(NamedTuple):
     """Of the columns that differ, what the table holds and what it should hold."""
 
     def __str__(self) -> str:
-        key = ", ".join(f"{name} {value}" for name, value in self.key.items())
+        key = ", ".join(f"{name} {quoted(value)}" for name, value in self.key.items())
         if self.kind == DIFFERENT:
-            told = ", ".join(f"{name} is {there} instead of {right}" for name, (there, right) in self.values.items())
+            told = ", ".join(
+                f"{name} is {quoted(there)} instead of {quoted(right)}" for name, (there, right) in self.values.items()
+            )
         else:
             told = f"{self.rows} rows instead of {self.rows_expected}"
         return f"{self.kind}: {key}: {told}"
@@ -160,6 +163,7 @@ def _differs(name: str, kind: DataType) -> Column:
 
 
 def _difference(row: Mapping[str, Any], keys: Sequence[str], values: Sequence[str], schema: StructType) -> Difference:
+    row = {name: _in_utc(value, schema, name) for name, value in row.items()}
     side = "t" if row["e_rows"] is None else "e"
     kind = str(row["kind"])
     differing = {name: (row[f"t_{name}"], row[f"e_{name}"]) for name in values if row[f"t_{name}"] != row[f"e_{name}"]}
@@ -170,6 +174,14 @@ def _difference(row: Mapping[str, Any], keys: Sequence[str], values: Sequence[st
         row["e_rows"] or 0,
         differing if kind == DIFFERENT else {},
     )
+
+
+def _in_utc(value: Any, schema: StructType, name: str) -> Any:
+    """Spark hands moments on without a zone, as they are where this process is."""
+    column = name[2:]
+    if isinstance(value, datetime) and column in schema.names and isinstance(schema[column].dataType, TimestampType):
+        return value.astimezone(UTC)
+    return value
 
 
 def _totals(frame: DataFrame, names: Sequence[str]) -> tuple[int, dict[str, Any]]:

@@ -5,18 +5,19 @@ Each copy is a value that travels to a task and can be read there: batches that 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import NamedTuple, Protocol
 
-from polonaise.admin.files import evidence_in, find
-from polonaise.admin.segments import dump
 from polonaise.errors import FragmentDamaged
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import open_bytes
 from polonaise.fragments.protocol.coverage import Piece, Span
 from polonaise.log.batch import Batch
+from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark import clusters
+from polonaise.storage.files import evidence_in, find
+from polonaise.storage.offline import dump, unwaited
 from polonaise.terms import PartitionId, TransactionId
 
 
@@ -31,6 +32,7 @@ class Copy(Protocol):
         """Those that begin in the span, parsed and not believed yet. Raises what the place raises."""
 
 
+@redacted_repr
 class Served(NamedTuple):
     """What the servers give to whoever reads the log."""
 
@@ -51,6 +53,7 @@ class Served(NamedTuple):
                     yield batch
 
 
+@redacted_repr
 class Archived(NamedTuple):
     """Pieces of fragments, in the order of ids."""
 
@@ -59,7 +62,7 @@ class Archived(NamedTuple):
 
     @property
     def where(self) -> str:
-        return f"fragments in {self.url}"
+        return f"fragments in {redacted(self.url)}"
 
     def batches(self, span: Span) -> Iterator[Batch]:
         store = clusters.store_at(self.url)
@@ -89,26 +92,26 @@ class Stored(NamedTuple):
         return f"storage node {self.directory}"
 
     def batches(self, span: Span) -> Iterator[Batch]:
-        with asyncio.Runner() as runner:
-            walking = self._walked()
-            try:
-                while (batch := runner.run(_next(walking))) is not None and batch.first <= span.last:
-                    if batch.first >= span.first:
-                        yield batch
-            finally:
-                runner.run(walking.aclose())  # type: ignore[attr-defined]
+        walking = self._walked()
+        try:
+            while (batch := unwaited(_next(walking))) is not None and batch.first <= span.last:
+                if batch.first >= span.first:
+                    yield batch
+        finally:
+            unwaited(walking.aclose())
 
     def synced(self) -> TransactionId:
         """The last id that the node is known to have synced, by its own evidence; -1 for none."""
         mine = [files for files in find(self.directory) if files.partition == self.partition]
         return max((evidence_in(files).last for files in mine), default=-1)
 
-    async def _walked(self) -> AsyncIterator[Batch]:
+    async def _walked(self) -> AsyncGenerator[Batch, None]:
         for files in find(self.directory):
             if files.partition == self.partition:
-                async for _, _, batch in dump(files):
-                    yield batch
+                async with aclosing(dump(files)) as batches:
+                    async for each in batches:
+                        yield each.batch
 
 
-async def _next(batches: AsyncIterator[Batch]) -> Batch | None:
+async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
     return await anext(batches, None)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import TimestampType
 from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import ViewUnfit, invariant
@@ -24,7 +26,8 @@ from polonaise.pipelines.definitions import Definition, check_same, definition_o
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targets import Held
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.tables import Field, MarkedTable, Shape, snapshot
+from polonaise.views.letters import LETTERS
+from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,17 +93,24 @@ class SqlTarget:
 
     def check(self) -> None:
         table = self._opened()
+        # The marks are read first: rows, marks and definition are committed together, so a table that has rows by
+        # then has its definition too. The other way round, another's first commit in between looks like rows of an
+        # unknown view.
+        has_rows = any(mark > NO_TRANSACTION for mark in table.marks().values())
         kept = self._kept(table)
-        if kept is not None or any(mark > NO_TRANSACTION for mark in table.marks().values()):
+        if kept is not None or has_rows:
             check_same(f"table {self._view.name}", kept, prepared(self._definition))
 
-    def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+    def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         with _computed(rows) as made:
-            return self._opened().merge(lambda: _chunks(made), before, after)
+            return self._opened().merge(lambda: _chunks(made), before, after, _letters(letters))
 
-    def replace(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+    def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         with _computed(rows) as made:
-            return self._opened().replace(lambda: _chunks(made), before, after)
+            return self._opened().replace(lambda: _chunks(made), before, after, _letters(letters))
+
+    def letters(self) -> str:
+        return f"{self._view.name}{LETTERS}"
 
     @contextmanager
     def held(self, *, with_marks: bool = True) -> Iterator[Held]:
@@ -141,9 +151,18 @@ def _computed(rows: DataFrame) -> Iterator[DataFrame]:
         made.unpersist()
 
 
+def _letters(letters: DataFrame | None) -> Chunks | None:
+    return None if letters is None else partial(_chunks, letters)
+
+
 def _chunks(rows: DataFrame) -> Iterator[list[dict[str, Any]]]:
+    """Times come from Spark without a zone, as they are where this process is; a database gets them with theirs."""
+    times = [each.name for each in rows.schema.fields if isinstance(each.dataType, TimestampType)]
     found = iter(rows.toLocalIterator(prefetchPartitions=True))
     while chunk := [row.asDict() for row in islice(found, _ROWS)]:
+        for name in times:
+            for row in chunk:
+                row[name] = None if row[name] is None else row[name].astimezone(UTC)
         yield chunk
 
 

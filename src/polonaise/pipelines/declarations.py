@@ -32,6 +32,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 
 from polonaise.errors import BadOption
+from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -151,6 +152,8 @@ def load_view(text: str) -> View:
     NAME is the variable or the view's own name. Functions of a file travel to Spark's workers with the tasks. Raises
     `BadOption`.
     """
+    if "@" in text or "://" in text:
+        raise BadOption(f"no views in {redacted(text)!r}: write FILE.py:NAME or module:NAME")
     place, name = _place_and_name(text)
     module = _module(place)
     views = {variable: value for variable, value in vars(module).items() if isinstance(value, View)}

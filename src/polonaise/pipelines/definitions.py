@@ -10,7 +10,7 @@ import ast
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -45,10 +45,20 @@ class Definition(NamedTuple):
 def definition_of(view: View, schema: StructType) -> Definition:
     """The view's definition; `schema` is that of its rows. Whether a column may be null does not matter."""
     columns, key = columns_of(schema), tuple(sorted(view.key))
-    read = sorted((name.lower(), str(value)) for name, value in view.read.items() if name.lower() not in _HOW)
+    read = sorted(_said_of(view.read))
     query = ["SQL", view.query] if isinstance(view.query, str) else ["function", _source_of(view.query)]
     said = [query, key, sorted(view.merge.items()), view.whole, read, sorted(columns.items())]
     return Definition(hashlib.sha256(json.dumps(said).encode()).hexdigest()[:DIGITS], columns, key)
+
+
+def _said_of(read: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The options that decide which rows there are: not whether a body that makes none fails, or is kept."""
+    for name, value in read.items():
+        option, said = name.lower(), str(value)
+        if option == "onundecodable" and said.strip().lower() == "column":
+            yield "failondecodeerror", "false"
+        elif option not in _HOW and (option != "onundecodable" or said.strip().lower() == "only"):
+            yield option, said
 
 
 def columns_of(schema: StructType) -> dict[str, str]:

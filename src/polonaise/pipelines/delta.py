@@ -3,6 +3,9 @@
 So is the digest of the definition that its rows were made by; the columns are those of the table itself.
 
 Every version stays readable for as long as the table keeps it (`VACUUM`), so this is the format for time travel.
+
+Dead letters are a Delta table of their own in `_undecodable`. Which version of it counts is an application transaction
+of the view's table, too: what a writer has written there before it died is taken back by the next one.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow.dataset as ds
 from pyspark.sql.types import StructType
@@ -45,8 +48,12 @@ if find_spec("deltalake") is None:
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+Mode: TypeAlias = Literal["append", "overwrite"]
+
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 _STAGING: Final = "_staging-"
+LETTERS: Final = "_undecodable"
+"""The directory of the dead letters' table, which what cleans up a Delta table passes over."""
 
 
 @contextmanager
@@ -82,7 +89,7 @@ class DeltaTarget:
         self._schema = schema
         self._definition = definition_of(self._view, schema)
         if self._table() is None:
-            check_unused(self._directory, LOCK, f"{_STAGING}*", "_delta_log", "*.parquet")
+            check_unused(self._directory, LOCK, f"{_STAGING}*", "_delta_log", "*.parquet", LETTERS)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         table = self._table()
@@ -94,17 +101,21 @@ class DeltaTarget:
             self._marks_of(table)  # whose it is comes first
             check_same(f"the table in {self._directory}", self._kept_in(table), prepared(self._definition))
 
-    def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+    def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         table = self._table()
         if table is not None and not is_same(self._kept_in(table), prepared(self._definition)):
             return False
         if table is None or not self._view.key:
-            return self._commit(table, rows, before, after, "append")
-        return self._commit(table, self._view.merged([self._rows_of(table), rows]), before, after, "overwrite")
+            return self._commit(table, rows, before, after, "append", letters)
+        merged = self._view.merged([self._rows_of(table), rows])
+        return self._commit(table, merged, before, after, "overwrite", letters)
 
-    def replace(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+    def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         whole = {**dict.fromkeys(before, -1), **after}
-        return self._commit(self._table(), rows, before, whole, "overwrite")
+        return self._commit(self._table(), rows, before, whole, "overwrite", letters, replaces=True)
+
+    def letters(self) -> str:
+        return str(self._directory / LETTERS)
 
     @contextmanager
     def held(self, *, with_marks: bool = True) -> Iterator[Held]:
@@ -119,8 +130,7 @@ class DeltaTarget:
     # ------------------------------------------------------------------ in the table
 
     def _table(self) -> DeltaTable | None:
-        directory = str(self._directory)
-        return DeltaTable(directory) if DeltaTable.is_deltatable(directory) else None
+        return _opened(self._directory)
 
     def _marks_of(self, table: DeltaTable) -> dict[PartitionId, TransactionId]:
         """The view's own transaction tells how many partitions there are, one for each the next id of it."""
@@ -141,11 +151,16 @@ class DeltaTarget:
         columns = columns_of(StructType.fromJson(json.loads(table.schema().to_json())))
         return Definition(f"{number:0{DIGITS}x}", columns, prepared(self._definition).key)
 
-    def _transactions(self, marks: Marks) -> list[Transaction]:
-        """Versions are 0 or above, and marks may be -1."""
+    def _transactions(self, marks: Marks, letters: int) -> list[Transaction]:
+        """Versions are 0 or above, and marks may be -1; `letters` is as `_letters_in` has it."""
         ends = [Transaction(f"{self._app}/{partition}", id + 1) for partition, id in sorted(marks.items())]
         definition = Transaction(f"{self._app}/definition", int(prepared(self._definition).digest, 16))
-        return [*ends, Transaction(self._app, max(marks, default=-1) + 1), definition]
+        counts = Transaction(f"{self._app}/undecodable", letters)
+        return [*ends, Transaction(self._app, max(marks, default=-1) + 1), definition, counts]
+
+    def _letters_in(self, table: DeltaTable | None) -> int:
+        """The version of the dead letters' table that counts, and one more; 0 for none."""
+        return 0 if table is None else table.transaction_version(f"{self._app}/undecodable") or 0
 
     def _rows_of(self, table: DeltaTable) -> DataFrame:
         files = table.file_uris()
@@ -159,29 +174,51 @@ class DeltaTarget:
         rows: DataFrame,
         before: Marks,
         after: Marks,
-        mode: Literal["append", "overwrite"],
+        mode: Mode,
+        letters: DataFrame | None,
+        *,
+        replaces: bool = False,
     ) -> bool:
         if ({} if table is None else self._marks_of(table)) != dict(before):
             return False
         self._directory.mkdir(parents=True, exist_ok=True)
         lock = try_lock(str(self._directory / LOCK))
         try:
-            if table is None and self._table() is not None:
+            there = self._table()
+            if (None if table is None else table.version()) != (None if there is None else there.version()):
                 return False
-            self._write(table, rows, self._transactions({**before, **after}), mode)
+            counts = self._write_letters(self._letters_in(table), letters, replaces=replaces)
+            transactions = self._transactions({**before, **after}, counts)
+            self._write(table if table is not None else self._directory, rows, mode, transactions)
         except CommitFailedError:
             return False
         finally:
             lock.release()
         return True
 
-    def _write(
-        self,
-        table: DeltaTable | None,
-        rows: DataFrame,
-        transactions: list[Transaction],
-        mode: Literal["append", "overwrite"],
-    ) -> None:
+    def _write_letters(self, counts: int, letters: DataFrame | None, *, replaces: bool) -> int:
+        """Add dead letters to those that count, or replace these; the version that counts then, and one more.
+
+        What is there beyond the version that counts is of a writer that died before the view's table said so.
+        """
+        directory = self._directory / LETTERS
+        there = _opened(directory)
+        if there is not None and counts and there.version() != counts - 1:
+            there.restore(counts - 1)
+        if there is None or not counts or replaces:
+            if letters is None:
+                if there is None:
+                    return 0
+                there.delete()
+            else:
+                self._write(there if there is not None else directory, letters, "overwrite", [])
+        elif letters is not None:
+            self._write(there, letters, "append", [])
+        made = _opened(directory)
+        assert made is not None
+        return made.version() + 1
+
+    def _write(self, table: DeltaTable | Path, rows: DataFrame, mode: Mode, transactions: list[Transaction]) -> None:
         """Spark makes the rows in files aside, and the driver hands them on: it has a part of them in memory."""
         for left in self._directory.glob(f"{_STAGING}*"):
             shutil.rmtree(left)
@@ -191,7 +228,7 @@ class DeltaTarget:
                 rows.write.parquet(written_to(staging))
             made: Any = ds.dataset(staging, format="parquet").scanner().to_reader()
             write_deltalake(
-                table if table is not None else str(self._directory),
+                table if isinstance(table, DeltaTable) else str(table),
                 made,
                 mode=mode,
                 schema_mode="overwrite" if mode == "overwrite" else None,
@@ -199,3 +236,7 @@ class DeltaTarget:
             )
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _opened(directory: Path) -> DeltaTable | None:
+    return DeltaTable(str(directory)) if DeltaTable.is_deltatable(str(directory)) else None

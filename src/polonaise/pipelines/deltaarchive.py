@@ -17,6 +17,7 @@ from polonaise.errors import ExtraMissing, StoreUnavailable
 from polonaise.fragments.arrow import SCHEMA
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName
+from polonaise.redaction import redacted
 from polonaise.terms import PartitionId
 
 if find_spec("deltalake") is None:
@@ -60,8 +61,8 @@ def register(url: str, held: Mapping[FragmentName, int]) -> Registered:
             table.update_incremental()
             return Registered(table.version(), len(new), overlapping)
     except (DeltaError, OSError) as error:
-        raise StoreUnavailable(f"the Delta table in {url}: {error}") from error
-    raise StoreUnavailable(f"the Delta table in {url} is written by others all the time: run this again")
+        raise StoreUnavailable(f"the Delta table in {redacted(url)}: {redacted(error)}") from error
+    raise StoreUnavailable(f"the Delta table in {redacted(url)} is written by others all the time: run this again")
 
 
 def to_register(

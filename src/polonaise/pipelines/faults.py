@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from polonaise.errors import PolonaiseError, SparkFailed, error_of
@@ -15,9 +17,30 @@ _OURS: Final = re.compile(r"^polonaise\.errors\.\w+: \[(\w+)\] (.*)$", re.MULTIL
 _JAVAS: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 """What was raised in Java, behind the line that says which call it was."""
 _JAVA_ENDED: Final = "JAVA_GATEWAY_EXITED"
+_PYTHONS: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
+"""The last line of what a function of the user's raised in a task."""
+_NO_ANSWER: Final = re.compile(r"Answer from Java side is empty|error while sending or receiving|Connection refused")
+"""What is said when Spark's driver is gone."""
+_WORKER_GONE: Final = re.compile(
+    r"Stream closed|Broken pipe|Connection reset|EOFException|Python worker exited unexpectedly|SIGKILL|exit code: 137"
+)
+"""What is said when a Python process of Spark's is gone, which has had no time to say anything."""
+_AGAIN: Final = (
+    "often for want of memory: look for a killed process in the system's log, give it more memory or fewer cores "
+    "(--master 'local[2]', --conf spark.driver.memory=4g), and run it again: it goes on from what was committed"
+)
 
 SPARKS: Final = (PySparkException, Py4JError)
 """What Spark raises; the second where it could not even start, and nobody translates what Java raises."""
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Raise what Spark raises inside as `translated` has it."""
+    try:
+        yield
+    except SPARKS as error:
+        raise translated(error) from error
 
 
 def translated(error: PySparkException | Py4JError) -> PolonaiseError:
@@ -26,8 +49,15 @@ def translated(error: PySparkException | Py4JError) -> PolonaiseError:
     if found := _OURS.findall(said):
         code, text = found[-1]
         return error_of(code, text.strip())
-    if isinstance(error, Py4JError) and (raised := _JAVAS.search(said)):
-        return SparkFailed(raised[1].strip())
+    raised = _JAVAS.search(said) if isinstance(error, Py4JError) else None
     if isinstance(error, PySparkException) and error.getCondition() == _JAVA_ENDED:
         return SparkFailed("Spark's Java has ended as it began, and said why on stderr: correct the settings of Spark")
-    return SparkFailed(next((line for line in said.splitlines() if line.strip()), type(error).__name__).strip())
+    first = next((line for line in said.splitlines() if line.strip()), type(error).__name__).strip()
+    words = raised[1].strip() if raised else first
+    if isinstance(error, Py4JNetworkError) or _NO_ANSWER.search(said):
+        return SparkFailed(f"Spark's Java process, its driver, is gone ({words}), {_AGAIN}")
+    if found := _PYTHONS.findall(said):
+        return SparkFailed(f"{words}: {found[-1].strip()}")
+    if _WORKER_GONE.search(said):
+        return SparkFailed(f"a Python process of Spark's, in which it reads the log, is gone ({words}), {_AGAIN}")
+    return SparkFailed(words)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from polonaise.admin.files import find
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, FragmentDamaged
 from polonaise.fragments.objects import contradictions, footer_of, fragments_of, partitions_in
@@ -27,8 +26,10 @@ from polonaise.pipelines.copies import Archived, Copy, Served, Stored
 from polonaise.pipelines.logs import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import Progress, Silence
 from polonaise.pipelines.tasks import run_tasks
+from polonaise.redaction import redacted
 from polonaise.spark import clusters
 from polonaise.spark.options import absolute
+from polonaise.storage.files import find
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def audit_log(
     for directory in storage:
         find(directory)  # raises for what is no storage directory
     if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):
-        raise BadOption(f"{url} holds no fragments: correct its address, or archive the log there first")
+        raise BadOption(f"{redacted(url)} holds no fragments: correct its address, or archive the log there first")
     with open_log(full) as log:
         numbers = partitions_named(partitions, log.partition_count)
         committed = {number: log.high_water_mark(number, timeout=timeout_s) for number in numbers}

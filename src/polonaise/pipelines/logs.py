@@ -12,6 +12,7 @@ from polonaise.blocking.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import BadOption, NotInitialized
 from polonaise.node.embedded import SCHEME, is_there
+from polonaise.redaction import redacted
 
 NAME: Final = "pipeline"
 
@@ -22,10 +23,11 @@ def full_address(address: str) -> str:
     Raises `BadOption` for what is no address, `NotInitialized` where there is no embedded log: a job makes none.
     """
     scheme, colon, rest = address.partition(":")
+    shown = redacted(address)
     if not colon or not rest or scheme not in ("embedded", "file"):
-        raise BadOption(f"{address!r} is no address of a log: write file:PATH (a coordinator) or embedded:PATH")
+        raise BadOption(f"{shown!r} is no address of a log: write file:PATH (a coordinator) or embedded:PATH")
     if address.startswith(SCHEME) and not is_there(address):
-        raise NotInitialized(f"no embedded log at {address}: correct the path, or append to it, which makes one")
+        raise NotInitialized(f"no embedded log at {shown}: correct the path, or append to it, which makes one")
     path, mark, options = rest.partition("?") if scheme == "embedded" else (rest, "", "")
     return f"{scheme}:{os.path.abspath(path)}{mark}{options}"
 

@@ -42,6 +42,7 @@ class Page:
         self._header = [element("h1", title)]
         if subtitle:
             self._header.append(element("p", subtitle, class_="subtitle"))
+        self._header.append(element("p", "All times are UTC.", class_="note"))
         self._sections: list[tuple[Markup, list[Markup]]] = [(Markup(), [])]
         self._figures = 0
 

@@ -2,7 +2,7 @@
 
     DIRECTORY/current              a symbolic link to the directory of the version that counts
     DIRECTORY/versions/00000007/   part-*.parquet, and _polonaise.json: whose log, which view, by which
-                                   definition, up to which ids
+                                   definition, up to which ids; _undecodable/part-*.parquet: its dead letters, if any
 
 A version is written aside, synced, and then the link is replaced by one rename: a reader of `DIRECTORY/current` sees
 the version before or the new one, whole. A version that only adds rows shares the older files by hard links.
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 CURRENT: Final = "current"
 ABOUT: Final = "_polonaise.json"
 """Readers of Parquet pass over names that begin so."""
+LETTERS: Final = "_undecodable"
+"""The directory of a version's dead letters, which those readers pass over too."""
 _MAKING: Final = ".making"
 KEEP_S: Final = 600.0
 """How long a version is kept after another has taken its place: whoever has begun to read it can go on."""
@@ -79,11 +81,14 @@ class ParquetTarget:
             self._marks_of(version)  # whose it is comes first
             check_same(f"the table in {self._directory}", kept_in(_about(version)), prepared(self._definition))
 
-    def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
-        return self._commit(rows, before, after, replaces=False)
+    def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+        return self._commit(rows, before, after, letters, replaces=False)
 
-    def replace(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
-        return self._commit(rows, before, after, replaces=True)
+    def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+        return self._commit(rows, before, after, letters, replaces=True)
+
+    def letters(self) -> str:
+        return str(self._directory / CURRENT / LETTERS)
 
     @contextmanager
     def held(self, *, with_marks: bool = True) -> Iterator[Held]:
@@ -100,7 +105,9 @@ class ParquetTarget:
 
     # ------------------------------------------------------------------ writing
 
-    def _commit(self, rows: DataFrame, before: Marks, after: Marks, *, replaces: bool) -> bool:
+    def _commit(
+        self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None, *, replaces: bool
+    ) -> bool:
         with _faults(self._directory):
             lock = try_lock(str(self._directory / LOCK))
             try:
@@ -111,9 +118,15 @@ class ParquetTarget:
                 self._sweep(current)
                 number = 0 if current is None else int(current.name) + 1
                 making = self._versions / f"{number:08d}{_MAKING}"
-                shared = self._write(making, rows, None if replaces else current)
+                older = None if replaces else current
+                shared = self._write(making, rows, older)
                 if shared is not None:
                     _link_parts(shared, making)
+                if letters is not None:
+                    letters.write.parquet(written_to(making / LETTERS))
+                if older is not None and (older / LETTERS).is_dir():
+                    (making / LETTERS).mkdir(exist_ok=True)
+                    _link_parts(older / LETTERS, making / LETTERS)
                 self._finish(making, dict(after) if replaces else {**marks, **after})
                 return True
             finally:
@@ -139,9 +152,10 @@ class ParquetTarget:
             "written": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
         (making / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
-        for file in making.iterdir():
-            if file.stat().st_nlink == 1:  # the others are an older version's, and were synced with it
-                _sync(file)
+        for directory in (making / LETTERS, making):
+            for file in directory.iterdir() if directory.is_dir() else ():
+                if file.is_dir() or file.stat().st_nlink == 1:  # the others are an older version's, synced with it
+                    _sync(file)
         _sync(making)
         version = making.with_name(making.name.removesuffix(_MAKING))
         making.rename(version)

@@ -23,6 +23,7 @@ from polonaise.pipelines.progress import Progress, Silence
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.summaries import Summaries, summed_up, top_values
 from polonaise.pipelines.tables import Table
+from polonaise.pipelines.values import quoted
 from polonaise.spark.options import FRAGMENTS
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def _tell_values(page: Page, values: pa.Table, keys: Sequence[str]) -> None:
     page.section("Most frequent values")
     rows = values.to_pylist()
     for key in keys:
-        mine = [(str(row["value"]), row["transactions"]) for row in rows if row["column"] == key]
+        mine = [(quoted(row["value"]), row["transactions"]) for row in rows if row["column"] == key]
         page.chart(Bars(f"Transactions by {key}", mine, unit="transactions"))
 
 

@@ -15,8 +15,10 @@ from polonaise.admin.restore import HowToRestore, Restored
 from polonaise.fragments.objects import partitions_in
 from polonaise.fragments.store import open_store
 from polonaise.pipelines.progress import Progress, Silence
+from polonaise.redaction import redacted, redacted_repr
 
 
+@redacted_repr
 @dataclass(frozen=True)
 class RestoreReport:
     """A log that was restored. It is always well: what goes wrong is raised."""
@@ -30,7 +32,7 @@ class RestoreReport:
 
     def fields(self) -> dict[str, Any]:
         return {
-            "store": self.store,
+            "store": redacted(self.store),
             "directory": self.restored.directory,
             "cluster_key": self.restored.cluster_key.hex(),
             "partitions": [

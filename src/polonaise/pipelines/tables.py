@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
@@ -38,7 +39,7 @@ class Table:
         numeric = [any(_is_number(row[place]) for row in shown) for place in range(len(self.columns))]
         head = element("tr", *(_cell("th", name, right) for name, right in zip(self.columns, numeric, strict=True)))
         body = [
-            element("tr", *(_cell("td", read(value), right) for value, right in zip(row, numeric, strict=True)))
+            element("tr", *(_cell("td", read(value), right, value) for value, right in zip(row, numeric, strict=True)))
             for row in shown
         ] or [element("tr", element("td", "Nothing.", colspan=len(self.columns), class_="nothing"))]
         table = element(
@@ -57,5 +58,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal | Fraction) and not isinstance(value, bool)
 
 
-def _cell(name: str, text: str, right: bool) -> Markup:
-    return element(name, text, class_="number" if right else None, scope="col" if name == "th" else None)
+def _cell(name: str, text: str, right: bool, value: Any = None) -> Markup:
+    style = "number" if right else "whole" if isinstance(value, date) else None
+    return element(name, text, class_=style, scope="col" if name == "th" else None)

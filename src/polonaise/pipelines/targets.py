@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from polonaise.errors import BadOption, NotFound, ViewUnfit
 from polonaise.pipelines.declarations import View
 from polonaise.pipelines.source import Marks
+from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class Held(NamedTuple):
 class Target(Protocol):
     """A table of a view. `merge` and `replace` say False, and change nothing, if the marks are not `before`.
 
-    So does `merge` if the rows that are there were made by another definition.
+    So does `merge` if the rows that are there were made by another definition. `letters` are rows of the dead-letter
+    table that is beside it, and change in the same step.
     """
 
     def prepare(self, schema: StructType) -> None:
@@ -51,11 +53,14 @@ class Target(Protocol):
     def check(self) -> None:
         """Raises `ViewUnfit` for a table that was made by another definition of the view, or does not say by which."""
 
-    def merge(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
+    def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         """Add rows, or merge them with those of the same key."""
 
-    def replace(self, rows: DataFrame, before: Marks, after: Marks) -> bool:
-        """Have these rows and no others."""
+    def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+        """Have these rows, and these letters, and no others."""
+
+    def letters(self) -> str:
+        """Where the dead-letter table is, for people."""
 
     @contextmanager
     def held(self, *, with_marks: bool = True) -> Iterator[Held]:
@@ -106,9 +111,10 @@ def check_target(text: str, *, there: bool) -> None:
 
         check_file(text, there=there)
     elif there and "://" not in text and not Path(text.removeprefix(kind)).is_dir():
-        raise NotFound(f"no directory {text.removeprefix(kind)}: correct the path of the table")
+        raise NotFound(f"no directory {redacted(text.removeprefix(kind))}: correct the path of the table")
 
 
 def _check_url(text: str) -> None:
     if "://" not in text:
-        raise BadOption(f"no table at {text!r}: write parquet:DIRECTORY, delta:DIRECTORY, or a database's URL")
+        shown = redacted(text)
+        raise BadOption(f"no table at {shown!r}: write parquet:DIRECTORY, delta:DIRECTORY, or a database's URL")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import unicodedata
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -15,6 +17,7 @@ Number: TypeAlias = int | float | Decimal | Fraction
 Place: TypeAlias = Number | date
 """On a horizontal axis. A `datetime` without a time zone is UTC."""
 
+_PLAIN: Final = re.compile(r"[^\s\"'\\,:]+")
 NOTHING: Final = "\N{EN DASH}"
 _MINUS: Final = "\N{MINUS SIGN}"
 _SCALES: Final = ((10**12, "T"), (10**9, "bn"), (10**6, "M"), (10**3, "k"))
@@ -37,6 +40,25 @@ def read(value: Any) -> str:
             return value.isoformat()
         case bytes():
             return value.hex()
+        case _:
+            return str(value)
+
+
+def quoted(value: Any) -> str:
+    """A value as the name of something, which no other value has.
+
+    Nothing is NULL, and a text is quoted where it could not be told where it ends, or that it is one.
+    """
+    match value:
+        case None:
+            return "NULL"
+        case str():
+            plain = _PLAIN.fullmatch(value) and value.upper() != "NULL"
+            return value if plain else json.dumps(value, ensure_ascii=False)
+        case bytes() | bytearray():
+            return f"0x{bytes(value).hex()}"
+        case date():
+            return value.isoformat()
         case _:
             return str(value)
 

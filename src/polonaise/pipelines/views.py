@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.errors import BadOption, ViewUnavailable
 from polonaise.pipelines.declarations import View
+from polonaise.pipelines.faults import translating
 from polonaise.pipelines.progress import Progress, Silence
-from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until, open_source
+from polonaise.pipelines.source import EVERYTHING, Marks, Until, open_source
 from polonaise.pipelines.targets import Target, open_target
+from polonaise.pipelines.viewsource import NO_LETTERS, Letters, UndecodablePolicy, ViewSource, policy_of
 from polonaise.spark.protocol.admission import admitted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 TRANSACTIONS_MAX: Final = 1_000_000
 """Of one commit, unless said."""
@@ -29,6 +32,8 @@ class Commit(NamedTuple):
 
     before: dict[PartitionId, TransactionId]
     after: dict[PartitionId, TransactionId]
+    undecodable: Letters = NO_LETTERS
+    """Undecodable bodies of this range."""
 
     @property
     def transactions(self) -> int:
@@ -48,6 +53,10 @@ class ViewReport:
     commits: int
     transactions: int
     """That this run has read."""
+    undecodable: Letters = NO_LETTERS
+    """Bodies among them that do not decode, and are not in the table."""
+    letters: str | None = None
+    """Where the dead-letter table is, if they are kept in one."""
 
     @property
     def well(self) -> bool:
@@ -61,6 +70,7 @@ class ViewReport:
             "high_water_marks": {str(partition): id for partition, id in sorted(self.marks.items())},
             "commits": self.commits,
             "transactions": self.transactions,
+            "undecodable": {**self.undecodable.fields(), "table": self.letters},
         }
 
 
@@ -72,24 +82,29 @@ def rebuild(
     *,
     until: Until = EVERYTHING,
     fragments: str | None = None,
+    on_undecodable: str | None = None,
     progress: Progress | None = None,
 ) -> ViewReport:
     """Make the view's table anew of the whole log, or of the log up to ids or a time. See `open_target` for `table`.
 
     Readers see the rows of before, or the new ones; so does the next run, whatever kills this one. The table may be
-    brought up to date from there. Raises `BadOption`, `BeyondLog`, `ViewUnfit` for the table of another log, and what
-    reading, Spark and the database raise.
+    brought up to date from there. `on_undecodable` is what becomes of bodies that the decoder can't read, `fail`,
+    `skip` or `table`, if not what the view's `read` says; in the last case they are a table beside the view's.
+
+    Raises `BadOption`, `BeyondLog`, `BodyUndecodable`, `ViewUnfit` for the table of another log, and what reading,
+    Spark and the database raise.
     """
     progress = progress or Silence()
-    with open_source(address, fragments) as source, closing(open_target(spark, table, view, source.cluster)) as target:
+    with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         progress.begin("rebuilding", 1)
         for _ in range(_TRIES):
-            upto = source.marks(view.read, until)
-            rows = _rows(spark, source, view, {}, upto)
+            upto = source.marks(until)
+            rows = source.rows({}, upto)
             target.prepare(rows.schema)
-            if target.replace(rows, target.marks(), upto):
-                made = Commit({}, upto)
-                return ViewReport(view.name, table, "rebuilt", target.marks(), 1, made.transactions)
+            with source.letters({}, upto) as letters:
+                if target.replace(rows, target.marks(), upto, letters.kept):
+                    made = Commit({}, upto, letters.and_then(NO_LETTERS))
+                    return _report(view, table, "rebuilt", target, source, [made])
     raise _too_late(view)
 
 
@@ -101,6 +116,7 @@ def update(
     *,
     fragments: str | None = None,
     transactions_max: int = TRANSACTIONS_MAX,
+    on_undecodable: str | None = None,
     progress: Progress | None = None,
 ) -> ViewReport:
     """Bring the view's table up to date with what is committed now, from its marks, or from the beginning.
@@ -110,16 +126,16 @@ def update(
     view that is declared `whole`, and `ViewUnfit` for a table that was made by another definition of the view.
     """
     progress = progress or Silence()
-    with open_source(address, fragments) as source, closing(open_target(spark, table, view, source.cluster)) as target:
-        _prepare(spark, source, view, target)
-        upto = source.marks(view.read)
-        commits = transactions = 0
+    with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
+        _prepare(source, view, target)
+        upto = source.marks()
         waiting = Commit(target.marks(), upto).transactions
         progress.begin("bringing up to date", max(waiting, 0))
-        for commit in _commits(spark, source, view, target, upto, transactions_max):
-            commits, transactions = commits + 1, transactions + commit.transactions
-            progress.done(transactions)
-        return ViewReport(view.name, table, "updated", target.marks(), commits, transactions)
+        commits: list[Commit] = []
+        for commit in _commits(source, view, target, upto, transactions_max):
+            commits.append(commit)
+            progress.done(sum(each.transactions for each in commits))
+        return _report(view, table, "updated", target, source, commits)
 
 
 def follow(
@@ -130,27 +146,54 @@ def follow(
     *,
     fragments: str | None = None,
     transactions_max: int = TRANSACTIONS_MAX,
+    on_undecodable: str | None = None,
 ) -> Iterator[Commit]:
     """As `update`, and then goes on with what is committed from then on, for as long as somebody asks for more."""
-    with open_source(address, fragments) as source, closing(open_target(spark, table, view, source.cluster)) as target:
-        _prepare(spark, source, view, target)
+    with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
+        _prepare(source, view, target)
         while True:
-            upto = source.marks(view.read)
-            yield from _commits(spark, source, view, target, upto, transactions_max)
+            upto = source.marks()
+            yield from _commits(source, view, target, upto, transactions_max)
             source.wait_beyond(upto)
 
 
-def _prepare(spark: SparkSession, source: LogSource, view: View, target: Target) -> None:
+@contextmanager
+def _opened(
+    spark: SparkSession, address: str, view: View, table: str, fragments: str | None, on_undecodable: str | None
+) -> Iterator[tuple[ViewSource, Target]]:
+    policy = policy_of(view, on_undecodable)
+    with (
+        translating(),
+        open_source(address, fragments) as source,
+        closing(open_target(spark, table, view, source.cluster)) as target,
+    ):
+        yield ViewSource(spark, source, view, policy), target
+
+
+def _report(
+    view: View, table: str, how: str, target: Target, source: ViewSource, commits: Sequence[Commit]
+) -> ViewReport:
+    return ViewReport(
+        view.name,
+        table,
+        how,
+        target.marks(),
+        len(commits),
+        sum(commit.transactions for commit in commits),
+        reduce(Letters.and_then, (commit.undecodable for commit in commits), NO_LETTERS),
+        target.letters() if source.policy is UndecodablePolicy.TABLE else None,
+    )
+
+
+def _prepare(source: ViewSource, view: View, target: Target) -> None:
     if view.whole:
         raise BadOption(f"view {view.name} sees the whole log at once: it can be rebuilt, and not brought up to date")
-    nothing = dict.fromkeys(source.marks(view.read), NO_TRANSACTION)
-    target.prepare(_rows(spark, source, view, {}, nothing).schema)
+    nothing = dict.fromkeys(source.marks(), NO_TRANSACTION)
+    target.prepare(source.rows({}, nothing).schema)
     target.check()
 
 
-def _commits(
-    spark: SparkSession, source: LogSource, view: View, target: Target, upto: Marks, transactions_max: int
-) -> Iterator[Commit]:
+def _commits(source: ViewSource, view: View, target: Target, upto: Marks, transactions_max: int) -> Iterator[Commit]:
     """Commit after commit, until the table is made up to there.
 
     Whoever comes too late with one goes on from where the other has got to: together they get there all the same.
@@ -158,13 +201,15 @@ def _commits(
     refused, before = 0, target.marks()
     while True:
         if any(mark > upto.get(partition, mark) for partition, mark in before.items()):
-            source.check_not_ahead(view.name, before, view.read)  # or others have gone on
+            source.check_not_ahead(before)  # or others have gone on
         after = _next(before, upto, transactions_max)
         if not after:
             return
-        done = target.merge(_rows(spark, source, view, before, after), before, after)
+        with source.letters(before, after) as letters:
+            done = target.merge(source.rows(before, after), before, after, letters.kept)
         if done:
-            yield Commit({partition: before.get(partition, NO_TRANSACTION) for partition in after}, after)
+            begun = {partition: before.get(partition, NO_TRANSACTION) for partition in after}
+            yield Commit(begun, after, letters.and_then(NO_LETTERS))
         else:
             target.check()  # whoever was faster may have another definition
         now = target.marks()
@@ -180,10 +225,6 @@ def _next(before: Marks, upto: Marks, transactions_max: int) -> dict[PartitionId
     ends = {partition: max(id + 1, starts[partition]) for partition, id in upto.items()}
     reached = admitted(starts, ends, transactions_max)
     return {partition: end - 1 for partition, end in reached.items() if end > starts[partition]}
-
-
-def _rows(spark: SparkSession, source: LogSource, view: View, after: Marks, upto: Marks) -> DataFrame:
-    return view.rows(spark, source.frame(spark, view.read, after, upto))
 
 
 def _too_late(view: View) -> ViewUnavailable:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 from polonaise.errors import (
     AccessDenied,
     FragmentsAhead,
     HistoryTrimmed,
+    NotJoined,
     PolonaiseError,
     ProtocolError,
     StoreUnavailable,
@@ -16,9 +17,9 @@ from polonaise.errors import (
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
 from polonaise.server.replicas import expect
-from polonaise.terms import PartitionId, StorageId, TransactionId
+from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.codec import Message
-from polonaise.wire.messages import Batches, ReadBatches
+from polonaise.wire.messages import Batches, Confirm, Copy, Done, ReadBatches, Trim, Trimmed
 
 
 class History(Protocol):
@@ -46,6 +47,23 @@ class History(Protocol):
         Raises `FragmentMissing`, `FragmentDamaged`, `StoreUnavailable`, `AccessDenied`, `WrongClusterKey`.
         """
 
+    async def held(self) -> Mapping[FragmentName, int]:
+        """All fragments in the store just now, and how many bytes each has."""
+
+    async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
+        """Read a fragment through, with a `pause` after each piece. Raises `FragmentDamaged`, `NotFound`."""
+
+    async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
+        """Write a damaged fragment again; its length. Raises `FragmentDamaged` unless it becomes the same object."""
+
+
+class ToCopy(NamedTuple):
+    """Batches for a replica that lacks them."""
+
+    payload: memoryview
+    held_from: TransactionId
+    """What lies below is in fragments only: no source holds it any more. 0 when these batches came from a source."""
+
 
 async def read_to_copy(
     ask: Callable[[StorageId, Message], Awaitable[Message]],
@@ -54,7 +72,7 @@ async def read_to_copy(
     partition: PartitionId,
     history: History | None,
     nobody: PolonaiseError,
-) -> memoryview:
+) -> ToCopy:
     """Batches for a replica that lacks them: from the first source that has them, or from the fragments.
 
     From these only what a source has refused as trimmed. Raises the last source's trouble when none of them has it,
@@ -62,20 +80,54 @@ async def read_to_copy(
     """
     error = nobody
     trimmed: HistoryTrimmed | None = None
+    held_from: list[TransactionId] = []
     for source in sources:
         try:
             answer = expect(await ask(source, request), Batches)
             if answer.payload:
-                return memoryview(answer.payload[0])
+                return ToCopy(memoryview(answer.payload[0]), 0)
             error = ProtocolError(f"{source} sent nothing")
         except HistoryTrimmed as refused:
             trimmed = refused
+            held_from.append(refused.first)
         except PolonaiseError as failed:
             error = failed
     if trimmed is None:
         raise error
     found = await needed(history, trimmed, partition).read(partition, request.first, request.last, request.bytes_max)
-    return memoryview(b"".join(batch.view for batch in found))
+    return ToCopy(memoryview(b"".join(batch.view for batch in found)), min(held_from))
+
+
+async def copy_on(
+    ask: Callable[[Message], Awaitable[Message]], session: SessionId, name: StorageId, last: TransactionId, read: ToCopy
+) -> Done:
+    """Give the replica `name`, which ends with `last`, what was read for it; where it ends now.
+
+    Raises `ProtocolError` for one that does not grow by that, and what it refuses with.
+    """
+    done = expect(await ask(Copy(session, payload=[read.payload])), Done)
+    if done.last <= last:
+        raise ProtocolError(f"{name} took a copy and did not grow")
+    await _drop_refilled(ask, session, done.last, read.held_from)
+    return done
+
+
+async def _drop_refilled(
+    ask: Callable[[Message], Awaitable[Message]], session: SessionId, last: TransactionId, held_from: TransactionId
+) -> None:
+    """Have a replica drop what it was given only so that the rest can follow on it, as far as it goes by now.
+
+    It is filled from the beginning, as every copy is, and the others have dropped that on somebody's word: kept, it
+    would take many times the room that they need. `last`, where the replica ends, is committed.
+    """
+    if held_from <= 0:
+        return
+    expect(await ask(Confirm(session, last)), Done)
+    try:
+        while not expect(await ask(Trim(session, min(held_from, last))), Trimmed).done:
+            pass
+    except NotJoined:  # an older version trims only copies that take part: it keeps everything until the next trim
+        return
 
 
 def needed(history: History | None, trimmed: HistoryTrimmed, partition: PartitionId) -> History:

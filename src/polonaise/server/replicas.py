@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
-from polonaise.errors import BadOption, ConnectionLost, PolonaiseError, ProtocolError
+from polonaise.errors import BadOption, ConnectionLost, PolonaiseError, ProtocolError, fresh
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, fault_in, hello
 from polonaise.server.settings import ServerSettings
@@ -108,7 +108,7 @@ class StorageLink:
     async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
         """An answer over the bulk connection. Raises what the node refused with, or `ConnectionLost`."""
         if self.bulk is None:
-            raise self.last_error or ConnectionLost(f"no connection to {self.name}")
+            raise fresh(self.last_error or ConnectionLost(f"no connection to {self.name}"))
         return await self.bulk.request(message, partition=partition, deadline_s=self._settings.replica_s_max)
 
     # ------------------------------------------------------------------ keeping connections

@@ -5,44 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from polonaise.link.connection import LinkSettings
-from polonaise.server.protocol.locks import DEFAULT_ENTRIES
 from polonaise.server.protocol.order import INLINE_BYTES_MAX
+from polonaise.server.protocol.settings import OwnerSettings
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """Bounds in bytes, counts and seconds. Every queue has one, every wait has one."""
+class ServerSettings(OwnerSettings):
+    """Bounds of a server, beside those of the owners of its partitions."""
 
     listen: str = "127.0.0.1:0"
     link: LinkSettings = field(default_factory=LinkSettings)
     connections_bytes_max: int = 96 * 1024 * 1024
     """Unfinished frames and untaken answers of all clients together; above it the greediest are cut off."""
-    evidence: bool = False
-    """Write into each batch what its transactions were judged by: a checker of serializability needs it."""
-    lock_entries: int = DEFAULT_ENTRIES
     inline_bytes_max: int = INLINE_BYTES_MAX
-    window: int = 4
-    """Batches on their way to the replicas at once. More hides latency, fewer makes batches larger."""
-    batch_count_max: int = 8_192
-    batch_bytes_max: int = 2 * 1024 * 1024
-    inbox_bytes_max: int = 16 * 1024 * 1024
-    """Appends waiting for order, per partition; above it the connections that fill it are not read."""
-    inbox_s_max: float = 10.0
-    """How long an append may wait for a session."""
-    question_s_max: float = 4.0
-    """How long a question may, a mount among them: less than clients are patient, so they learn what it waits for."""
-    cache_bytes_max: int = 32 * 1024 * 1024
-    """Recent batches per partition from which caught-up readers are fed."""
-    checkpoint_transactions: int = 250_000
-    """A new session is forced after so many, so that a clean-up never has to go far back."""
-    pulse_s: float = 60.0
-    """An idle partition syncs a barrier this often, so that a fault is found before a writer finds it."""
-    acknowledge_s_max: float = 3.0
-    """A replica that is this late with an acknowledgement ends the session."""
     gather_s: float = 0.2
     """How long a session start waits for more replicas than it needs."""
+    session_starts_max: int = 32
+    """Partitions that start a session at the same time; more would wait for each other past their deadlines."""
+    session_start_turn_s: float = 2.0
+    """One that takes longer goes on beside the next: what it waits for, others may not need."""
+    session_start_wait_s_max: float = 30.0
+    """When no partition gets its turn for so long, those that wait for theirs say so and ask again."""
     replica_s_max: float = 5.0
     """Deadline of one request to a replica."""
+    farewell_s_max: float = 1.0
+    """How long a server that stops waits for replicas to note up to where it has seen the log committed."""
     coordinator_s_max: float = 5.0
     retry_s_min: float = 0.05
     retry_s_max: float = 2.0
@@ -60,4 +47,11 @@ class ServerSettings:
     """At most one new session per this long for letting replicas back in."""
     read_bytes_max: int = 4 * 1024 * 1024
     read_wait_s_max: float = 30.0
-    subscriptions_max: int = 10_000
+    scrub_bytes_per_s: int = 2 * 1024 * 1024
+    """Read of the fragment store in the background at most, to find rot while the log can mend it; 0 for no scrub."""
+    scrub_every_s: float = 24 * 3600.0
+    """Between the beginnings of two rounds at least."""
+    scrub_first_s: float = 60.0
+    """After the start, about."""
+    scrub_again_s: float = 60.0
+    """Until a store that could not be read, or a repair that may succeed later, is tried again."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from polonaise.host import Host
-from polonaise.server.owner import Owner
+from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.replicas import StorageLink
 from polonaise.server.settings import ServerSettings
-from polonaise.terms import PartitionId, StorageId
+from polonaise.terms import StorageId
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
@@ -22,7 +22,10 @@ _NAMED_MAX: Final = 8
 
 
 class _Trouble:
-    """Something that is warned about once it has lasted for `patience_s`, and again every `again_s`."""
+    """Something that is warned about once it has lasted for `patience_s`, and again every `again_s`.
+
+    What gets less has not lasted: many partitions take their time to open, one after the other.
+    """
 
     def __init__(self, patience_s: float, again_s: float, over: str = "") -> None:
         self._patience_s = patience_s
@@ -31,15 +34,17 @@ class _Trouble:
         self._since_s: float | None = None
         self._warn_at_s = 0.0
         self._warned = False
+        self._holds = 0
 
-    def due(self, now: float, holds: bool) -> float | None:
+    def due(self, now: float, holds: int) -> float | None:
         """How many seconds it has lasted when a warning is due now; None when not."""
         if not holds:
             if self._warned and self._over:
                 _log.warning("%s", self._over)
             self._since_s, self._warned = None, False
             return None
-        if self._since_s is None:
+        less, self._holds = holds < self._holds, holds
+        if self._since_s is None or (less and not self._warned):
             self._since_s, self._warn_at_s = now, now + self._patience_s
         if now < self._warn_at_s:
             return None
@@ -55,12 +60,14 @@ class Unready:
         self,
         host: Host,
         settings: ServerSettings,
-        owners: Mapping[PartitionId, Owner],
+        owners: Callable[[], Sequence[PartitionOwner]],
         links: Mapping[StorageId, StorageLink],
     ) -> None:
         self._host = host
         self._owners = owners
         self._links = links
+        self._owners_before: Sequence[PartitionOwner] = ()
+        """Those that it saw at its last look."""
         self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
         self._late = _Trouble(settings.warn_s, settings.warn_again_s, "all storage nodes take part again")
         self._faults = _Trouble(0.0, settings.warn_again_s)
@@ -71,49 +78,54 @@ class Unready:
         """For ever; a task of its own."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            owners = [owner for _, owner in sorted(self._owners.items()) if owner.stopped is None]
+            owners = [owner for owner in self._owners() if owner.stopped is None]
             now = self._host.clock.monotonic_s()
-            waiting = [owner for owner in owners if owner.writing is None]
-            if (for_s := self._waiting.due(now, bool(waiting))) is not None:
+            if any(owner not in owners for owner in self._owners_before):
+                self._last_fault_s = float("-inf")  # it may have been of what is another server's now
+            self._owners_before = owners
+            waiting = [owner for owner in owners if owner.session is None]
+            if (for_s := self._waiting.due(now, len(waiting))) is not None:
                 _log.warning("%s", self._not_ready(waiting, for_s))
             late = self._left_out(owners)
             # While a partition is not ready, who takes part in it is not known.
             if not waiting and (for_s := self._late.due(now, bool(late))) is not None:
                 _log.warning("%s", self._not_engaged(late, for_s))
-            faults = sum(owner.faults for owner in owners)
+            faults = sum(owner.readiness.faults.total for owner in owners)
             if faults > self._faults_seen:
                 self._last_fault_s = now
             self._faults_seen = faults
             if self._faults.due(now, now - self._last_fault_s < _FAULT_LASTS_S) is not None:
-                last = max(owners, key=lambda owner: owner.faults)
-                _log.warning("a session of %s was ended by %s", _named([last]), last.last_fault)
+                last = max(owners, key=lambda owner: owner.readiness.faults.total)
+                _log.warning("a session of %s was ended by %s", _named([last]), last.readiness.faults.last)
 
-    def _left_out(self, owners: Sequence[Owner]) -> dict[StorageId, list[Owner]]:
+    def _left_out(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
         """The partitions of each storage node that takes no part in their sessions."""
-        late: dict[StorageId, list[Owner]] = {}
+        late: dict[StorageId, list[PartitionOwner]] = {}
         for owner in owners:
-            writing = owner.writing
-            if writing is not None:
-                for name in writing.value.members:
-                    if name not in writing.engaged:
-                        late.setdefault(name, []).append(owner)
+            if owner.readiness.late and owner.session is not None:
+                for name in owner.readiness.late:
+                    late.setdefault(name, []).append(owner)
         return late
 
-    def _not_engaged(self, late: Mapping[StorageId, Sequence[Owner]], for_s: float) -> str:
-        troubles = [f"{name} in {_named(owners)} ({self._trouble_of(name)})" for name, owners in late.items()]
+    def _not_engaged(self, late: Mapping[StorageId, Sequence[PartitionOwner]], for_s: float) -> str:
+        troubles = [
+            f"{name} in {_named(owners)} ({self._trouble_of(name, owners[0].readiness.late.get(name, ''))})"
+            for name, owners in late.items()
+        ]
         return (
             f"storage nodes take no part for {for_s:.0f} s: {'; '.join(troubles)}. "
             "Commits go on with the others, and with fewer to spare"
         )
 
-    def _trouble_of(self, name: StorageId) -> str:
+    def _trouble_of(self, name: StorageId, reason: str = "") -> str:
         link = self._links[name]
         if link.session is not None:
-            return "connected, is being brought up to date"
+            return f"connected, is being brought up to date{': ' if reason else ''}{reason}"
         return str(link.last_error or "not tried yet")
 
-    def _not_ready(self, waiting: Sequence[Owner], for_s: float) -> str:
-        text = f"not ready for {for_s:.0f} s: {_named(waiting)}. What is waited for: {waiting[0].waits_for}"
+    def _not_ready(self, waiting: Sequence[PartitionOwner], for_s: float) -> str:
+        waits_for = waiting[0].readiness.waits_for or "its next session"
+        text = f"not ready for {for_s:.0f} s: {_named(waiting)}. What is waited for: {waits_for}"
         missing = [f"{name} ({self._trouble_of(name)})" for name, link in self._links.items() if not link.session]
         if missing:
             there = len(self._links) - len(missing)
@@ -124,7 +136,7 @@ class Unready:
         return text
 
 
-def _named(owners: Sequence[Owner]) -> str:
+def _named(owners: Sequence[PartitionOwner]) -> str:
     named = ", ".join(str(owner.partition) for owner in owners[:_NAMED_MAX])
     more = f" and {len(owners) - _NAMED_MAX} more" if len(owners) > _NAMED_MAX else ""
     return f"partition {named}{more}"

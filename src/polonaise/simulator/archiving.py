@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from polonaise.fragments.format import Writer, batches_in
@@ -16,6 +17,7 @@ from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.host import Host
 from polonaise.log.batch import Batch, Columns, seal
+from polonaise.server.settings import ServerSettings
 from polonaise.simulator.archivist import Archivist
 from polonaise.simulator.checkers import check_trims
 from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
@@ -28,6 +30,18 @@ if TYPE_CHECKING:
     from polonaise.simulator.nemesis import Nemesis
 
 
+def _scrubbing(cluster: Cluster) -> ServerSettings:
+    """Servers whose scrub of the fragments goes round often enough to meet everything else."""
+    source = cluster.world.random("scrub of the fragments")
+    return replace(
+        cluster.knobs.server,
+        scrub_first_s=source.uniform(0.1, 2.0),
+        scrub_every_s=source.uniform(0.5, 5.0),
+        scrub_bytes_per_s=source.choice((5_000, 1_000_000)),
+        scrub_again_s=source.uniform(0.1, 1.0),
+    )
+
+
 class Archiving:
     """The archive of one schedule's cluster."""
 
@@ -37,12 +51,19 @@ class Archiving:
         self.store.put_now(MARK, mark_of(CLUSTER_KEY))
         self.archivist = Archivist(cluster, self.store, history)
         cluster.open_history = self.archivist.open_history
-        cluster.archivists = [Node(cluster, "archivist-0", self._run)]
+        cluster.knobs = replace(cluster.knobs, server=_scrubbing(cluster))
+        cluster.others.append(Node(cluster, "archivist-0", self._run))
         nemesis.trouble_store()
 
     async def _run(self, node: Node, host: Host) -> None:
         await self.archivist.run(node, host)
         await asyncio.get_running_loop().create_future()
+
+    def rot_is_found(self) -> bool:
+        """Whether every damaged object was mended by a server's scrub, or is told as one that it can't mend."""
+        scrubs = [server.health()["fragments_scrub"] for server in self._cluster.running_servers]
+        told = {damage["path"] for scrub in scrubs if scrub for damage in scrub["damages"] if damage["why"]}
+        return told.issuperset(self.store.damaged)
 
     # ------------------------------------------------------------------ the verdict
 

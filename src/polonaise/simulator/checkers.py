@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+from polonaise.log import registers
 from polonaise.simulator.disk import SimulatedDisk
 from polonaise.simulator.ground import FinalLog, Replica, promised_by
 from polonaise.simulator.history import COUNT, MOVE, PRODUCED, Fate, History, Kind, Try, Violation, describe
@@ -77,6 +78,14 @@ def _seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
         elif log.transactions[transaction] != seen:
             there = describe(log.transactions[transaction])
             yield Violation("P2 agreement", f"{there} at {transaction}", f"{describe(seen)} was given to somebody")
+
+
+def _left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P3: what no reader was given is the library's own, and none of an application's."""
+    for transaction, who in sorted(history.left_out[log.partition].items()):
+        if transaction < len(log) and not log.transactions[transaction].own:
+            there = describe(log.transactions[transaction])
+            yield Violation("P3 order and density", f"{there} at {transaction} to be given", f"{who} was not given it")
 
 
 def _told_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
@@ -155,12 +164,12 @@ def _evidence(log: FinalLog, history: History) -> Iterator[Violation]:
         if body is None or body.number >= len(history.tries) or transaction >= len(log.marks):
             continue
         attempt = history.tries[body.number]
-        locks = attempt.locks if body.place == attempt.count - 1 else None
         if attempt.mark is None:
             continue
-        if log.marks[transaction] != attempt.mark or (locks is not None and log.locks[transaction] != locks):
+        mark, locks = attempt.judged_by(body.place)
+        if log.marks[transaction] != mark or log.locks[transaction] != locks:
             seen = f"mark {log.marks[transaction]} and locks {log.locks[transaction]} at {transaction}"
-            yield Violation("P5 serializability", f"mark {attempt.mark} and locks {attempt.locks} of {attempt}", seen)
+            yield Violation("P5 serializability", f"mark {mark} and locks {locks} of {attempt}", seen)
 
 
 def _bank(log: FinalLog, history: History) -> Iterator[Violation]:
@@ -212,6 +221,32 @@ def _answers(log: FinalLog, history: History) -> Iterator[Violation]:
             )
 
 
+def _listings(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P2: each page of a listing is all there was at one moment, none before that of the page before it."""
+    stages = log.registers_after()
+    ends = [end for end, _ in stages]
+    count = history.listing_count_max
+    for listing in history.listings:
+        if listing.partition != log.partition:
+            continue
+        stage, first = bisect_right(ends, listing.floor) - 1, listing.prefix
+        for start in range(0, len(listing.found) + 1, count):  # behind a last page that is full, an empty one
+            page = listing.found[start : start + count]
+            last = page[-1][0] if len(page) == count else None
+            while stage < len(stages) and _listed(stages[stage][1], listing.prefix, first, last) != page:
+                stage += 1
+            if stage == len(stages):
+                expected = f"registers {listing.prefix!r}… from {first!r} on as at a moment from {listing.floor} on"
+                yield Violation("P2 agreement", expected, f"{listing.client} was told {page}")
+                break
+            first = registers.after(last) if last is not None else first
+
+
+def _listed(held: Mapping[bytes, bytes], prefix: bytes, first: bytes, last: bytes | None) -> list[tuple[bytes, bytes]]:
+    keys = [key for key in sorted(held) if key.startswith(prefix) and key >= first and (last is None or key <= last)]
+    return [(key, held[key]) for key in keys]
+
+
 # ------------------------------------------------------------------ P6, P9, P10: fates, groups, bytes
 
 
@@ -219,8 +254,8 @@ def _fates(log: FinalLog, history: History) -> Iterator[Violation]:
     """P6: what was told of an append is true. P9: a group is there whole, in one batch, or not at all."""
     found: dict[int, list[TransactionId]] = {}
     for transaction, body in enumerate(log.bodies):
-        if not log.transactions[transaction].data:
-            continue  # A producer was opened.
+        if log.transactions[transaction].own:
+            continue
         if body is None or body.number >= len(history.tries):
             seen = describe(log.transactions[transaction])
             yield Violation("P10 corruption", "only what an application wrote", f"{seen} at {transaction}")
@@ -229,6 +264,16 @@ def _fates(log: FinalLog, history: History) -> Iterator[Violation]:
     for attempt in history.tries:
         if attempt.partition == log.partition:
             yield from _fate(log, attempt, found.get(attempt.number, []))
+
+
+def _reasons(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P6: what a lock conflict was said to rest on is above the mark that the append was built on, and in the log."""
+    for attempt in history.tries:
+        if attempt.partition != log.partition or attempt.rests_on is None:
+            continue
+        if attempt.rests_on >= len(log) or (attempt.mark is not None and attempt.rests_on <= attempt.mark):
+            expected = f"a conflict with an id of the log, which ends at {len(log) - 1}, above {attempt.mark}"
+            yield Violation("P6 fate", expected, f"{attempt}, resting on {attempt.rests_on}")
 
 
 def _fate(log: FinalLog, attempt: Try, there: list[TransactionId]) -> Iterator[Violation]:
@@ -266,6 +311,7 @@ def _producers(log: FinalLog, history: History) -> Iterator[Violation]:
 
 CHECKERS: Final[tuple[Checker, ...]] = (
     _seen_is_there,
+    _left_out_is_own,
     _told_is_there,
     _order,
     _locks,
@@ -273,6 +319,8 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     _bank,
     _counters,
     _answers,
+    _listings,
     _fates,
+    _reasons,
     _producers,
 )

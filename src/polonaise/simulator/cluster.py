@@ -7,6 +7,7 @@ overflow and queues fill within a few dozen appends. Every node is kept running:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from polonaise import errors
 from polonaise.client.settings import ClientSettings
+from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ClusterDescription, PartitionValue
-from polonaise.errors import PolonaiseError
+from polonaise.errors import PolonaiseError, Retry
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
 from polonaise.server.history import History
@@ -30,6 +32,7 @@ from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine, World
 from polonaise.storage.node import StorageNode
+from polonaise.storage.refusing import RefusingNode
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId, StorageId
 
@@ -40,6 +43,9 @@ CLUSTER_KEY: Final = bytes(range(1, 17))
 DIRECTORY: Final = "data"
 _STORAGE_PORT: Final = 9000
 _SERVER_PORT: Final = 7000
+_LEASE_SHARE: Final = 0.08
+"""Of the seeds with several servers: a lease lasts as long as all the rest."""
+_WINDOW_SHARE: Final = 0.2
 
 MAY_END_A_NODE: Final[tuple[type[PolonaiseError], ...]] = tuple(
     kind
@@ -64,6 +70,13 @@ class Knobs:
     coordinator: CoordinatorConfiguration
     lease_s: float
     """A server that the coordinator has not heard from for this long counts as dead."""
+    scrub_bytes_per_s: int
+    scrub_every_s: float
+    files_max: int
+    leases: bool = False
+    """Servers renew their leases as in production; else whoever is stopped or cut off is known to be."""
+    windows: bool = False
+    """There is always room for what a client may have undecided: it is never refused for want of it."""
 
     @classmethod
     def draw(cls, source: random.Random) -> Knobs:
@@ -87,16 +100,37 @@ class Knobs:
             segment_bytes_max=choice((600, 1_500, 4_000, 20_000)),
             coordinator=CoordinatorConfiguration(timeout_s=uniform(0.1, 0.4)),
             lease_s=uniform(0.3, 1.5),
+            scrub_bytes_per_s=choice((20_000, 1_000_000)),
+            scrub_every_s=uniform(0.5, 5.0),
+            files_max=choice((1, 2, 128)),
         )
+
+    def widened(self, world: World) -> Knobs:
+        """With what few seeds have: leases as in production, and append windows that close; and pages of listings."""
+        listing_count_max = world.random("listings").choice((1, 2, 3, 1_000))
+        knobs = replace(self, server=replace(self.server, listing_count_max=listing_count_max))
+        lease, window = world.random("lease"), world.random("append window")
+        if self.servers > 1 and lease.random() < _LEASE_SHARE:
+            knobs = replace(knobs, leases=True, lease_s=LEASE_S)
+        if window.random() < _WINDOW_SHARE:
+            bytes_max = window.choice((1_500, 3_000, 10_000))
+            server = replace(knobs.server, append_window_bytes=bytes_max, inbox_bytes_max=1_000_000)
+            client = replace(self.client, outstanding_count_max=1_000, outstanding_bytes_max=1_000_000)
+            knobs = replace(knobs, windows=True, server=server, client=client)
+        return knobs
 
 
 def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
     choice, uniform = source.choice, source.uniform
+    lock_entries, window = choice((16, 256, 4_096)), choice((1, 2, 4))
     return ServerSettings(
         link=link,
         evidence=True,
-        lock_entries=choice((16, 256, 4_096)),
-        window=choice((1, 2, 4)),
+        lock_entries=lock_entries,
+        window=window,
+        session_starts_max=window,  # no draw of its own: the seeds that are kept go on to mean what they meant
+        session_start_turn_s=0.3,
+        session_start_wait_s_max=3.0,
         batch_count_max=choice((1, 3, 8, 64)),
         batch_bytes_max=choice((300, 4_000, 100_000)),
         inbox_bytes_max=choice((1_000, 8_000, 1_000_000)),
@@ -201,21 +235,26 @@ class Cluster:
     def __init__(self, world: World, knobs: Knobs, client_main: Callable[[Node, Host], Awaitable[None]]) -> None:
         self.world = world
         self.knobs = knobs
-        self.service = SimulatedCoordinator(world.random("coordinator"), knobs.coordinator)
+        self.service = SimulatedCoordinator(world.random("coordinator"), knobs.coordinator, leases=knobs.leases)
         self.cut_off: set[str] = set()
         """Machines that do not reach the coordinator."""
         self.storage = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage)]
         self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
         self.owners: dict[str, Server] = {}
-        """The server object of the latest process of each server node: for health."""
+        """The server object of the process of each server node: for health."""
+        self.stores: dict[str, StorageNode] = {}
+        """The storage node of the latest process of each."""
+        self.refuses: set[str] = set()
+        """Storage nodes whose directory can't be opened: in the place of each listens who says so."""
         self.rushing = asyncio.Event()
         """While it is set, applications do not pause between their steps: something is about to happen."""
         self._rush_until_s = 0.0
         self.ended: Callable[[Node], None] = lambda _: None
         self.store: SimulatedStore | None = None
         """Where the log is archived to; None in most seeds."""
-        self.archivists: list[Node] = []
+        self.others: list[Node] = []
+        """What few clusters have: an archivist, an owner with two connections."""
         self.open_history: Callable[[bytes], History] | None = None
         """How servers reach the archive."""
         addresses = tuple(self.storage_id(node) for node in self.storage)
@@ -224,13 +263,29 @@ class Cluster:
 
     @property
     def nodes(self) -> list[Node]:
-        return [*self.storage, *self.servers, *self.clients, *self.archivists]
+        return [*self.storage, *self.servers, *self.clients, *self.others]
+
+    @property
+    def running_servers(self) -> list[Server]:
+        """Those that can be asked: one whose process is dead tells nothing."""
+        return [self.owners[node.name] for node in self.servers if node.running and node.name in self.owners]
 
     @staticmethod
     def storage_id(node: Node) -> StorageId:
         return f"{node.name}:{_STORAGE_PORT}"
 
+    def forgotten(self) -> str:
+        """Name a node that has other files open than it uses; empty when there is none."""
+        for node in self.nodes:
+            if node.process is None or node.process.dead:
+                continue
+            used = self.stores[node.name].open_files if node.name in self.stores else 0
+            if len(node.process.handles) != used:
+                return f"{node.name} uses {used} files, and has open: {', '.join(node.process.handles)}"
+        return ""
+
     def on_ended(self, node: Node) -> None:
+        self.owners.pop(node.name, None)
         self.ended(node)
 
     async def start(self) -> None:
@@ -256,7 +311,7 @@ class Cluster:
     def owns(self, node: Node) -> bool:
         """Whether this server is writing, as it thinks, in any partition."""
         server = self.owners.get(node.name)
-        return server is not None and any(owner.writing is not None for owner in server.owners.values())
+        return server is not None and any(served.owner.session is not None for served in server.partitions.values())
 
     def rush(self, seconds: float) -> None:
         self._rush_until_s = max(self._rush_until_s, self.world.now + seconds)
@@ -278,15 +333,37 @@ class Cluster:
             directory=DIRECTORY,
             listen=f"{node.name}:{_STORAGE_PORT}",
             segment_bytes_max=self.knobs.segment_bytes_max,
+            files_max=self.knobs.files_max,
+            scrub_bytes_per_s=self.knobs.scrub_bytes_per_s,
+            scrub_every_s=self.knobs.scrub_every_s,
+            scrub_first_s=self.knobs.scrub_every_s,
             link=self.knobs.link,
         )
-        storage = StorageNode(host, settings)
-        await storage.start()
-        await asyncio.get_running_loop().create_future()
+        storage = self.stores[node.name] = StorageNode(host, settings)
+        running: StorageNode | RefusingNode = storage
+        try:
+            await storage.start()
+        except PolonaiseError as error:
+            if node.name not in self.refuses or error.retry is not Retry.NEVER:
+                raise
+            running = RefusingNode(host, settings, error)
+            await running.start()
+        await _until_stopped(host, running)
 
     async def _server(self, node: Node, host: Host) -> None:
         settings = replace(self.knobs.server, listen=f"{node.name}:{_SERVER_PORT}")
         server = Server(host, self.coordinator(node, host), settings, self.open_history)
         self.owners[node.name] = server
         await server.start()
+        await _until_stopped(host, server)
+
+
+async def _until_stopped(host: Host, node: StorageNode | RefusingNode | Server) -> None:
+    """Run until a clean stop is asked for; then close the node."""
+    try:
         await asyncio.get_running_loop().create_future()
+    finally:
+        closing = host.spawn(node.close(), "close")
+        while not closing.done():  # who is asked to stop again is stopping already
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([closing])

@@ -15,6 +15,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
+from polonaise.coordination.lease import Leases
 from polonaise.coordination.values import (
     Assignment,
     ClusterDescription,
@@ -72,7 +73,11 @@ class CoordinatorConfiguration:
 class SimulatedCoordinator:
     """What all clients share. Made once per schedule; it outlives every process."""
 
-    def __init__(self, source: random.Random, configuration: CoordinatorConfiguration | None = None) -> None:
+    def __init__(
+        self, source: random.Random, configuration: CoordinatorConfiguration | None = None, *, leases: bool = False
+    ) -> None:
+        """`leases`: who has not renewed its membership in time is none that lives, for whoever looks."""
+        self.leases = leases
         self.configuration = configuration or CoordinatorConfiguration()
         self.census = dict.fromkeys(FAULTS, 0)
         """What was really done to callers:
@@ -84,6 +89,7 @@ class SimulatedCoordinator:
         self._values: Snapshot = {}
         self._members: dict[ServerId, tuple[Registration, SimulatedCoordinatorClient]] = {}
         self._watching: list[asyncio.Future[None]] = []
+        self._beats: dict[ServerId, int] = {}
 
     def client(
         self, host: Host, *, is_alive: Question | None = None, is_reachable: Question | None = None
@@ -161,6 +167,13 @@ class SimulatedCoordinator:
         self._members[registration.server] = registration, client
         return True
 
+    def renew(self, server: ServerId) -> None:
+        self._beats[server] = self._beats.get(server, 0) + 1
+
+    def beat_of(self, server: ServerId) -> bytes:
+        """What this member has written last to renew its lease."""
+        return self._beats.get(server, 0).to_bytes(8, "little")
+
     def leave(self, server: ServerId, client: SimulatedCoordinatorClient) -> bool:
         held = server in self._members and self._members[server][1] is client
         if held:
@@ -195,6 +208,10 @@ class SimulatedMembership:
         self._client = client
         self._server = server
 
+    async def renew(self) -> None:
+        """Without leases there is nothing to do: the simulator, which stops and cuts off processes, tells who works."""
+        await self._client.renew(self._server)
+
     async def leave(self) -> None:
         """End the registration. Doing it twice is no error."""
         await self._client.leave(self._server)
@@ -214,6 +231,7 @@ class SimulatedCoordinatorClient:
         self._seen: dict[str, int] = {}
         self._description: ClusterDescription | None = None
         self._registered: list[ServerId] = []
+        self._leases = Leases()
 
     # -------------------------------------------------------------- the port
 
@@ -259,7 +277,20 @@ class SimulatedCoordinatorClient:
         return SimulatedMembership(self, registration.server)
 
     async def members(self) -> list[Registration]:
-        return await self._call(self._service.living)
+        service = self._service
+        living = await self._call(lambda: [(member, service.beat_of(member.server)) for member in service.living()])
+        if not service.leases:
+            return [member for member, _ in living]
+        now_s = self.host.clock.monotonic_s()  # of who looks, when it has looked
+        return [
+            member
+            for member, beat in living
+            if member.server in self._registered or not self._leases.has_run_out(member.server, beat, now_s)
+        ]
+
+    async def renew(self, server: ServerId) -> None:
+        if self._service.leases:
+            await self._call(lambda: self._service.renew(server))
 
     async def leave(self, server: ServerId) -> None:
         if self._closed:

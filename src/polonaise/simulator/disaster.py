@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from polonaise.coordination.values import PartitionValue
+from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.simulator.application import Application
-from polonaise.simulator.cluster import Cluster
+from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
+from polonaise.simulator.ground import durable_last
 from polonaise.simulator.history import Fate, History, Kind, Violation
+from polonaise.simulator.observer import Observer
+from polonaise.terms import StorageId, TransactionId
 
 _PROMISE = "P13 fail-safe"
 _WATCH_S = 6.0
 _LOOK_S = 0.05
 _LOOKS_MAX = 100
+_FINISHED_S = 60.0
 _UNMOUNTED_SHARE = 0.5
 """Of the times when fragments are ahead: they can't be seen, either."""
 
@@ -22,9 +26,13 @@ _UNMOUNTED_SHARE = 0.5
 class Disaster:
     """Strikes a healthy cluster beyond what replication can bear, and watches what it does."""
 
-    def __init__(self, cluster: Cluster, history: History, applications: Mapping[str, Application]) -> None:
+    def __init__(
+        self, cluster: Cluster, history: History, applications: Mapping[str, Application], observer: Observer
+    ) -> None:
+        self.census = {"gone_back": 0}
         self._cluster = cluster
         self._history = history
+        self._observer = observer
         self._applications = applications
         self._random = cluster.world.random("disaster")
 
@@ -34,10 +42,7 @@ class Disaster:
         Raises `Violation` if anything is accepted afterwards, or refused without a reason."""
         known, unmounted = list(self._history.told), False
         self._history.refusal_is_right = True
-        for node in self._cluster.nodes:
-            node.hold_down()
-            if node.process is not None:
-                node.process.crash()
+        self._crash(self._cluster.nodes)
         partitions = self._cluster.knobs.partitions
         if overtake is not None:
             unmounted = self._random.random() < _UNMOUNTED_SHARE
@@ -48,6 +53,13 @@ class Disaster:
             reasons = [{"the coordinator"}] * partitions
         else:
             reasons = self._wipe_quorums()
+        await self._nothing_accepted(known)
+        if unmounted:
+            await self._until_told("how far it reaches")
+        self._check_health(reasons)
+
+    async def _nothing_accepted(self, known: Sequence[TransactionId]) -> None:
+        """Applications try for a while, in vain."""
         first_try = len(self._history.tries)
         for application in self._applications.values():
             application.start_again(steps=8)
@@ -61,9 +73,51 @@ class Disaster:
             raise Violation(_PROMISE, f"nothing above {known}", f"ids up to {self._history.told} were told")
         if self._history.violations:
             raise self._history.violations[0]
-        if unmounted:
-            await self._until_told("how far it reaches")
-        self._check_health(reasons)
+
+    async def go_back(self) -> None:
+        """Every replica goes back to an earlier moment of the very session that is current, while its owner lives.
+
+        No replica can tell that by itself, and a server that is started anew could not either: but the owner has seen
+        more committed than they hold. Raises `Violation` as `strike` does.
+        """
+        self._crash(self._cluster.clients)
+        for application in self._applications.values():
+            application.start_again(steps=4)
+        for node in self._cluster.clients:
+            node.let_up()
+        disks = [node.machine.disk for node in self._cluster.storage]
+        engaged: list[dict[StorageId, Engagement]] = []
+        until_s = self._cluster.world.now + _FINISHED_S
+        while not all(application.finished for application in self._applications.values()):
+            if engaged != (engaged := self._engaged()):
+                snapshots = [disk.snapshot() for disk in disks]
+            if self._cluster.world.now > until_s:
+                raise Violation(_PROMISE, "work to go on before anything is lost", self._observer.described())
+            await asyncio.sleep(_LOOK_S)
+        known = list(self._history.told)
+        self._history.refusal_is_right = True
+        self._crash([*self._cluster.clients, *self._cluster.storage])
+        for disk, snapshot in zip(disks, snapshots, strict=True):
+            disk.restore(snapshot)
+        held = [max(durable_last(disk, DIRECTORY, p) for disk in disks) for p in range(len(known))]
+        if engaged != self._engaged() or any(last >= told for last, told in zip(held, known, strict=True)):
+            return  # nothing is missing, or the coordinator knows of a later session than the replicas
+        self.census["gone_back"] += 1
+        for application in self._applications.values():
+            application.ledger = application.new_ledger()
+        await self._nothing_accepted(known)
+        self._check_health([set()] * len(known))
+
+    def _engaged(self) -> list[dict[StorageId, Engagement]]:
+        """By partition: in which session each replica takes part."""
+        return [dict(self._cluster.partition_value(p).engagements) for p in range(self._cluster.knobs.partitions)]
+
+    def _crash(self, nodes: Sequence[Node]) -> None:
+        """They start again once they are let up."""
+        for node in nodes:
+            node.hold_down()
+            if node.process is not None:
+                node.process.crash()
 
     async def _until_told(self, reason: str) -> None:
         """A store may come back at any time, so attempts go on, and each waits for its replicas first."""
@@ -80,7 +134,7 @@ class Disaster:
         """What each partition's owner says."""
         return [
             (int(partition), health)
-            for server in self._cluster.owners.values()
+            for server in self._cluster.running_servers
             for partition, health in server.health()["partitions"].items()
         ]
 
@@ -91,7 +145,8 @@ class Disaster:
         initial = PartitionValue.initial(self._cluster.description.storage).encode()
         for partition in range(self._cluster.knobs.partitions):
             version, _ = snapshot[f"partition-{partition}"]
-            snapshot[f"partition-{partition}"] = version, initial
+            # Another version: a write of a server that has just died must not bring back what was forgotten.
+            snapshot[f"partition-{partition}"] = version + 1, initial
         service.restore(snapshot)
 
     def _wipe_quorums(self) -> list[set[str]]:

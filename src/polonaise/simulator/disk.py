@@ -42,7 +42,7 @@ class SimulatedDisk:
         self._failures["sync"] = -1 if count is None else count
 
     def fail_appends(self, count: int | None = 1) -> None:
-        """The next `count` syncs of a write that makes its file longer fail: there is no room for the new blocks.
+        """The next `count` syncs of a write where nothing was yet, or zeros, fail: there is no room for the blocks.
 
         So it goes at once on all machines that share a volume which promised more than it has.
         """

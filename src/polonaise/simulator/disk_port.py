@@ -7,10 +7,10 @@ process is killed has happened, or not, or in part; a sync under way still gets 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotFound, PolonaiseError
-from polonaise.host import Buffer, DirectoryLock, File
+from polonaise.host import Buffer, DirectoryLock, File, Identity
 from polonaise.simulator import trace
 from polonaise.simulator.disk import SimulatedDisk, parts_of
 from polonaise.simulator.images import DirectoryImage, FileImage
@@ -19,8 +19,19 @@ from polonaise.simulator.loop import Future
 if TYPE_CHECKING:
     from polonaise.simulator.process import Process
 
+T = TypeVar("T")
+
 _UNDER_WAY: Final = object()
 """What an act returns that goes on: its future is resolved later."""
+
+
+class _Call(NamedTuple):
+    """A call under way."""
+
+    act: Callable[[], Any]
+    partly: Callable[[], None] | None
+    future: Future
+    give_back: Callable[[Any], None] | None
 
 
 class DiskPort:
@@ -30,47 +41,72 @@ class DiskPort:
         self.process = process
         self.disk = disk
         self._loop = process.world.loop
-        self._under_way: dict[int, tuple[Callable[[], Any], Callable[[], None] | None, Future]] = {}
+        self._under_way: dict[int, _Call] = {}
         self._calls = 0
+        self.handles: dict[OpenFile | _Lock, str] = {}
+        """What the process has open and locked, by path."""
         disk.ports.append(self)
 
-    def submit(self, act: Callable[[Future], Any], partly: Callable[[], None] | None = None) -> Future:
-        """Start a call: `act` happens after a while; `partly` is what may happen instead if the process is killed."""
+    def submit(
+        self,
+        act: Callable[[Future], Any],
+        partly: Callable[[], None] | None = None,
+        give_back: Callable[[Any], None] | None = None,
+    ) -> Future:
+        """Start a call: `act` happens after a while; `partly` is what may happen instead if the process is killed.
+
+        It happens also when whoever waits is cancelled. Then `give_back` gets its result.
+        """
         self.process.call()
         future = self._loop.create_future()
         self._calls += 1
-        self._under_way[self._calls] = (lambda: act(future), partly, future)
+        self._under_way[self._calls] = _Call(lambda: act(future), partly, future, give_back)
         self._loop.at(self._loop.now + self.disk.delay_s(), self._act, self._calls)
         return future
 
-    def sync(self, future: Future, settle: Callable[[bool], None], *, longer: bool = False) -> object:
+    async def obtain(self, make: Callable[[], T], give_back: Callable[[T], None]) -> T:
+        """As `submit`, of what has to be given back by whoever has it."""
+        future = self.submit(lambda _: make(), give_back=give_back)
+        try:
+            made: T = await future
+        except BaseException:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                give_back(future.result())  # cancelled when it was on its way
+            raise
+        return made
+
+    def sync(self, future: Future, settle: Callable[[bool], None], *, fresh: bool = False) -> object:
         """Go on with a sync; `settle` gets whether it succeeded. It ends even if the process dies before.
 
-        `longer`: it is that of a write which made its file longer.
+        `fresh`: it is that of a write into space that held nothing yet.
         """
         ends_at = self._loop.now + self.disk.delay_s(sync=True)
-        self._loop.at(ends_at, self._synced, self.disk.epoch, future, settle, longer)
+        self._loop.at(ends_at, self._synced, self.disk.epoch, future, settle, fresh)
         return _UNDER_WAY
 
     def _act(self, number: int) -> None:
         call = self._under_way.pop(number, None)
         if call is None:
             return
-        act, _, future = call
+        future = call.future
         try:
-            result = act()
+            result = call.act()
         except PolonaiseError as error:
             if not future.done():
                 future.set_exception(error)
         else:
-            if result is not _UNDER_WAY and not future.done():
+            if result is _UNDER_WAY:
+                return
+            if not future.done():
                 future.set_result(result)
+            elif call.give_back is not None:
+                call.give_back(result)
 
-    def _synced(self, epoch: int, future: Future, settle: Callable[[bool], None], longer: bool) -> None:
+    def _synced(self, epoch: int, future: Future, settle: Callable[[bool], None], fresh: bool) -> None:
         disk = self.disk
         if epoch != disk.epoch:
             return
-        failed = disk.fails("sync", disk.configuration.sync_failure_chance) or (longer and disk.fails("append", 0.0))
+        failed = disk.fails("sync", disk.configuration.sync_failure_chance) or (fresh and disk.fails("append", 0.0))
         disk.world.trace.add(trace.SYNC, disk.subject, int(failed))
         settle(not failed)
         if future.done() or self.process.dead:
@@ -85,24 +121,39 @@ class DiskPort:
         calls, self._under_way = self._under_way, {}
         if powerless:
             return
-        for act, partly, _ in calls.values():
+        for call in calls.values():
             fate = self.disk.random.random()
             try:
                 if fate < 0.4:
-                    act()
-                elif fate < 0.7 and partly is not None:
-                    partly()
+                    call.act()
+                elif fate < 0.7 and call.partly is not None:
+                    call.partly()
             except PolonaiseError:
                 continue  # nobody is left to hear of it
 
     # -------------------------------------------------------------- polonaise.host.Disk
 
     async def open(self, path: str, *, create: bool = False) -> File:
-        file = await self.submit(lambda _: self.disk.create(path) if create else self.disk.file(path))
-        return OpenFile(self, file, path)
+        return await self.obtain(lambda: self._open(path, create), OpenFile.let_go)
+
+    def _open(self, path: str, create: bool) -> OpenFile:
+        return OpenFile(self, self.disk.create(path) if create else self.disk.file(path), path)
+
+    async def load(self, path: str) -> bytes:
+        file = await self.open(path)
+        try:
+            return await file.read(0, await file.size())
+        finally:
+            await file.close()
 
     async def exists(self, path: str) -> bool:
         return bool(await self.submit(lambda _: self.disk.find(path) is not None))
+
+    async def identity(self, path: str) -> Identity | None:
+        """Told at once: a look at names that waits for nothing leaves the schedule of everything else as it is."""
+        self.process.check_alive()
+        node = self.disk.find(path)
+        return None if node is None else (0, id(node))
 
     async def list(self, directory: str) -> list[str]:
         names: list[str] = await self.submit(lambda _: sorted(self.disk.directory(directory).names))
@@ -148,25 +199,26 @@ class DiskPort:
         return self.sync(future, lambda done: self.disk.settle_names(changes, done=done))
 
     async def lock(self, path: str) -> DirectoryLock:
-        lock: _Lock = await self.submit(lambda _: self._lock(path))
-        return lock
+        return await self.obtain(lambda: self._lock(path), _Lock.release)
 
     def _lock(self, path: str) -> _Lock:
         file = self.disk.create(path)
         if file in self.disk.locks:
             raise DirectoryInUse(f"{path!r} is locked by {self.disk.locks[file].name}")
         self.disk.locks[file] = self.process
-        return _Lock(self, file)
+        return _Lock(self, file, path)
 
 
 class _Lock:
     """A lock that a process holds."""
 
-    def __init__(self, port: DiskPort, file: FileImage) -> None:
+    def __init__(self, port: DiskPort, file: FileImage, path: str) -> None:
         self._port = port
         self._file = file
+        port.handles[self] = path
 
     def release(self) -> None:
+        self._port.handles.pop(self, None)
         if self._port.disk.locks.get(self._file) is self._port.process:
             del self._port.disk.locks[self._file]
 
@@ -180,6 +232,7 @@ class OpenFile:
         self._file = file
         self._path = path
         self._closed = False
+        port.handles[self] = path
 
     async def read(self, offset: int, length: int) -> bytes:
         self._check_open()
@@ -202,16 +255,16 @@ class OpenFile:
         )
 
     def _write(self, offset: int, data: bytes, synced: Future | None) -> object:
-        longer = offset + len(data) > len(self._file.cache)
+        fresh = bool(data) and not self._file.cache[offset : offset + len(data)].strip(b"\0")
         if data:
             self._disk.write(self._file, offset, data)
-        return None if synced is None else self._sync(synced, longer=longer)
+        return None if synced is None else self._sync(synced, fresh=fresh)
 
     async def sync(self) -> None:
         self._check_open()
         await self._port.submit(self._sync)
 
-    def _sync(self, future: Future, *, longer: bool = False) -> object:
+    def _sync(self, future: Future, *, fresh: bool = False) -> object:
         file, last = self._file, self._file.last
         disk = self._disk
 
@@ -221,7 +274,7 @@ class OpenFile:
             else:
                 file.fail_sync(last, disk.random)
 
-        return self._port.sync(future, settle, longer=longer)
+        return self._port.sync(future, settle, fresh=fresh)
 
     async def truncate(self, length: int) -> None:
         self._check_open()
@@ -239,7 +292,12 @@ class OpenFile:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self.let_go()  # whoever asked may be cancelled, or its process may end, before it is done: it is done
             await self._port.submit(lambda _: None)
+
+    def let_go(self) -> None:
+        """The system knows of it no more."""
+        self._port.handles.pop(self, None)
 
     def _check_open(self) -> None:
         self._port.process.check_alive()

@@ -48,6 +48,15 @@ class DiskFaults:
     def spoil(self, node: Node) -> None:
         self.spoilt.add(node.name)
 
+    def is_whole(self, node: Node) -> None:
+        """It was seen that everything on its disk is there again, and reads: it is like one that was never spoilt."""
+        self.spoilt.discard(node.name)
+
+    @property
+    def left_whole(self) -> list[Node]:
+        """The nodes whose disks stay as they are as long as work goes on."""
+        return [node for node in self._cluster.storage if node not in self._spoilable]
+
     # ------------------------------------------------------------------ disks that run
 
     async def full_disk(self) -> None:
@@ -104,10 +113,22 @@ class DiskFaults:
         if node is not None:
             self._rot_now(node)
 
-    def _rot_log_now(self, node: Node, snapshot: DirectoryImage) -> None:
+    def rot_header(self, node: Node, snapshot: DirectoryImage | None = None) -> None:
         """Where the next start meets it, with much to repair above: in the header of a segment."""
         places = [place for place in _witnessed(node.machine.disk) if place[0].endswith(".seq")]
         self._rot_at(node, [(path, 0, min(stop, HEADER_BYTES)) for path, _, stop in places])
+
+    def rot_sealed(self, node: Node) -> str:
+        """A bit turns in a segment that is written no more, and that nobody may ever read: which file; "" for none."""
+        places = [place for place in _witnessed(node.machine.disk) if place[0].endswith(".seq")]
+        last = {path.rpartition("/")[0]: path for path, *_ in sorted(places)}
+        sealed = [place for place in sorted(places) if place[0] not in last.values()]
+        if not sealed:
+            return ""
+        path, start, stop = self._random.choice(sealed)
+        self.spoil(node)
+        node.machine.disk.flip_bit(path, self._random.randrange(start, stop), self._random.randrange(8))
+        return path
 
     def _rot_now(self, node: Node) -> None:
         self._rot_at(node, _witnessed(node.machine.disk))
@@ -139,6 +160,11 @@ class DiskFaults:
         self.spoil(node)
         place = SECTOR_BYTES * (1 + self._random.randrange(2)) + self._random.randrange(SECTOR_BYTES)
         disk.flip_bit(_CONTROL, place, self._random.randrange(8))
+
+    def spoil_control_file(self, node: Node) -> None:
+        """The node does not start any more: its control file does not begin as one."""
+        self.spoil(node)
+        node.machine.disk.overwrite(_CONTROL, 0, self._random.randbytes(SECTOR_BYTES))
 
     async def wipe(self) -> None:
         """A new disk in place of the old one."""

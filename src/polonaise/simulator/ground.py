@@ -74,7 +74,8 @@ def read_replica(name: str, disk: SimulatedDisk, directory: str, partition: Part
 def _read_segment(raw: bytes, replica: Replica) -> None:
     header = SegmentHeader.decode(raw)
     view, offset = memoryview(raw), header.data_start
-    while offset < len(raw):
+    stop = offset + len(raw[offset:].rstrip(b"\0"))  # zeros are space that is set aside
+    while offset < stop:
         batch = open_batch(view, offset, offset=offset, seed=header.seed)
         replica.batches.append(batch)
         offset += FRAME_BYTES + batch.length
@@ -129,7 +130,7 @@ class FinalLog:
         """By id: the client high-water mark that it was judged by."""
         self.locks: list[list[tuple[int, int]]] = []
         for place, batch in enumerate(batches):
-            self.transactions.extend(batch.transactions())
+            self.transactions.extend(batch.transactions(own=True))
             self.batch_places.extend([place] * batch.count)
             evidence = batch.evidence()
             if evidence is not None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from polonaise.client.protocol.outstanding import Unordered
 from polonaise.errors import PolonaiseError
 from polonaise.simulator.loop import ScheduleFailed
 from polonaise.terms import PartitionId, Transaction, TransactionId
@@ -23,6 +24,7 @@ _CONTRADICTIONS: Final = frozenset(
         "log_forked",
         "client_ahead",
         "producer_sequence",
+        "producer_differs",
         "invariant_violated",
         "coordinator_damaged",
         "fragments_ahead",
@@ -30,6 +32,10 @@ _CONTRADICTIONS: Final = frozenset(
         "fragment_missing",
     )
 )
+_UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
+"""In the text of an error: nobody said why."""
+_NOT_TAKEN: Final = "too many appends wait there"
+"""In the text of an error: the owner had no room for it."""
 _BODY: Final = struct.Struct("<IHBB")
 MOVE: Final = struct.Struct("<HHiii")
 """A transfer: from, to, amount, and the two balances as its context saw them."""
@@ -83,13 +89,23 @@ class Try:
     """The highest id of this partition that anybody had been told to be committed when this was asked for."""
     mark: TransactionId | None = None
     """The client high-water mark that it was to be judged by; None if that was left to the client."""
-    locks: list[tuple[int, int]] = field(default_factory=list)
+    marks: list[TransactionId] = field(default_factory=list)
+    """By place: what each transaction was built on, where they differ; `mark` is the oldest of them then."""
+    locks: list[list[tuple[int, int]]] = field(default_factory=list)
+    """By place: the locks of each transaction, as a batch's evidence has them; empty for none at all."""
     position: TransactionId | None = None
     fate: Fate = Fate.PENDING
     id: TransactionId = -1
     """The first id, as its application was told."""
     why: str = ""
+    rests_on: TransactionId | None = None
+    """The id that a lock conflict told of."""
     bodies: list[bytes] = field(default_factory=list)
+
+    def judged_by(self, place: int) -> tuple[TransactionId | None, list[tuple[int, int]]]:
+        """The mark and the locks of one of its transactions, as its application said."""
+        mark = self.marks[place] if self.marks else self.mark
+        return mark, self.locks[place] if self.locks else []
 
     def __str__(self) -> str:
         told = f"committed as {self.id}" if self.fate is Fate.COMMITTED else f"{self.fate.value} {self.why}".strip()
@@ -127,6 +143,16 @@ class Question(NamedTuple):
     value: bytes | None = None
 
 
+class Listing(NamedTuple):
+    """The registers that a client was told, by their keys, in the order in which they came."""
+
+    client: str
+    partition: PartitionId
+    floor: TransactionId
+    prefix: bytes
+    found: list[tuple[bytes, bytes]]
+
+
 class History:
     """What happened, as the applications know it."""
 
@@ -135,12 +161,19 @@ class History:
         self.seen: list[dict[TransactionId, Transaction]] = [{} for _ in range(partitions)]
         """By partition and id: the first sight of it."""
         self.questions: list[Question] = []
+        self.listings: list[Listing] = []
+        self.listing_count_max = 1
+        """Registers in one page of them."""
         self.violations: list[Violation] = []
+        self.left_out: list[dict[TransactionId, str]] = [{} for _ in range(partitions)]
+        """By partition: ids that a reader was not given, and which reader; only the library's own may be."""
         self.told: list[TransactionId] = [-1] * partitions
         """By partition: the highest id that an application was told to be committed, or saw."""
         self.reads = 0
         self.refusal_is_right = False
         """More was lost than can be made up for: clients are told of contradictions, and rightly."""
+        self.window_is_kept = False
+        """Owners have room for all that clients may have undecided: they refuse no append for want of it."""
 
     def violated(self, promise: str, expected: str, seen: str) -> None:
         self.violations.append(Violation(promise, expected, seen))
@@ -169,10 +202,16 @@ class History:
         attempt.fate, attempt.id = Fate.COMMITTED, transaction
         self.told[attempt.partition] = max(self.told[attempt.partition], transaction + attempt.count - 1)
 
-    def failed(self, attempt: Try, why: str) -> None:
+    def failed(self, attempt: Try, why: str, value: TransactionId | None = None) -> None:
+        """An application was told that its append failed; `value` is the id that a conflict rests on."""
         if attempt.fate is Fate.COMMITTED:
             self.violated("P6 fate", "one outcome that never changes", f"{attempt}, and then failed: {why}")
             return
+        if _UNTOLD in why:
+            self.violated("P6 fate", f"the owner to say why {attempt} failed", why)
+        if self.window_is_kept and _NOT_TAKEN in why:
+            self.violated("P11 availability", "room for what fits into a client's window", f"{attempt}: {why}")
+        attempt.rests_on = value
         attempt.fate, attempt.why = Fate.FAILED, why
 
     def contradicted(self, error: PolonaiseError, where: str) -> None:
@@ -215,7 +254,7 @@ class History:
 
 
 class Reading:
-    """What one reader is given: from a mark on, without a gap, never the same twice."""
+    """What one reader is given: from a mark on, nothing of an application's left out, never the same twice."""
 
     def __init__(self, history: History, who: str, partition: PartitionId, after: TransactionId) -> None:
         self._history = history
@@ -231,13 +270,21 @@ class Reading:
         """Take one whose body stayed behind."""
         history = self._history
         history.reads += 1
-        if transaction.partition != self._partition or transaction.id != self.last + 1:
+        if transaction.partition != self._partition or transaction.id <= self.last or transaction.own:
             history.violated(
                 "P3 order and density",
                 f"id {self.last + 1} of partition {self._partition} next",
-                f"{self._who} was given id {transaction.id} of partition {transaction.partition}",
+                f"{self._who} was given {describe(transaction)} as id {transaction.id} of {transaction.partition}",
             )
+        self.ended(transaction.id - 1)
         self.last = transaction.id
+
+    def ended(self, last: TransactionId) -> None:
+        """There is nothing more up to this id."""
+        left_out = self._history.left_out[self._partition]
+        for transaction in range(self.last + 1, last + 1):
+            left_out.setdefault(transaction, self._who)
+        self.last = max(self.last, last)
 
 
 def describe(transaction: Transaction) -> str:

@@ -162,7 +162,7 @@ class Nemesis(DiskFaults):
                 self._stop(node)
             self._cluster.rush(0.6)
             await asyncio.sleep(self.seconds(0.3, 0.8))
-            spoil = self._random.choice((self._put_back, self._wipe_now, *3 * (self._rot_log_now,)))
+            spoil = self._random.choice((self._put_back, self._wipe_now, *3 * (self.rot_header,)))
             for node, snapshot in snapshots:
                 self._stop(node)
                 spoil(node, snapshot)

@@ -72,15 +72,16 @@ def put_in(name: str) -> None:
 
 _RECOVERY: Final = "polonaise.server.protocol.recovery"
 _REPLICA: Final = "polonaise.storage.protocol.replica"
-_OPENING: Final = "polonaise.server.opening"
-_OWNER: Final = "polonaise.server.owner"
-_WRITING: Final = "polonaise.server.writing"
+_SESSION_START: Final = "polonaise.server.sessionstart"
+_OWNER: Final = "polonaise.server.protocol.owner"
+_ORDER: Final = "polonaise.server.protocol.order"
+_LEASE: Final = "polonaise.coordination.lease"
 
 PLANTS: Final[dict[str, Plant]] = {
     "acknowledge-before-sync": Plant(
         "polonaise.log.tail",
-        "await self.file.write(start, buffers, sync=True)",
-        "await self.file.write(start, buffers)",
+        "await self.file.write(start, [*buffers, bytes(zeros)], sync=True)",
+        "await self.file.write(start, [*buffers, bytes(zeros)])",
         "P1: acknowledged bytes are lost with the power",
     ),
     "quorum-of-one": Plant(
@@ -138,23 +139,24 @@ PLANTS: Final[dict[str, Plant]] = {
         "P1: a copy that was fenced once looks as if it had taken part",
     ),
     "feed-or-refuse-before-metadata": Plant(
-        _OPENING,
+        _SESSION_START,
         "        await self._engage(value, claimed.version)\n",
-        "        self._report.__self__._settle("
-        "Opened(value, decided.closing, decided.last_crc, time_us, values, {}))"
+        "        self._report.__self__.owner._settle("
+        "StartedSession(value, decided.closing, decided.last_crc, time_us, values, {}))"
         "; await self._engage(value, claimed.version)\n",
         "P6: fates are told before the engagement makes them certain",
     ),
     "append-before-metadata": Plant(
-        _OPENING,
+        _SESSION_START,
         "        await self._engage(value, claimed.version)\n",
         "        self._host.spawn(self._engage(value, claimed.version), 'engage')\n",
         "P1: appends are sent, and committed, in a session that nobody may know of",
     ),
     "feed-before-commit": Plant(
-        _WRITING,
-        "        message = Store(",
-        "        batch and self._on_committed(Flight(0, batch, ())); message = Store(",
+        _OWNER,
+        "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n",
+        "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n"
+        "            if sent.batch: self._commit(sent.batch)\n",
         "P4: batches are fed when they are sent",
     ),
     "truncate-too-far": Plant(
@@ -164,22 +166,28 @@ PLANTS: Final[dict[str, Plant]] = {
         "P1: the log is cut to the shortest copy instead of the longest",
     ),
     "lock-table-reset-to-zero": Plant(
-        _OWNER,
-        "locks=LockTable(opened.closing, self._settings.lock_entries)",
-        "locks=LockTable(-1, self._settings.lock_entries)",
+        "polonaise.server.protocol.session",
+        "locks=LockTable(started.closing, settings.lock_entries)",
+        "locks=LockTable(-1, settings.lock_entries)",
         "P5: a new session forgets what was locked before it",
     ),
     "count-a-replica-that-is-not-engaged": Plant(
-        _OPENING,
+        _SESSION_START,
         "value = recovery.engage(claimed.value, clean, decided.closing)",
         "value = recovery.engage(claimed.value, sorted(clean)[: len(claimed.value.members) // 2 + 1], decided.closing)",
         "P1: acknowledgements count of which the coordinator does not know",
     ),
     "settle-a-committed-append-as-failed": Plant(
         _OWNER,
-        "if batch.last < opened.closing or (batch.last == opened.closing and batch.crc == opened.last_crc):",
-        "if batch.last < opened.closing:",
+        "if batch.last < closing or (batch.last == closing and batch.crc == started.last_crc):",
+        "if batch.last < closing:",
         "P6: an append in flight that recovery kept is told to have failed",
+    ),
+    "feed-before-refusals": Plant(
+        "polonaise.server.protocol.effects",
+        "        effects = self._sends\n",
+        "        effects = self._sends + self._feeds; self._feeds = []\n",
+        "P6: a lock conflict is told as something that may be sent again",
     ),
     "group-split-over-two-batches": Plant(
         "polonaise.client.protocol.packing",
@@ -193,9 +201,47 @@ PLANTS: Final[dict[str, Plant]] = {
         "preamble = registers.snapshot(dict(list(tail.found.registers.items())[:-1]))",
         "P2: a new segment begins without the last register",
     ),
+    "zeros-stay-in-a-sealed-segment": Plant(
+        "polonaise.log.tail",
+        "        if self._zeros_end > self.end:\n"
+        "            await self._cut_zeros()\n"
+        "            await self.file.sync()\n",
+        "",
+        "P10: what was written ahead of a segment that is full looks like damage of it",
+    ),
+    "zeros-come-back-to-a-sealed-segment": Plant(
+        "polonaise.log.tail",
+        "            await self._cut_zeros()\n            await self.file.sync()\n        await self.checkpoint()\n",
+        "            await self._cut_zeros()\n        await self.checkpoint()\n",
+        "P10: with the power, zeros come back to a segment of which the next one says where it ends",
+    ),
+    "listing-of-an-older-moment": Plant(
+        "polonaise.server.protocol.committedregisters",
+        "        registers.apply(self.values, section)\n        self._keys = None\n",
+        "        registers.apply(self.values, section)\n",
+        "P2: a listing lacks the registers that were set since the one before",
+    ),
+    "rest-of-a-listing-left-out": Plant(
+        "polonaise.log.registers",
+        "            return Page(taken, True)\n",
+        "            return Page(taken, False)\n",
+        "P2: of registers that are more than one page, a listing has the first page",
+    ),
+    "hindrance-told-to-nobody": Plant(
+        "polonaise.server.protocol.feeds",
+        "            if mount.ready:\n                self._tell_hindrance(mount, committed)\n",
+        "            pass\n",
+        "P11: clients that wait do not learn which storage nodes they wait for",
+    ),
+    "refused-directory-refused-without-a-reason": Plant(
+        "polonaise.storage.refusing",
+        "            self.refuse(self._reason)\n            self.close(fresh(self._reason))\n",
+        "            self.close()\n",
+        "P13: a storage directory that can't be opened looks like a node that nobody has started",
+    ),
     "trim-without-looking-whether-it-is-archived": Plant(
         "polonaise.server.trimming",
-        "    await _check_archived(owner, owner.history, request)\n",
+        "    await _check_archived(reader, reader.history, request)\n",
         "",
         "P1: what no fragment holds is dropped from every replica",
     ),
@@ -204,6 +250,13 @@ PLANTS: Final[dict[str, Plant]] = {
         "        return [DropBelow(before)]",
         "        return [DropBelow(2**62)]",
         "P1: a replica drops what it does not know to be committed",
+    ),
+    "farewell-before-it-is-committed": Plant(
+        "polonaise.server.partition",
+        "        session, mark = self.owner.session, self.owner.committed\n",
+        "        session, mark = self.owner.session, -1\n"
+        "        mark = session.order.next_id - 1 if session else mark\n",
+        "P1: a replica is told, as its server stops, that what only it holds is committed",
     ),
     "trim-before-it-is-noted": Plant(
         "polonaise.log.partition",
@@ -234,5 +287,108 @@ PLANTS: Final[dict[str, Plant]] = {
         "        if self._ahead is not None and self._first <= asked.last:\n",
         "        if False:\n",
         "P3: of a range that is read in parts side by side, what an answer had no room for never comes",
+    ),
+    "full-segment-stays-open": Plant(
+        "polonaise.log.partition",
+        "            await self._cache.release(full)\n",
+        "            pass\n",
+        "P11: each roll of the log keeps a file open for ever, until none can be opened",
+    ),
+    "scrub-that-does-not-look": Plant(
+        "polonaise.log.scrub",
+        "        batches = await log.read(first, log.last, bytes_max)\n",
+        "        batches = await log.read(log.last, log.last, bytes_max)\n",
+        "P10: rot stays where nobody reads, until the other replicas have it, too",
+    ),
+    "scrub-that-ends-with-its-first-finding": Plant(
+        "polonaise.storage.protocol.scrub",
+        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n",
+        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n"
+        "        self._next_s = 2.0**62\n",
+        "P10: a disk that goes bad again after its repair is not looked at any more",
+    ),
+    "damage-after-a-cut-is-not-recorded": Plant(
+        "polonaise.log.partition",
+        "            cuts = self.slot.cuts\n            try:\n                if after_time_us:\n",
+        "            cuts = 0\n            try:\n                if after_time_us:\n",
+        "P10: a copy that was repaired once is never repaired again",
+    ),
+    "group-judged-by-its-newest-mark": Plant(
+        _ORDER,
+        "if estimate > min(marks[place] for place in places):",
+        "if estimate > max(marks[place] for place in places):",
+        "P5: of a group, what was built on older state is let in stale",
+    ),
+    "fenced-producer-goes-on": Plant(
+        _ORDER,
+        "        if epoch != known.epoch:\n",
+        "        if epoch > known.epoch:\n",
+        "P6: a producer that was opened anew is still appended to by whoever had it before",
+    ),
+    "fence-of-a-producer-goes-back": Plant(
+        _ORDER,
+        "            if epoch <= known.epoch:\n",
+        "            if False:\n",
+        "P6: an opening that comes late shuts out the one that came after it",
+    ),
+    "fence-of-a-replica-goes-back": Plant(
+        _REPLICA,
+        "        if session < promises.fence or session <= NO_SESSION:\n",
+        "        if session <= NO_SESSION:\n",
+        "P2: an older session begins again on a replica that a later one has fenced",
+    ),
+    "join-without-a-look-at-the-end": Plant(
+        _REPLICA,
+        "        if self.last != prepared or self.last_crc != last_crc:\n",
+        "        if False:\n",
+        "P1: a copy that lacks the end of the log is engaged, and counts",
+    ),
+    "stores-on-a-second-connection": Plant(
+        _REPLICA,
+        "        if self.promises.joined != request.session or self._joined_on is not request.connection:\n",
+        "        if self.promises.joined != request.session:\n",
+        "P1: an acknowledgement speaks for what was lost with the connection before",
+    ),
+    "goes-on-after-a-failed-store": Plant(
+        _REPLICA,
+        "        self.disconnected(connection)\n",
+        "        pass\n",
+        "P1: an acknowledgement speaks for what was refused before",
+    ),
+    "owner-forgets-what-it-saw-committed": Plant(
+        "polonaise.server.partition",
+        "known=self.owner.known,",
+        "known=type(self.owner.known)(-1, 0),",
+        "P13: replicas that all went back to an earlier moment of a session are believed by the owner who wrote more",
+    ),
+    "lease-that-never-runs-out": Plant(
+        _LEASE,
+        "        return same_s >= self._lease_s\n",
+        "        return False\n",
+        "P11: nobody replaces a server that is stopped",
+    ),
+    "lease-that-runs-out-unseen": Plant(
+        _LEASE,
+        "min(now_s - seen.looked_s, RENEW_S)",
+        "(now_s - seen.looked_s)",
+        "P11: a server that was stopped takes the others for dead when it goes on, and what they own from them",
+    ),
+    "lease-that-nobody-renews": Plant(
+        "polonaise.server.node",
+        "                    await self._membership.renew()\n",
+        "                    pass\n",
+        "P11: servers that work take each other for dead, again and again",
+    ),
+    "client-that-ignores-its-window": Plant(
+        "polonaise.client.protocol.window",
+        "        return not self._used or self._used + inbox_bytes(size) <= self._window_bytes\n",
+        "        return True\n",
+        "P11: appends are refused for want of room while a partition stands still, instead of waiting",
+    ),
+    "damaged-fragment-left-as-it-is": Plant(
+        "polonaise.server.fragmentscrub",
+        "            await self._mend(reader, step)\n",
+        "            scrub.good(self._clock.wall_us(), name)\n",
+        "P10: a fragment that has rotted stays so until the log, which could mend it, is trimmed",
     ),
 }

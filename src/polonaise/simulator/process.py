@@ -48,7 +48,8 @@ class SimulatedHost:
         self._process = process
         self.random = source
         self.clock: Clock = SimulatedClock(process, source.uniform(1.0, 100_000.0))
-        self.disk: Disk = DiskPort(process, process.machine.disk)
+        self.files = DiskPort(process, process.machine.disk)
+        self.disk: Disk = self.files
         self.network: Network = NetworkPort(process, process.world.network)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -72,6 +73,8 @@ class Process(Life):
         """Calls so far that can change something outside of the process: on the disk, the network, a connection."""
         self.crash_on_call: int | None = None
         """Crash instead of making the call of this number: a sweep over all numbers tries every gap between two."""
+        self.left_open: list[str] = []
+        """What it still had open or locked when it ended as it should: whatever left that open has lost it."""
         self.transports: dict[SimulatedTransport, None] = {}
         self._may_fail = may_fail
         self._supervised: dict[Task, None] = {}
@@ -87,6 +90,11 @@ class Process(Life):
         self._main.add_done_callback(self._main_done, context=Context())
 
     # -------------------------------------------------------------- for scenarios
+
+    @property
+    def handles(self) -> list[str]:
+        """The files that it has open or locked, by path."""
+        return list(self.host.files.handles.values())
 
     @property
     def alive(self) -> bool:
@@ -190,6 +198,7 @@ class Process(Life):
             return
         error = None if task.cancelled() else task.exception()
         if error is None:
+            self.left_open = self.handles
             self.end(trace.END)
         else:
             self.failed(error)

@@ -8,13 +8,14 @@ import gc
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from polonaise.client.log import Log
+from polonaise.fragments.protocol.names import FragmentName
 from polonaise.host import Host
 from polonaise.simulator import workload
 from polonaise.simulator.application import UNWANTED_HEADER, Application
@@ -22,30 +23,37 @@ from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
 from polonaise.simulator.disaster import Disaster
-from polonaise.simulator.ground import FinalLog, Replica, durable_last, read_replica
+from polonaise.simulator.doubleowner import DoubleOwner
+from polonaise.simulator.ground import FinalLog, Replica, durable_last
 from polonaise.simulator.history import History, Violation
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
+from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SCRUB_S, SETTLE_S, Observer
+from polonaise.simulator.rarework import RARE_STEPS
+from polonaise.simulator.trials import Trials
 from polonaise.simulator.workload import STEPS, Session
 from polonaise.simulator.world import World
-from polonaise.terms import BodyForm, PartitionId
+from polonaise.terms import BodyForm
 
 if TYPE_CHECKING:
     from polonaise.simulator.archiving import Archiving
 
-_SETTLE_S: Final = 60.0
-"""Virtual time in which everything pending has to be decided once all is well again."""
-_REPAIR_S: Final = 30.0
-"""Virtual time in which every replica has to be back."""
-_LAG_S: Final = 5.0
-"""And in which each of them has to be level with the others."""
-_LOOK_S: Final = 0.1
 _WATCH_S: Final = 0.15
 _STEPS_MAX: Final = 600_000
 _ARCHIVE_SHARE: Final = 0.15
 """Of the seeds, those with an archive: Parquet takes its time."""
 _OVERTAKEN_SHARE: Final = 0.3
 """Of these, those that end with fragments that are ahead of the replicas."""
+_STOP_SHARE: Final = 0.6
+"""How often there is another clean stop of a storage node."""
+_SERVER_STOP_SHARE: Final = 0.3
+"""And of a server."""
+_RARE_SHARE: Final = 0.25
+"""How often one of the rarer steps is among the work."""
+_DOUBLE_OWNER_SHARE: Final = 0.12
+_DISASTER_SHARE: Final = 0.08
+_GONE_BACK_SHARE: Final = 0.06
+"""Of the other seeds, those that end with replicas of an earlier moment under a living owner."""
 
 
 @dataclass(slots=True)
@@ -79,6 +87,9 @@ def run(seed: int, *, record: bool = False) -> Result:
         **world.faults.counts,
         **schedule.cluster.service.census,
         **schedule.nemesis.census,
+        **schedule.trials.census,
+        **schedule.disaster.census,
+        **schedule.double_owner.census,
         **schedule.census,
     }
     result.appends = len(schedule.history.tries)
@@ -124,12 +135,22 @@ class Schedule:
             sync_s=choice((0.0005, 0.003)), spike_chance=choice((0.0, 0.0, 0.003)), spike_s=uniform(0.05, 0.4)
         )
         self.world = World(seed, Configuration(network=network, disk=disk, steps_max=_STEPS_MAX, record=record))
-        self.knobs = Knobs.draw(self.world.random("knobs"))
+        self.knobs = Knobs.draw(self.world.random("knobs")).widened(self.world)
         self.history = History(self.knobs.partitions)
+        self.history.window_is_kept = self.knobs.windows
+        self.history.listing_count_max = self.knobs.server.listing_count_max
         self.cluster = Cluster(self.world, self.knobs, self._client)
         self.cluster.ended = self._ended
         self.nemesis = Nemesis(self.cluster)
-        self.census: dict[str, int] = {"disaster": 0, "overtaken": 0, "trim": 0, "fragment_read": 0}
+        self.census: dict[str, int] = {
+            "disaster": 0,
+            "overtaken": 0,
+            "trim": 0,
+            "fragment_read": 0,
+            "fragment_mended": 0,
+            "stop": 0,
+            "server_stop": 0,
+        }
         self._random = self.world.random("schedule")
         self._duration_s = self._random.choice((1.5, 4.0, 8.0))
         steps = self._random.choice((6, 15, 30))
@@ -142,6 +163,9 @@ class Schedule:
         self._weights = [weight * self._random.choice((0, 1, 1, 4)) for _, weight in STEPS]
         if not any(self._weights):
             self._weights = [weight for _, weight in STEPS]
+        rare = self.world.random("rare work")
+        self._steps = [step for step, _ in (*STEPS, *RARE_STEPS)]
+        self._weights += [weight if rare.random() < _RARE_SHARE else 0 for _, weight in RARE_STEPS]
         self._workers = self._random.choice((1, 2, 4))
         self._healed = asyncio.Event()
         self._archiving: Archiving | None = None
@@ -151,6 +175,12 @@ class Schedule:
 
             self._archiving = Archiving(self.cluster, self.nemesis, self.history)
         self._overtaken = source.random() < _OVERTAKEN_SHARE
+        self._observer = Observer(self.cluster, self.history, self.applications)
+        self.disaster = Disaster(self.cluster, self.history, self.applications, self._observer)
+        self.trials = Trials(self.cluster, self.nemesis, self._observer, self.history, self.applications)
+        self.double_owner = DoubleOwner(self.cluster, self.nemesis.left_whole, self.history)
+        if self.world.random("second connection").random() < _DOUBLE_OWNER_SHARE:
+            self.cluster.others.append(Node(self.cluster, "double-owner", self.double_owner.run))
 
     # ------------------------------------------------------------------ the course of it
 
@@ -158,47 +188,86 @@ class Schedule:
         """Work and faults, healing, the last steps, and the checks."""
         await self.cluster.start()
         watch = asyncio.get_running_loop().create_task(self._watch(), name="watch")
+        stops = [
+            asyncio.get_running_loop().create_task(self._stop_now_and_then(nodes, what, share), name=f"{what}s")
+            for nodes, what, share in (
+                (self.cluster.storage, "stop", _STOP_SHARE),
+                (self.cluster.servers, "server_stop", _SERVER_STOP_SHARE),
+            )
+        ]
         await self.nemesis.run(self._duration_s)
-        self._stop_if_violated()
+        for task in stops:
+            task.cancel()
+        self._observer.stop_if_violated()
         await self.nemesis.heal()
+        self.double_owner.resting = True
         self._healed.set()
         self.world.trace.note("healed")
-        await self._until("P11 availability", _SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
+        await self._observer.until(
+            "P11 availability", SETTLE_S, lambda: all(a.finished for a in self.applications.values())
+        )
         await self._repaired()
+        await self.trials.run()
         if self._archiving is not None:
+            if self._archiving.store.damage(FragmentName.parse):
+                await self._observer.until("P10 corruption", SCRUB_S, self._archiving.rot_is_found)
+                self._archiving.store.restore()
             await self._trimmed_as_far_as_can_be(self._archiving)
         watch.cancel()
         logs = self._check()
+        await self._nothing_forgotten()
         overtake = None
         if self._archiving is not None and self._overtaken:
             self.census["overtaken"] += 1
             overtake = partial(self._archiving.overtake, logs)
-        if self._random.random() < 0.08 or overtake is not None:
+        if self._random.random() < _DISASTER_SHARE or overtake is not None:
             self.census["disaster"] += 1
-            await Disaster(self.cluster, self.history, self.applications).strike(overtake)
+            await self.disaster.strike(overtake)
+        elif self.world.random("gone back").random() < _GONE_BACK_SHARE:
+            await self.disaster.go_back()
 
     async def _trimmed_as_far_as_can_be(self, archiving: Archiving) -> None:
         """What is acknowledged can be read when the replicas have dropped all they may, and one of them is new."""
         promise, archivist = "P11 availability", archiving.archivist
         archivist.begin_to_trim()
-        await self._until(promise, _SETTLE_S, lambda: archivist.done)
+        await self._observer.until(promise, SETTLE_S, lambda: archivist.done)
         node = self.nemesis.spoilable()
         if node is not None:
             self.nemesis.spoil(node)
             await self.nemesis.replace_disk(node, node.machine.disk.wipe)
-            await self._until(promise, _REPAIR_S, lambda: self._all_engaged() and self._filled(node))
+            await self._observer.until(
+                promise, REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node)
+            )
         archivist.begin_to_read()
-        await self._until(promise, _SETTLE_S, lambda: archivist.done)
+        await self._observer.until(promise, SETTLE_S, lambda: archivist.done)
         archivist.rest()
         self.census["trim"] += archivist.trims
         self.census["fragment_read"] += archiving.store.fragments_read
+        self.census["fragment_mended"] += archiving.store.fragments_mended
 
-    def _filled(self, node: Node) -> bool:
-        """Whether this disk has everything again that is known to be committed."""
-        return all(
-            durable_last(node.machine.disk, DIRECTORY, partition) >= told
-            for partition, told in enumerate(self.history.told)
-        )
+    async def _stop_now_and_then(self, nodes: Sequence[Node], what: str, share: float) -> None:
+        """Nodes are told to stop, as an operator does, in whatever they are doing."""
+        source = self.world.random(f"{what}s")
+        pause_s = source.choice((0.1, 0.5, 2.0))
+        while source.random() < share:
+            await asyncio.sleep(pause_s * (0.5 + source.random()))
+            node = source.choice(nodes)
+            if node.process is not None and node.process.alive:
+                self.census[what] += 1
+                node.process.terminate()
+
+    async def _nothing_forgotten(self) -> None:
+        """P11: what is open is used, or one day nothing can be opened any more; and who ends has closed everything."""
+        until_s = self.world.now + LAG_S
+        while forgotten := self.cluster.forgotten():
+            if self.world.now >= until_s:
+                raise Violation("P11 availability", "only files that are used to be open", forgotten)
+            await asyncio.sleep(LOOK_S)
+        for node in self.cluster.storage:
+            if node.process is not None:
+                node.process.terminate()
+                await node.process.ended()
+        self._observer.stop_if_violated()
 
     async def _watch(self) -> None:
         """P1 at every moment: what was told to be committed is durable on a quorum, but for disks that were spoilt."""
@@ -216,66 +285,17 @@ class Schedule:
                     self.history.violated("P1 durability", expected, f"their logs end at {lasts}")
                     return
 
-    async def _until(self, promise: str, seconds: float, reached: Callable[[], bool]) -> None:
-        """Wait for what has to come; not for ever."""
-        until_s = self.world.now + seconds
-        while not reached():
-            self._stop_if_violated()
-            if self.world.now >= until_s:
-                raise Violation(promise, f"everything settled within {seconds:g} s of healing", self._state())
-            await asyncio.sleep(_LOOK_S)
-
-    def _stop_if_violated(self) -> None:
-        if self.history.violations:
-            raise self.history.violations[0]
-
     async def _repaired(self) -> None:
         """Every replica takes part again; one whose promises are damaged comes back as a new one."""
-        for _ in range(int(_REPAIR_S / 2 / _LOOK_S)):
-            if self._all_engaged():
+        for _ in range(int(REPAIR_S / 2 / LOOK_S)):
+            if self._observer.all_engaged():
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(LOOK_S)
         for node in self.cluster.storage:
-            if node.name in self.nemesis.spoilt and not self._engaged(node):
+            if node.name in self.nemesis.spoilt and not self._observer.engaged(node):
                 await self.nemesis.replace_disk(node, node.machine.disk.wipe)
-        await self._until("P11 availability", _REPAIR_S, self._all_engaged)
-        for _ in range(int(_LAG_S / _LOOK_S)):
-            if not self._lagging():
-                return
-            await asyncio.sleep(_LOOK_S)
-
-    def _lagging(self) -> bool:
-        """Whether a replica is still writing what the others hold already."""
-        lasts = [[replica.last for replica in self._replicas(p)] for p in range(self.knobs.partitions)]
-        return any(len(set(each)) > 1 for each in lasts)
-
-    def _replicas(self, partition: PartitionId) -> list[Replica]:
-        return [read_replica(node.name, node.machine.disk, DIRECTORY, partition) for node in self.cluster.storage]
-
-    def _engaged(self, node: Node) -> bool:
-        name = self.cluster.storage_id(node)
-        values = [self.cluster.partition_value(partition) for partition in range(self.knobs.partitions)]
-        return all(name in value.engagements and value.engagements[name].unresolved for value in values)
-
-    def _all_engaged(self) -> bool:
-        return all(self._engaged(node) for node in self.cluster.storage)
-
-    def _state(self) -> str:
-        """What everybody is waiting for."""
-        lines = [
-            f"{name} does {sorted(a.doing.values())}, {a.steps_left} steps left"
-            for name, a in self.applications.items()
-            if not a.finished
-        ]
-        for name, server in self.cluster.owners.items():
-            lines += [
-                f"{name}: partition {partition} generation {owner.generation} committed {owner.committed} "
-                f"{'ready' if owner.writing else 'waits for ' + owner.waits_for}"
-                for partition, owner in server.owners.items()
-            ]
-        for partition in range(self.knobs.partitions):
-            lines.append(f"partition {partition}: {self.cluster.partition_value(partition)}")
-        return "\n  ".join(lines)
+        await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
+        await self._observer.level()
 
     # ------------------------------------------------------------------ the verdict
 
@@ -283,7 +303,7 @@ class Schedule:
         logs: list[FinalLog] = []
         found: list[Violation] = list(self._archiving.check_trims()) if self._archiving else []
         for partition in range(self.knobs.partitions):
-            replicas = self._replicas(partition)
+            replicas = self._observer.replicas(partition)
             true = self._true_copy(replicas)
             trimmed = self._archiving.batches_below(partition, true.first) if self._archiving and true.first else []
             log = FinalLog(partition, trimmed + true.batches)
@@ -305,6 +325,9 @@ class Schedule:
     # ------------------------------------------------------------------ what a client process runs
 
     def _ended(self, node: Node) -> None:
+        if node.process is not None and node.process.left_open:
+            left = f"{node.name} left open {', '.join(node.process.left_open)}"
+            self.history.violated("P11 availability", "a process that ends to close all it has open", left)
         application = self.applications.get(node.name)
         if application is not None and not application.finished:
             application.died()
@@ -363,7 +386,7 @@ class Schedule:
                 application.rush_steps_left -= 1
             else:
                 application.steps_left -= 1
-            step = application.random.choices([step for step, _ in STEPS], self._weights)[0]
+            step = application.random.choices(self._steps, self._weights)[0]
             partition = application.random.randrange(self.knobs.partitions)
             application.doing[worker] = step.__name__
             await workload.take_step(session, step, partition)

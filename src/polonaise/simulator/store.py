@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from polonaise.errors import NotFound, StoreUnavailable
@@ -41,6 +42,8 @@ class SimulatedStore:
         """What was put there meanwhile."""
         self.fragments_read = 0
         """Parts of objects that servers were given."""
+        self.fragments_mended = 0
+        """Damaged objects that were written again."""
 
     def __str__(self) -> str:
         return "the store"
@@ -61,6 +64,14 @@ class SimulatedStore:
         self._there[path] = bytes(data)
         await self._way()
         return True
+
+    async def replace(self, path: str, data: bytes) -> None:
+        await self._way()
+        if path in self._sound:
+            self.fragments_mended += 1
+        self._there[path] = bytes(data)
+        self._sound.pop(path, None)
+        await self._way()
 
     async def make_durable(self, path: str) -> None:
         await self._way()
@@ -117,17 +128,23 @@ class SimulatedStore:
         """An object that somebody else has put there."""
         self._objects[path] = data
 
-    def damage(self) -> None:
-        """One bit of one object turns."""
-        whole = [path for path in sorted(self._objects) if path not in self._sound]
+    def damage(self, wanted: Callable[[str], object] = bool) -> bool:
+        """One bit of one object turns, of those whose paths are `wanted`; False when there is none that is whole."""
+        whole = [path for path in sorted(self._objects) if path not in self._sound and wanted(path)]
         if not whole:
-            return
+            return False
         path = self._random.choice(whole)
         raw = bytearray(self._objects[path])
         self._sound[path] = bytes(raw)
         raw[self._random.randrange(len(raw))] ^= 1 << self._random.randrange(8)
         self._objects[path] = bytes(raw)
         self._world.faults.count("damaged_object")
+        return True
+
+    @property
+    def damaged(self) -> tuple[str, ...]:
+        """The objects that are not as they were written."""
+        return tuple(sorted(self._sound))
 
     def restore(self) -> None:
         """Every object is again as it was written."""

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Any, Final, cast
 
 from polonaise.client.log import Log
+from polonaise.client.producer import Producer
 from polonaise.client.protocol.draft import Change, Draft, Expectation
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.receipt import Receipt
@@ -21,12 +22,14 @@ from polonaise.errors import (
     AppendUnknown,
     BeyondLog,
     Closed,
+    LockConflict,
+    OwnTransaction,
     PolonaiseError,
     ProducerFenced,
 )
 from polonaise.host import Host
 from polonaise.simulator.application import UNWANTED_HEADER, Application
-from polonaise.simulator.history import COUNT, MOVE, PRODUCED, Kind, Question, Reading, Try
+from polonaise.simulator.history import COUNT, MOVE, PRODUCED, Kind, Listing, Question, Reading, Try
 from polonaise.terms import LockMode, PartitionId
 
 _ACCOUNTS: Final = 4
@@ -44,7 +47,7 @@ class Session:
         self.history = application.history
         self.random: random.Random = application.random
         self.log = log
-        self.producers: dict[PartitionId, Any] = {}
+        self.producers: dict[PartitionId, Producer] = {}
         self.producing = asyncio.Lock()
         self.unsettled: list[Receipt] = []
 
@@ -88,7 +91,8 @@ class Session:
 
     def failed(self, attempt: Try, error: PolonaiseError) -> None:
         self.history.contradicted(error, str(attempt))
-        self.history.failed(attempt, error.code)
+        rests_on = error.conflict if isinstance(error, LockConflict) else None
+        self.history.failed(attempt, str(error), rests_on)
 
     # ------------------------------------------------------------------ contexts
 
@@ -107,7 +111,9 @@ class Session:
                 tries.clear()
                 return
             tries.append(attempt)
-            attempt.mark, attempt.locks = tx.high_water_mark, _judged_by(tx.locks)
+            # A group's locks are those of its last transaction.
+            attempt.mark = tx.high_water_mark
+            attempt.locks = [*[[] for _ in attempt.bodies[1:]], judged_by(tx.locks)]
             for body in attempt.bodies:
                 tx.append(body, header=self.random.randrange(UNWANTED_HEADER))
 
@@ -189,6 +195,18 @@ async def _register(session: Session, partition: PartitionId, key: bytes) -> byt
     return value
 
 
+async def list_registers(session: Session, partition: PartitionId) -> None:
+    """All registers, or those with a prefix."""
+    prefix = session.random.choice((b"", b"", b"counter/", b"odd/", b"producer/", b"nothing/"))
+    await _listing(session, partition, prefix, session.timeout_s())
+
+
+async def _listing(session: Session, partition: PartitionId, prefix: bytes, timeout_s: float) -> None:
+    floor = session.history.told[partition]
+    found = await session.log.list_registers(prefix, partition, timeout=timeout_s)
+    session.history.listings.append(Listing(session.application.who, partition, floor, prefix, list(found.items())))
+
+
 async def _mark(session: Session, partition: PartitionId, timeout_s: float) -> int:
     floor = session.history.told[partition]
     mark = await session.log.high_water_mark(partition, timeout=timeout_s)
@@ -196,7 +214,7 @@ async def _mark(session: Session, partition: PartitionId, timeout_s: float) -> i
     return mark
 
 
-def _judged_by(locks: Sequence[Lock]) -> list[tuple[int, int]]:
+def judged_by(locks: Sequence[Lock]) -> list[tuple[int, int]]:
     """Locks as a batch's evidence has them."""
     return [(lock.hash, lock.mode) for lock in locks]
 
@@ -218,7 +236,7 @@ async def append(session: Session, partition: PartitionId) -> None:
                 mode = LockMode(session.random.randrange(3))
                 locks.append(Lock("thing", session.random.randrange(6), mode))
         attempt = session.invoke(partition, kind, [b""])
-        attempt.mark, attempt.locks = mark, _judged_by(locks)
+        attempt.mark, attempt.locks = mark, [judged_by(locks)]
         header = session.random.randrange(UNWANTED_HEADER + 1)
         try:
             receipt = session.log.append(attempt.bodies[0], partition, header=header, high_water_mark=mark, locks=locks)
@@ -252,27 +270,44 @@ async def append_at(session: Session, partition: PartitionId) -> None:
 
 async def produce(session: Session, partition: PartitionId) -> None:
     """The next number of an idempotent producer; the same number again until its id is known."""
-    application = session.application
     async with session.producing:
-        attempt = application.producing[partition]
-        if attempt is None:
-            number = application.next_number[partition]
-            producer_id = int(application.who.rpartition("-")[2])
-            attempt = session.invoke(partition, Kind.PRODUCED, [PRODUCED.pack(producer_id, number)])
-            application.producing[partition] = attempt
-            application.next_number[partition] += 1
-        number = application.next_number[partition] - 1
-        try:
-            producer = session.producers.get(partition)
-            if producer is None:
-                producer = await session.log.producer(application.who, partition=partition, timeout=session.timeout_s())
-                session.producers[partition] = producer
-            transaction = await producer.append(number, attempt.bodies[0], timeout=session.timeout_s())
-        except ProducerFenced:
-            session.producers.pop(partition, None)
-            raise
-        session.history.committed(attempt, transaction)
-        application.producing[partition] = None
+        await produce_next(session, partition, session.producers.get(partition))
+
+
+async def produce_next(session: Session, partition: PartitionId, producer: Producer | None) -> None:
+    """Append it, with this producer or with one that is opened for it. One at a time: hold `producing`."""
+    application = session.application
+    attempt, number = next_produced(session, partition)
+    try:
+        if producer is None:
+            producer = await open_producer(session, partition)
+        transaction = await producer.append(number, attempt.bodies[0], timeout=session.timeout_s())
+    except ProducerFenced:
+        session.producers.pop(partition, None)
+        raise
+    session.history.committed(attempt, transaction)
+    application.producing[partition] = None
+
+
+def next_produced(session: Session, partition: PartitionId) -> tuple[Try, int]:
+    """What this application's producer appends next, and under which number."""
+    application = session.application
+    attempt = application.producing[partition]
+    if attempt is None:
+        number = application.next_number[partition]
+        producer_id = int(application.who.rpartition("-")[2])
+        attempt = session.invoke(partition, Kind.PRODUCED, [PRODUCED.pack(producer_id, number)])
+        application.producing[partition] = attempt
+        application.next_number[partition] += 1
+    return attempt, application.next_number[partition] - 1
+
+
+async def open_producer(session: Session, partition: PartitionId) -> Producer:
+    """Open this application's producer; whoever had it open is fenced."""
+    who = session.application.who
+    producer = await session.log.producer(who, partition=partition, timeout=session.timeout_s())
+    session.producers[partition] = producer
+    return producer
 
 
 # ---------------------------------------------------------------------- reading
@@ -322,12 +357,13 @@ async def look_up(session: Session, partition: PartitionId) -> None:
     """One transaction by its id."""
     known = session.history.told[partition]
     wanted = session.random.randrange(0, known + 3)
+    reading = Reading(session.history, f"a look-up of {session.application.who}", partition, wanted - 1)
     try:
-        transaction = await session.log.transaction(wanted, partition, timeout=session.timeout_s())
+        reading.take(await session.log.transaction(wanted, partition, timeout=session.timeout_s()))
     except BeyondLog:
         return
-    reading = Reading(session.history, f"a look-up of {session.application.who}", partition, wanted - 1)
-    reading.take(transaction)
+    except OwnTransaction:
+        reading.ended(wanted)
 
 
 async def flush(session: Session, partition: PartitionId) -> None:
@@ -394,10 +430,12 @@ async def last_step(session: Session, partition: PartitionId) -> None:
     history.committed(attempt, receipt.id)
     await receipt.applied()
     mark = await _mark(session, partition, 60.0)
+    await _listing(session, partition, b"", 60.0)
     reading = Reading(history, f"the last reader of {application.who}", partition, -1)
     while reading.last < mark:
         try:
             async for tx in session.log.read(partition, after=reading.last, until=mark, timeout=5.0):
                 reading.take(tx)
+            reading.ended(mark)
         except PolonaiseError:
             await asyncio.sleep(0.1)

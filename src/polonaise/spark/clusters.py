@@ -19,6 +19,7 @@ from polonaise.client.settings import ClientSettings
 from polonaise.errors import NotInitialized
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
 from polonaise.node.embedded import SCHEME, is_there
+from polonaise.redaction import redacted
 
 T = TypeVar("T")
 
@@ -41,7 +42,8 @@ def log_at(address: str) -> Log:
         log = _logs.get(address)
         if log is None or log.failure is not None:
             if address.startswith(SCHEME) and not is_there(address):
-                raise NotInitialized(f"there is no log at {address}: correct the path; polonaise.connect makes a log")
+                shown = redacted(address)
+                raise NotInitialized(f"there is no log at {shown}: correct the path; polonaise.connect makes a log")
             log = _logs[address] = polonaise.blocking.connect(address, settings=ClientSettings(name=NAME))
         return log
 

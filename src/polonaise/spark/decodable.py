@@ -108,13 +108,13 @@ def check_json_maps(fields: Sequence[pa.Field]) -> None:
                 raise BadOption(f"decoderSchema: {field.name} is a map with {field.type} inside: read it as a string")
 
 
-def check_nulls(schema: pa.Schema, fails: bool) -> None:
+def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
     """NOT NULL is a promise that bodies must keep: refused where it can't be checked, or can't hold."""
     for field in schema:
-        if not field.nullable and not fails:
+        if not field.nullable and not can_hold:
             raise BadOption(
                 f"decoderSchema: {field.name} is NOT NULL, and null for a body that does not decode with "
-                "failOnDecodeError=false: leave out one of them"
+                "onUndecodable=column (failOnDecodeError=false): leave out one of them"
             )
         if _requires_inside(field.type):
             raise BadOption(f"decoderSchema: NOT NULL inside {field.name} is not checked: say it of whole columns only")

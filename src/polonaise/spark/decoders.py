@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
@@ -20,9 +21,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from polonaise.errors import BadOption, BodyUndecodable, ExtraMissing
 from polonaise.spark.decodable import check_json_maps, check_nulls, holds
 from polonaise.spark.jsonbodies import JsonBodies, check_body, decode_object
-from polonaise.spark.options import ReadOptions
+from polonaise.spark.options import OnUndecodable, ReadOptions
 from polonaise.spark.rowvalues import check_rows, object_of
-from polonaise.spark.schemas import CORRUPT, Projection
+from polonaise.spark.schemas import CORRUPT, DECODED, REASON, Projection
 
 DecodeRow: TypeAlias = Callable[[bytes], Mapping[str, Any]]
 """Makes the values of one transaction's columns of its body; raises whatever it likes for a body that it can't read."""
@@ -41,8 +42,17 @@ class _Bodies(NamedTuple):
         return _Bodies(self.places[begin:end], self.bodies[begin:end], self.rows[begin:end])
 
 
+class Decoded(NamedTuple):
+    """Rows of a batch, those that the query is to have, and the columns that were made of their bodies."""
+
+    batch: pa.RecordBatch
+    columns: Mapping[str, pa.Array]
+
+
 _Part: TypeAlias = tuple[Sequence[int], pa.RecordBatch]
 """Bodies' places in their batch, and the columns that were made of them."""
+
+_log = logging.getLogger("polonaise.spark")
 
 _FEW: Final = 8
 """So many bodies of which one does not decode are decoded one by one: to halve them further costs more."""
@@ -56,10 +66,11 @@ class Decoder:
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
         self._name = options.decoder or ""
-        self._fails = options.fail_on_decode_error
-        self._wants_corrupt = projection.corrupt
+        self._on_undecodable = options.on_undecodable
+        self._fails = options.on_undecodable is OnUndecodable.FAIL
+        self._extra = projection.extra
         self._schema = to_arrow_schema(projection.decoded, timezone="UTC")
-        check_nulls(self._schema, self._fails)
+        check_nulls(self._schema, can_hold=self._on_undecodable is not OnUndecodable.COLUMN)
         is_json = self._name == "json"
         self._by_row = pa.schema([field for field in self._schema if not is_json or holds(field.type, pa.types.is_map)])
         """Columns that are made row by row: of JSON those that Arrow's reader does not make."""
@@ -68,27 +79,44 @@ class Decoder:
         if is_json:
             check_json_maps(self._by_row)
 
-    def decoded(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """The columns, each as long as the batch. Raises `BodyUndecodable`, or tells such bodies in `_corrupt`."""
+    def decoded(self, batch: pa.RecordBatch) -> Decoded:
+        """The batch's rows, and what was made of them. Raises `BodyUndecodable` where such a body is to fail."""
         bodies = batch.column("data").to_pylist()
         bad: dict[int, str] = {}
         parts = self._parts(self._read(bodies, bad), bad)
         if bad and self._fails:
             self._raise(batch, min(bad), bad[min(bad)])
+        if self._on_undecodable is OnUndecodable.ONLY:
+            return self._only(batch, bad)
         whole = pa.Table.from_batches([made for _, made in parts], self._schema).combine_chunks()
-        if bad:
-            whole = whole.take(_rows_of(len(bodies), [place for places, _ in parts for place in places]))
+        places = [place for made, _ in parts for place in made] if bad else range(len(bodies))
+        if bad and self._on_undecodable is OnUndecodable.SKIP:
+            _tell_left_out(batch, bad)
+            batch = batch.take(pa.array(places, pa.int64()))
+        elif bad:
+            whole = whole.take(_rows_of(len(bodies), places))
         columns = {name: whole.column(name).combine_chunks() for name in self._schema.names}
-        if self._wants_corrupt:
+        if CORRUPT in self._extra:
             columns[CORRUPT] = pa.array([body if at in bad else None for at, body in enumerate(bodies)], pa.binary())
-        return columns
+        if REASON in self._extra:
+            columns[REASON] = pa.array([bad.get(at) for at in range(len(bodies))], pa.string())
+        return Decoded(batch, columns)
+
+    def _only(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> Decoded:
+        places = sorted(bad)
+        columns = {
+            REASON: pa.array([bad[place] for place in places], pa.string()),
+            DECODED: pa.nulls(len(places), pa.struct(list(self._schema))),
+        }
+        return Decoded(batch.take(pa.array(places, pa.int64())), columns)
 
     def _raise(self, batch: pa.RecordBatch, row: int, why: str) -> NoReturn:
         transaction, partition = batch.column("transaction_id")[row], batch.column("partition")[row]
         wanted = ", ".join(f"{field.name} {field.type}" for field in self._schema)
         raise BodyUndecodable(
-            f"transaction {transaction} of partition {partition} does not decode by {self._name!r} to "
-            f"{wanted}: {why}; with failOnDecodeError=false such bodies go to the column {CORRUPT}"
+            f"transaction {transaction} of partition {partition} does not decode by {self._name!r} to {wanted}: {why}; "
+            "with onUndecodable=skip such bodies are left out, and views keep them in a table of their own with "
+            "onUndecodable=table"
         )
 
     def _read(self, bodies: Sequence[bytes], bad: dict[int, str]) -> _Bodies:
@@ -171,6 +199,14 @@ class Decoder:
         check_rows(rows, self._by_row, infinite=self._json is None)
         made = pa.RecordBatch.from_pylist(rows, schema=self._by_row)
         return {name: made.column(name) for name in self._by_row.names}
+
+
+def _tell_left_out(batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
+    first = min(bad)
+    _log.warning(
+        "%d of %d bodies of partition %s do not decode and are left out, the first of them transaction %s: %s",
+        len(bad), batch.num_rows, batch.column("partition")[first], batch.column("transaction_id")[first], bad[first],
+    )  # fmt: skip
 
 
 def _rows_of(count: int, places: Sequence[int]) -> pa.Array:

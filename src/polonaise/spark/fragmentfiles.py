@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from polonaise.errors import FragmentDamaged, NotFound, UnsupportedFormat, WrongClusterKey
 from polonaise.fragments.columns import ROWS_MAX, columns_in
 from polonaise.fragments.format import Footer, open_fragment
+from polonaise.fragments.objects import MEND
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.ranges import RangeFile
@@ -49,7 +50,7 @@ def _opened(store: ObstoreStore, name: FragmentName, size: int) -> Iterator[str 
         else:
             yield source
     except FragmentDamaged as error:
-        raise FragmentDamaged(f"{name.path} in {store}: {error.text}: restore it from a copy") from error
+        raise FragmentDamaged(f"{name.path} in {store}: {error.text}: {MEND}") from error
     except UnsupportedFormat as error:
         raise UnsupportedFormat(f"{name.path} in {store}: {error.text}") from error
     except NotFound as error:

@@ -1,4 +1,7 @@
-"""What there is to read: a log, a fragment store, or both; asked by whoever plans a query, before its tasks run."""
+"""What there is to read: a log or one replica of it, a fragment store, or both.
+
+It is asked by whoever plans a query, before its tasks run.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,18 @@ from polonaise.errors import (
     FragmentMissing,
     HistoryTrimmed,
     NotFound,
+    SegmentDamaged,
     UnknownPartition,
 )
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore
+from polonaise.redaction import redacted
 from polonaise.spark import clusters
 from polonaise.spark.fragmentfiles import footer_from
-from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, Places, ReadOptions
+from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Places, ReadOptions
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
+from polonaise.spark.segmentfiles import SegmentFiles
 from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId, TransactionId
 
@@ -51,14 +57,20 @@ class History:
     def log(self) -> Log | None:
         """The log; None when there is only a store."""
         cluster = self._options.cluster
-        return None if cluster.startswith(FRAGMENTS) else clusters.log_at(cluster)
+        return None if cluster.startswith((FRAGMENTS, STORAGE)) else clusters.log_at(cluster)
+
+    @cached_property
+    def replica(self) -> SegmentFiles | None:
+        """The files of the one storage node that is read instead of a log; None unless the query names one."""
+        cluster = self._options.cluster
+        return SegmentFiles(cluster.removeprefix(STORAGE)) if cluster.startswith(STORAGE) else None
 
     @cached_property
     def store(self) -> ObstoreStore | None:
         """The fragments' store, if there is one. Raises `NotFound` for a directory that is not there."""
         url = self._options.fragments
         if url is not None and "://" not in url and not Path(url).is_dir():
-            raise NotFound(f"no directory {url}: correct the address of the fragments")
+            raise NotFound(f"no directory {redacted(url)}: correct the address of the fragments")
         return None if url is None else clusters.store_at(url)
 
     @property
@@ -70,6 +82,8 @@ class History:
         """Whose history this is; of a store alone, whose its first fragment is. None for an empty store."""
         if self.log is not None:
             return self.log.cluster_key
+        if self.replica is not None:
+            return self.replica.cluster_key
         assert self.store is not None
         first = min(self._listing, default=None)
         return None if first is None else footer_from(self.store, first, self._listing[first]).cluster_key
@@ -95,6 +109,8 @@ class History:
         named = self._options.partitions
         if self.log is not None:
             return partitions_named(named, self.log.partition_count)
+        if self.replica is not None:
+            return self.replica.partitions(named)
         store = self.store
         there = sorted({name.partition for name in self._listing})
         if not there:
@@ -111,16 +127,20 @@ class History:
         """The partition's fragments, and how many bytes each has."""
         if self.store is None:
             return {}
-        if self.log is None:
+        if self.log is None and self.replica is None:
             return {name: size for name, size in self._listing.items() if name.partition == partition}
         return self._listed(partition_prefix(partition))
 
     def ends(self) -> dict[PartitionId, TransactionId]:
-        """The next id of each partition: what is committed, or with a store alone what is archived, ends before it."""
+        """The next id of each partition: what is committed ends before it; with a store alone, what is archived; with
+        one replica, what that holds, or what is archived beyond."""
         log = self.log
         if log is None:
             return {
-                partition: max((name.last for name in self.fragments(partition)), default=-1) + 1
+                partition: max(
+                    0 if self.replica is None else self.replica.end(partition),
+                    max((name.last for name in self.fragments(partition)), default=-1) + 1,
+                )
                 for partition in self.partitions
             }
         marks = log.high_water_marks(self.partitions, timeout=self.timeout_s)
@@ -215,11 +235,24 @@ class History:
         if self.store is not None:
             extents = cold_extents(self.fragments(partition), partition, span)
             self.check_fragment(extents)
+        if self.replica is not None:
+            return self._with_replica(self.replica, extents, partition, span)
         for rest in rest_of(extents, span):
             if self.log is None:
                 self._missing(f"no fragment in {self.store} holds {rest.first} to {rest.last} of partition {partition}")
             else:
                 extents.append(self._hot_extent(self.log, partition, rest))
+        return sorted(extents, key=lambda each: each.span)
+
+    def _with_replica(
+        self, replica: SegmentFiles, extents: list[Extent], partition: PartitionId, span: Span
+    ) -> list[Extent]:
+        """What is archived, and the rest from one storage node's files."""
+        extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest)]
+        for lacking in rest_of(extents, span):
+            if self._options.fail_on_data_loss:
+                raise SegmentDamaged(replica.missing(partition, lacking))
+            _log.warning("%s", replica.left_out(partition, lacking))
         return sorted(extents, key=lambda each: each.span)
 
     def check_fragment(self, extents: Sequence[Extent]) -> None:

@@ -6,6 +6,7 @@ a `BadOption` which names it and says what to write.
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from polonaise.client.protocol.arguments import INT64_MAX
 from polonaise.errors import BadOption
+from polonaise.redaction import redacted, redacted_repr
+from polonaise.spark.protocol.ddl import checked_columns
 from polonaise.terms import PartitionId, TransactionId
 
 T = TypeVar("T")
@@ -28,6 +31,8 @@ LATEST: Final = -1
 
 MIB: Final = 1024 * 1024
 FRAGMENTS: Final = "fragments:"
+STORAGE: Final = "storage:"
+"""Before the path of one storage node's directory, which is read as it is: what is there may not be committed."""
 
 
 class Places(NamedTuple):
@@ -44,12 +49,26 @@ FROM_EARLIEST: Final = Places(EARLIEST)
 UP_TO_LATEST: Final = Places(LATEST)
 
 
+class OnUndecodable(enum.Enum):
+    """What becomes of a body that a decoder can't read."""
+
+    FAIL = "fail"
+    """The query ends with `BodyUndecodable`."""
+    SKIP = "skip"
+    """Its row is left out, and a warning says so."""
+    COLUMN = "column"
+    """The body is in the column `_corrupt`, why in `_reason`, and the decoder's columns are null."""
+    ONLY = "only"
+    """Rows are made of such bodies alone, each with its `_reason`."""
+
+
+@redacted_repr
 @dataclass(frozen=True)
 class ReadOptions:
     """What a batch or stream query reads."""
 
     cluster: str
-    """`embedded:PATH`, `file:PATH`, or `fragments:URL` for a store without a cluster."""
+    """`embedded:PATH`, `file:PATH`, `fragments:URL` for a store without a cluster, `storage:PATH` for one replica."""
     fragments: str | None = None
     """Where cold history is; None without one."""
     partitions: str = "all"
@@ -69,7 +88,7 @@ class ReadOptions:
     decoder_options: Mapping[str, str] = field(default_factory=dict)
     kafka_columns: bool = False
     fail_on_data_loss: bool = True
-    fail_on_decode_error: bool = True
+    on_undecodable: OnUndecodable = OnUndecodable.FAIL
     transactions_per_trigger_max: int | None = None
     partitions_min: int = 1
     """Spark tasks at least, where there are that many transactions."""
@@ -79,6 +98,7 @@ class ReadOptions:
     """How long a question to the log may take before the query fails."""
 
 
+@redacted_repr
 @dataclass(frozen=True)
 class WriteOptions:
     """Where rows are appended, and how they are told apart from an earlier attempt's."""
@@ -111,11 +131,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         ending_time_us=said.value("endingTimestamp", _time_us, None),
         headers=said.value("headers", _headers, None),
         decoder=said.text("decoder"),
-        decoder_schema=said.text("decoderSchema"),
+        decoder_schema=said.value("decoderSchema", checked_columns, None),
         decoder_options=said.with_prefix("decoder."),
         kafka_columns=said.value("kafkaColumns", _flag, False),
         fail_on_data_loss=said.value("failOnDataLoss", _flag, True),
-        fail_on_decode_error=said.value("failOnDecodeError", _flag, True),
+        on_undecodable=_undecodable_in(said),
         transactions_per_trigger_max=said.value("maxTransactionsPerTrigger", _positive, None),
         partitions_min=said.value("minPartitions", _positive, 1),
         split_bytes_max=said.value("maxBytesPerSplit", _bytes, 128 * MIB),
@@ -123,6 +143,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     )
     if options.decoder is None and options.decoder_schema is not None:
         raise BadOption("decoderSchema without a decoder: say also .option('decoder', 'json')")
+    if options.decoder is None and said.text("onUndecodable") not in (None, OnUndecodable.FAIL.value):
+        raise BadOption("onUndecodable without a decoder: say also .option('decoder', 'json'), or leave it out")
     for side, time_us, places in (
         ("starting", options.starting_time_us, said.text("startingTransactions")),
         ("ending", options.ending_time_us, said.text("endingTransactions")),
@@ -141,6 +163,8 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
     cluster, _ = _where(said)
     if cluster.startswith(FRAGMENTS):
         raise BadOption("cluster: a fragment store can't be appended to: name the log, embedded:PATH or file:PATH")
+    if cluster.startswith(STORAGE):
+        raise BadOption("cluster: one replica can't be appended to: name the log, embedded:PATH or file:PATH")
     app_id, version = said.text("txnAppId"), said.value("txnVersion", _not_negative, None)
     if is_stream and version is not None:
         raise BadOption("txnVersion is for batch writes: a stream numbers its batches itself")
@@ -159,8 +183,8 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
 
 _READ: Final = (
     "cluster", "fragments", "partitions", "startingTransactions", "endingTransactions", "startingTimestamp",
-    "endingTimestamp", "headers", "decoder", "decoderSchema", "kafkaColumns", "failOnDataLoss", "failOnDecodeError",
-    "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "timeout",
+    "endingTimestamp", "headers", "decoder", "decoderSchema", "kafkaColumns", "failOnDataLoss", "onUndecodable",
+    "failOnDecodeError", "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "timeout",
 )  # fmt: skip
 _WRITE: Final = (
     "cluster", "txnAppId", "txnVersion", "partitionBy", "staging", "inlineBytesMax", "timeout",
@@ -206,7 +230,7 @@ class _Said:
         try:
             return read(found)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise BadOption(f"{name}={found!r}: {error}") from None
+            raise BadOption(f"{name}={redacted(found)!r}: {redacted(error)}") from None
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
         return {key.removeprefix(prefix): value for key, value in self._given.items() if key.startswith(prefix)}
@@ -216,7 +240,9 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
     if key == "topic":
         raise BadOption("topic: this version has one log per cluster and no topics: leave it out")
     if key == "path" and value:
-        raise BadOption(f"a path, {value!r}: name the log with .option('cluster', 'embedded:PATH'), then .load()")
+        raise BadOption(
+            f"a path, {redacted(value)!r}: name the log with .option('cluster', 'embedded:PATH'), then .load()"
+        )
     if key in _TABLES:
         raise BadOption(
             "a table: Spark does not hand on a table's options when it is read; write CREATE TEMPORARY VIEW name USING "
@@ -234,8 +260,13 @@ def _where(said: _Said) -> tuple[str, str | None]:
     if cluster is None:
         raise BadOption("which log? Say .option('cluster', …): embedded:PATH, file:PATH or fragments:URL")
     scheme, colon, rest = cluster.partition(":")
-    if not colon or not rest or scheme not in ("embedded", "file", "fragments"):
-        raise BadOption(f"cluster={cluster!r}: write embedded:PATH, file:PATH (a coordinator), or fragments:URL")
+    if not colon or not rest or scheme not in ("embedded", "file", "fragments", "storage"):
+        raise BadOption(
+            f"cluster={redacted(cluster)!r}: write embedded:PATH, file:PATH (a coordinator), fragments:URL, or "
+            "storage:PATH for what one replica holds"
+        )
+    if scheme == "storage" and "://" in rest:
+        raise BadOption(f"cluster={redacted(cluster)!r}: write storage:PATH, a directory on the machine of the tasks")
     fragments = said.text("fragments")
     if scheme == "fragments":
         if fragments is not None:
@@ -258,7 +289,36 @@ def absolute(url: str) -> str:
     return url if "://" in url else os.path.abspath(url.removeprefix("file:"))
 
 
+def _undecodable_in(said: _Said) -> OnUndecodable:
+    """As `onUndecodable` says, or `failOnDecodeError`, which there was before it."""
+    found = said.value("onUndecodable", _on_undecodable, None)
+    fails = said.value("failOnDecodeError", _flag, None)
+    if found is not None and fails is not None and found is not _OLDER_WORDS[fails]:
+        raise BadOption(
+            "failOnDecodeError and onUndecodable: say onUndecodable alone; fail is failOnDecodeError=true, and column "
+            "is failOnDecodeError=false"
+        )
+    if fails is not None:
+        return _OLDER_WORDS[fails]
+    return found or OnUndecodable.FAIL
+
+
+_OLDER_WORDS: Final = {True: OnUndecodable.FAIL, False: OnUndecodable.COLUMN}
+
+
 # ------------------------------------------------------------------ values
+
+
+def _on_undecodable(text: str) -> OnUndecodable:
+    word = text.strip().lower()
+    if word == "table":
+        raise ValueError(
+            "a table of such bodies is kept by polonaise pipeline views; a query of its own takes skip, and a second "
+            "one with only, which is written where they are to be"
+        )
+    if word not in {each.value for each in OnUndecodable}:
+        raise ValueError(f"write {', '.join(each.value for each in OnUndecodable)}")
+    return OnUndecodable(word)
 
 
 def _places(side: str) -> Callable[[str], Places]:

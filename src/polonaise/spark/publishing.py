@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
 from contextlib import aclosing
@@ -16,6 +17,8 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from polonaise.client.log import Log
+from polonaise.client.own import append_group_own, append_own
+from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation, Limits
 from polonaise.client.protocol.group import Group
 from polonaise.errors import (
@@ -33,10 +36,19 @@ from polonaise.errors import (
 from polonaise.fragments.store import ObjectStore
 from polonaise.spark import staging
 from polonaise.spark.protocol import blocks
-from polonaise.spark.protocol.plans import INLINE, BlockRef, Plan, Staged, check_block, plans_of
-from polonaise.spark.protocol.progress import Progress, Runs, Step, check_batch, check_order, next_step, register_key
+from polonaise.spark.protocol.plans import INLINE, BlockRef, Plan, Staged, check_block, plan_of_nothing, plans_of
+from polonaise.spark.protocol.progress import (
+    Progress,
+    Runs,
+    Step,
+    check_batch,
+    check_order,
+    latest_of,
+    next_step,
+    register_key,
+)
 from polonaise.spark.staging import Collected, collect, discard, store_plan
-from polonaise.terms import PartitionId
+from polonaise.terms import OwnKind, PartitionId
 
 T = TypeVar("T")
 
@@ -47,8 +59,9 @@ PARTITIONS_AT_ONCE: Final = 8
 READ_AHEAD: Final = 4
 """Groups of a chain that are read from the staging store while earlier ones commit: it may be far away."""
 LEFTOVERS_S: Final = 7 * 86_400.0
-PAUSE_S: Final = 0.05
-"""Before a chain is tried again after a fault."""
+PAUSE_S_MIN: Final = 0.05
+"""Before a chain is tried again after a fault; twice as long each time that nothing got further."""
+PAUSE_S_MAX: Final = 2.0
 _FULL: Final = (
     "the partition's registers are full. One is kept of each application that ever wrote to it: delete those of "
     "applications that are over, with Change.delete(b'spark/<txnAppId>')"
@@ -64,7 +77,10 @@ class Door(Protocol):
     async def append(
         self, partition: PartitionId, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
     ) -> None:
-        """One group, committed. Raises what it failed with; after `AppendUnknown` it may commit all the same."""
+        """One group, committed. Raises what it failed with; after `AppendUnknown` it may commit all the same.
+
+        Of a group of nothing only the changes, in a transaction of the library's own.
+        """
 
     async def store_plan(self, plan: Plan) -> str:
         """Put a plan under a new name, durably; the name."""
@@ -75,10 +91,37 @@ class Door(Protocol):
     def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
         """The groups of a plan from the `start`-th on. Raises `NotFound` when their objects are gone."""
 
-    async def pause(self) -> None:
+    async def pause(self, seconds: float) -> None:
         """Before something is tried again."""
 
+    def chance(self) -> float:
+        """A random number from 0 to 1, so that drivers do not try again in step."""
+
     def now_s(self) -> float: ...
+
+
+class Patience:
+    """How long nothing may get further before it fails, and how long to wait before it is tried again."""
+
+    def __init__(self, door: Door, limit_s: float) -> None:
+        self._door = door
+        self.limit_s = limit_s
+        self._backoff = Backoff(PAUSE_S_MIN, PAUSE_S_MAX)
+        self._until_s = 0.0
+        self.renew()
+
+    def renew(self) -> None:
+        """Something got further."""
+        self._until_s = self._door.now_s() + self.limit_s
+        self._backoff.reset()
+
+    async def pause(self) -> bool:
+        """Wait before the next try. False, at once, when patience is at its end."""
+        left_s = self._until_s - self._door.now_s()
+        if left_s <= 0:
+            return False
+        await self._door.pause(min(left_s, self._backoff.pause_s(self._door.chance())))
+        return True
 
 
 class Publication:
@@ -104,8 +147,9 @@ class Publication:
         self._whole = (partitions, earlier)
         self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
-        self._patience_s = patience_s
-        self._until_s = 0.0
+        self._patience = Patience(door, patience_s)
+        self._loaded: tuple[str, Plan] | None = None
+        """The plan that we go on with, by its name: it never changes, and may be large."""
         self._held: bytes | None = None
         """What the register holds, as far as we know."""
         self._begun = False
@@ -122,7 +166,7 @@ class Publication:
         `DeadlineExceeded` when nothing got further for `patience_s`: the batch may be there in part, and running it
         again finishes it.
         """
-        self._until_s = self._door.now_s() + self._patience_s
+        self._patience.renew()
         while True:
             try:
                 await self._go_on()
@@ -138,19 +182,19 @@ class Publication:
                 if error.retry is Retry.NEVER:
                     raise
                 trouble = error
-            if self._door.now_s() >= self._until_s:
+            if not await self._patience.pause():
                 raise DeadlineExceeded(
                     f"batch {self._own.batch} of {self._own.app!r} got no further in partition {self._own.partition} "
-                    f"for {self._patience_s:g} s: {trouble}. What is missing is published when the batch is run again"
+                    f"for {self._patience.limit_s:g} s: {trouble}. What is missing is published when the batch is run "
+                    "again"
                 ) from trouble
-            await self._door.pause()
 
     async def _go_on(self) -> None:
         """From where the register says that the batch is, to its end."""
         own = self._own
         held = await self._door.register(register_key(own.app), own.partition)
         if held != self._held:  # somebody got further, if not we
-            self._until_s = self._door.now_s() + self._patience_s
+            self._patience.renew()
         self._held = held
         progress = None if self._held is None else Progress.parse(self._held)
         step = next_step(progress, own.batch, own.app, own.partition)
@@ -162,7 +206,7 @@ class Publication:
         elif step is Step.RESUME:
             assert progress is not None
             name = progress.plan
-            plan = own if name == self._own_name else await self._door.load_plan(name)
+            plan = own if name == self._own_name else await self._plan(name)
             if (plan.batch, plan.partition, len(plan.groups)) != (own.batch, own.partition, progress.total):
                 raise SinkStateDamaged(f"{name} in the staging store is not the plan that the log's register means")
             self.used += [name, *plan.objects]
@@ -186,7 +230,12 @@ class Publication:
                 expected = Expectation.absent(key) if self._held is None else Expectation.equals(key, self._held)
                 await self._door.append(plan.partition, group, [expected], [Change.set(key, value)])
                 self._held = value
-                self._until_s = self._door.now_s() + self._patience_s
+                self._patience.renew()
+
+    async def _plan(self, name: str) -> Plan:
+        if self._loaded is None or self._loaded[0] != name:
+            self._loaded = name, await self._door.load_plan(name)
+        return self._loaded[1]
 
     def _check_lost(self, error: NotFound) -> None:
         """Whoever finishes a batch clears up behind it: then the register says so when it is read again.
@@ -207,7 +256,7 @@ async def publish_unnamed(door: Door, plan: Plan, patience_s: float) -> None:
 
     A group that has certainly failed is appended again; where that is not certain, raises `AppendUnknown`.
     """
-    until_s = door.now_s() + patience_s
+    patience = Patience(door, patience_s)
     done = 0
     while done < len(plan.groups):
         try:
@@ -215,16 +264,15 @@ async def publish_unnamed(door: Door, plan: Plan, patience_s: float) -> None:
                 async for group in groups:
                     await door.append(plan.partition, group, [], [])
                     done += 1
-                    until_s = door.now_s() + patience_s
+                    patience.renew()
         except PolonaiseError as error:
             if error.retry is not Retry.AGAIN or isinstance(error, DeadlineExceeded):
                 raise
-            if door.now_s() >= until_s:
+            if not await patience.pause():
                 raise DeadlineExceeded(
                     f"rows got no further in partition {plan.partition} for {patience_s:g} s: {error}. {done} of "
                     f"{len(plan.groups)} groups are there; say txnAppId and txnVersion for writes that can be repeated"
                 ) from error
-            await door.pause()
 
 
 # ------------------------------------------------------------------ a whole batch
@@ -239,12 +287,15 @@ async def publish(
     patience_s: float,
     *,
     in_order: bool,
-) -> None:
+    is_next: bool = False,
+) -> bool:
     """Publish what these tasks have staged, in every partition that has rows, and clear up behind it.
 
     Partitions are independent: where one fails the others go on, and the first error is raised. Without `app` each row
-    is there at least once. Who comes `in_order` has finished each batch before the next one, as Spark has in a stream;
-    for others that is looked at in all partitions, before anything is written.
+    is there at least once. With one, all partitions are looked at before anything is written: a batch that is there
+    adds nothing, whatever rows it comes with; one without rows leaves its mark. Who comes `in_order` has finished each
+    batch before the next one, as Spark has in a stream; one of these that `is_next` after the batch that was the latest
+    needs no such look. Returns whether this batch is its application's latest.
     """
     check_batch(batch)
     door = RealDoor(log, store, patience_s)
@@ -252,11 +303,16 @@ async def publish(
     turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
     used = [name for task in staged for name in task.objects]
     earlier: Runs | None = ()
-    if app is not None and not in_order:
-        earlier = check_order(await _held(door, app, log.partition_count), batch, len(plans), app)
+    is_latest = True
+    if app is not None and not is_next:
+        held = await _held(door, app, log.partition_count)
+        is_latest = batch >= latest_of(held)
+        earlier = check_order(held, batch, [plan.partition for plan in plans], app, in_order=in_order)
         if earlier is None:
-            _log.warning("batch %d of %r was written before, and later ones since: nothing was added", batch, app)
+            _log.warning("batch %d of %r was written before: nothing was added", batch, app)
             plans = []
+        elif not plans and not in_order:
+            plans = [plan_of_nothing(app, batch, log.cluster_key.hex())]
 
     async def one(plan: Plan) -> None:
         async with turns:
@@ -276,6 +332,7 @@ async def publish(
             failed[0].add_note(f"and: {other}")
         raise failed[0]
     await discard(store, used, patience_s)
+    return is_latest
 
 
 async def _held(door: Door, app: str, partitions: int) -> dict[PartitionId, Progress]:
@@ -319,7 +376,10 @@ class RealDoor:
         self, partition: PartitionId, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
     ) -> None:
         await self._log.ready(partition, timeout=self._patience_s)
-        receipt = self._log.append_group(group, partition, expectations=expectations, changes=changes)
+        if len(group):
+            receipt = append_group_own(self._log, partition, group, expectations=expectations, changes=changes)
+        else:
+            receipt = append_own(self._log, partition, OwnKind.BATCH, expectations=expectations, changes=changes)
         try:
             async with asyncio.timeout(self._patience_s):
                 await receipt
@@ -352,7 +412,7 @@ class RealDoor:
 
     async def _group(self, plan: Plan, refs: Iterable[BlockRef]) -> Group:
         raws = [await self._raw(plan, ref) for ref in refs]
-        return blocks.joined([blocks.Block(raw) for raw in raws])
+        return Group.of([]) if not raws else blocks.joined([blocks.Block(raw) for raw in raws])
 
     async def _raw(self, plan: Plan, ref: BlockRef) -> bytes:
         if ref.object == INLINE:
@@ -366,8 +426,11 @@ class RealDoor:
     async def _within(self, asked: Awaitable[T]) -> T:
         return await staging.within(self._patience_s, asked)
 
-    async def pause(self) -> None:
-        await asyncio.sleep(PAUSE_S)
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def chance(self) -> float:
+        return random.random()
 
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -19,7 +19,7 @@ from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.spark.fragmentfiles import footer_from
 from polonaise.spark.history import History
-from polonaise.spark.options import FRAGMENTS, ReadOptions, microseconds, read_options
+from polonaise.spark.options import FRAGMENTS, STORAGE, ReadOptions, microseconds, read_options
 from polonaise.spark.paths import read_from
 from polonaise.spark.protocol.conditions import Ranges, ranges_in
 from polonaise.spark.reading import projection_of
@@ -135,6 +135,7 @@ def _by_place(
 def _spark_can_read(options: ReadOptions) -> bool:
     """Whether fragments are files, which every Spark reads, and the columns are those that they have."""
     plain = options.decoder is None and not options.kafka_columns and options.headers is None
+    plain = plain and not options.cluster.startswith(STORAGE)  # whose rows have a column more
     return plain and options.fragments is not None and "://" not in options.fragments
 
 
@@ -177,7 +178,8 @@ def _by_source(spark: SparkSession, given: Mapping[str, str], schema: str | None
 
 
 def _by_parquet(spark: SparkSession, files: Sequence[str], columns: Sequence[str] | None) -> DataFrame:
-    read = spark.read.options(**_CHECKED).parquet(*files)
+    # A generation below 0 marks what the library wrote for itself.
+    read = spark.read.options(**_CHECKED).parquet(*files).where("generation >= 0")
     request = F.struct("client_id", "generation", "sequence").alias("request")
     frame = read.select("partition", "transaction_id", "timestamp", "header", "data", request)
     return frame if columns is None else frame.select(*columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -14,14 +14,14 @@ from polonaise.fragments.arrow import columns_of
 from polonaise.spark import clusters
 from polonaise.spark.decoders import Decoder, row_decoder
 from polonaise.spark.fragmentfiles import columns_from
-from polonaise.spark.options import ReadOptions
+from polonaise.spark.options import STORAGE, ReadOptions
 from polonaise.spark.protocol.splits import Split
-from polonaise.spark.schemas import Projection
+from polonaise.spark.schemas import STANDING, Projection
+from polonaise.spark.segmentfiles import read_segments, standings
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from polonaise.blocking.log import Log
     from polonaise.log.batch import Batch
 
 _ROWS: Final = 32_768
@@ -49,15 +49,47 @@ def read_split(options: ReadOptions, projection: Projection, split: Split | None
     if split is None:
         return
     needs = list(projection.needs)
-    if options.headers is not None and "header" not in needs:
-        needs.append("header")
-    read = _hot(options, split, needs) if split.fragment is None else _cold(options, split, needs)
+    needs += [
+        name for name in ("generation", *(("header",) if options.headers is not None else ())) if name not in needs
+    ]
+    stands, needs = STANDING in needs, [name for name in needs if name != STANDING]
     headers = None if options.headers is None else pa.array(sorted(options.headers), pa.int32())
-    decoder = Decoder(options, projection) if projection.decoded.fields or projection.corrupt else None
-    for batch in read:
-        kept = batch if headers is None else batch.filter(pc.is_in(batch.column("header"), headers))
+    decoder = Decoder(options, projection) if projection.decodes else None
+    for batch in _columns(options, split, needs, with_standing=stands):
+        kept = _told(batch)
+        if headers is not None:
+            kept = kept.filter(pc.is_in(kept.column("header"), headers))
+        if kept.num_rows and decoder is not None:
+            kept, made = decoder.decoded(kept)
+        else:
+            made = {}
         if kept.num_rows:
-            yield projection.batch(kept, {} if decoder is None else decoder.decoded(kept))
+            yield projection.batch(kept, made)
+
+
+def _told(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Without what the library wrote for itself, which a generation below 0 marks."""
+    generations = batch.column("generation")
+    if not batch.num_rows or pc.min(generations).as_py() >= 0:
+        return batch
+    return batch.filter(pc.greater_equal(generations, 0))
+
+
+def _columns(
+    options: ReadOptions, split: Split, needs: Sequence[str], *, with_standing: bool
+) -> Iterator[pa.RecordBatch]:
+    """The log's columns of a split, from wherever it is; with the standing of each row as a last one."""
+    wanted = [*needs, "transaction_id"] if with_standing and "transaction_id" not in needs else needs
+    if split.bounds is not None:
+        read = _stored(options, split, wanted)
+    else:
+        read = _hot(options, split, wanted) if split.fragment is None else _cold(options, split, wanted)
+    for batch in read:
+        yield (
+            batch.append_column(STANDING, standings(batch.column("transaction_id"), split.bounds))
+            if with_standing
+            else batch
+        )
 
 
 def _cold(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -76,32 +108,47 @@ def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[p
         raise WrongClusterKey(
             f"{options.cluster} is another log here than where the query was planned: give all of Spark one address"
         )
-    first, last = split.span
-    for batches in _runs(log, options, split):
-        made = columns_of(batches, needs)
-        begin, end = max(first, batches[0].first), min(last, batches[-1].last)
-        yield made.slice(begin - batches[0].first, end - begin + 1)
-        first = end + 1
-    if first <= last:
-        raise BeyondLog(
-            f"partition {split.partition} ends before {first}, and the query was planned up to {last}: the log is "
-            "another one now, or an older copy of it"
-        )
-
-
-def _runs(log: Log, options: ReadOptions, split: Split) -> Iterator[list[Batch]]:
-    """The log's batches of a split, enough of them at a time to make a good Arrow batch."""
-    run: list[Batch] = []
-    rows = size = 0
     reading = log.read_batches(
         split.partition, after=split.span.first - 1, until=split.span.last, timeout=options.timeout_s
     )
+    first = split.span.first
     with reading as batches:
-        for batch in batches:
-            run.append(batch)
-            rows, size = rows + batch.count, size + batch.length
-            if rows >= _ROWS or size >= _BYTES:
-                yield run
-                run, rows, size = [], 0, 0
+        for made in _cut(batches, split, needs):
+            first += made.num_rows
+            yield made
+    if first <= split.span.last:
+        raise BeyondLog(
+            f"partition {split.partition} ends before {first}, and the query was planned up to {split.span.last}: the "
+            "log is another one now, or an older copy of it"
+        )
+
+
+def _stored(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """From one storage node's files, whether the node runs or not."""
+    path = options.cluster.removeprefix(STORAGE)
+    batches = read_segments(path, split, fail_on_data_loss=options.fail_on_data_loss)
+    return _cut(batches, split, needs)
+
+
+def _cut(batches: Iterable[Batch], split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Columns of the batches that hold a split, without what they hold beside it."""
+    first, last = split.span
+    for run in _runs(batches):
+        made = columns_of(run, needs)
+        begin, end = max(first, run[0].first), min(last, run[-1].last)
+        yield made.slice(begin - run[0].first, end - begin + 1)
+        first = end + 1
+
+
+def _runs(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Batches, enough of them at a time to make a good Arrow batch."""
+    run: list[Batch] = []
+    rows = size = 0
+    for batch in batches:
+        run.append(batch)
+        rows, size = rows + batch.count, size + batch.length
+        if rows >= _ROWS or size >= _BYTES:
+            yield run
+            run, rows, size = [], 0, 0
     if run:
         yield run

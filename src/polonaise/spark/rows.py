@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -88,7 +89,10 @@ def sink_columns(schema: StructType, partition_by: str | None) -> SinkColumns:
         if name in types:
             _check(name, types[name], _INTEGERS, "an integer: cast it")
     if "locks" in types and not _are_locks(types["locks"]):
-        raise BadColumns(f"locks is {types['locks'].simpleString()}: it has to be array<struct<name:string,id:bigint>>")
+        raise BadColumns(
+            f"locks is {types['locks'].simpleString()}: it has to be array<struct<name:string,id:bigint>>, or with the "
+            "id as string, or as binary for UUIDs"
+        )
     _check_partition_by(types, partition_by)
     return SinkColumns("header" in types, "partition" in types, "locks" in types, partition_by)
 
@@ -116,7 +120,7 @@ def _are_locks(kind: DataType) -> bool:
     return (
         fields.keys() == {"name", "id"}
         and isinstance(fields["name"], StringType)
-        and isinstance(fields["id"], _INTEGERS)
+        and isinstance(fields["id"], (*_INTEGERS, *_BYTES))
     )
 
 
@@ -232,4 +236,13 @@ def _row_locks(row: list[dict[str, Any] | None] | None, limits: Limits) -> Itera
     for lock in row or ():
         if lock is None or lock["name"] is None or lock["id"] is None:
             raise BadRow("a lock of a row is null, or has no name or id: filter such locks")
-        yield Lock(lock["name"], lock["id"], LockMode.APPEND)
+        id = lock["id"]
+        yield Lock(lock["name"], _uuid(id) if isinstance(id, bytes) else id, LockMode.APPEND)
+
+
+def _uuid(id: bytes) -> UUID:
+    if len(id) != 16:
+        raise BadRow(
+            f"a lock of a row has an id of {len(id)} bytes: as binary it is a UUID of 16; write others as text"
+        )
+    return UUID(bytes=id)

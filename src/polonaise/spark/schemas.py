@@ -15,10 +15,15 @@ from pyspark.sql.types import DataType, StructType
 
 from polonaise.errors import BadOption
 from polonaise.spark.decodable import check_types
-from polonaise.spark.options import ReadOptions
+from polonaise.spark.options import STORAGE, OnUndecodable, ReadOptions
 
 CORRUPT: Final = "_corrupt"
-"""Where the bodies go that a decoder could not read, with `failOnDecodeError=false`."""
+"""Where the bodies go that a decoder could not read, with `onUndecodable=column`."""
+REASON: Final = "_reason"
+"""Why it could not."""
+DECODED: Final = "_decoded"
+"""With `onUndecodable=only`: a struct of the decoder's columns, null in each row. It tells by which columns a body is
+judged, whose types only Spark can read."""
 
 
 class Column(NamedTuple):
@@ -71,10 +76,16 @@ KAFKA_COLUMNS: Final[Mapping[str, Column]] = {
 }
 """The names of Spark's Kafka source; a transaction has no key, and a log no topics."""
 
+STANDING: Final = "standing"
+"""What one replica knows of a row, in the words of `storage.protocol.standing`; only where one replica is read."""
+
 
 def columns_of(options: ReadOptions) -> Mapping[str, Column]:
     """The columns that come from the log itself."""
-    return KAFKA_COLUMNS if options.kafka_columns else COLUMNS
+    columns = KAFKA_COLUMNS if options.kafka_columns else COLUMNS
+    if not options.cluster.startswith(STORAGE):
+        return columns
+    return {**columns, STANDING: Column("string", (STANDING,), _as_it_is)}
 
 
 def ddl_of(options: ReadOptions) -> str:
@@ -85,10 +96,19 @@ def ddl_of(options: ReadOptions) -> str:
             raise BadOption(
                 f"decoder={options.decoder!r} of which columns? Say decoderSchema, such as 'id long, name string'"
             )
-        fields.append(options.decoder_schema)
-        if not options.fail_on_decode_error:
-            fields.append(f"`{CORRUPT}` binary")
+        if options.on_undecodable is OnUndecodable.ONLY:
+            fields += [f"`{REASON}` string", f"`{DECODED}` struct<{options.decoder_schema}>"]
+        else:
+            fields.append(options.decoder_schema)
+        if options.on_undecodable is OnUndecodable.COLUMN:
+            fields += [f"`{CORRUPT}` binary", f"`{REASON}` string"]
     return ", ".join(fields)
+
+
+_EXTRA: Final[Mapping[OnUndecodable, tuple[str, ...]]] = {
+    OnUndecodable.COLUMN: (CORRUPT, REASON),
+    OnUndecodable.ONLY: (REASON, DECODED),
+}
 
 
 class Projection:
@@ -103,11 +123,19 @@ class Projection:
         _check_names(wanted.names, known)
         self._columns = known
         self._from_log = [name for name in wanted.names if name in known]
-        self.decoded = StructType(
-            [field for field in wanted.fields if field.name not in known and field.name != CORRUPT]
-        )
-        self.corrupt = CORRUPT in wanted.names
-        if options.decoder is None and (self.decoded.fields or self.corrupt):
+        extra = {CORRUPT, *_EXTRA.get(options.on_undecodable, ())}
+        self.extra = frozenset(name for name in wanted.names if name in extra)
+        """Columns that tell of bodies which do not decode."""
+        self.decoded = StructType([field for field in wanted.fields if field.name not in {*known, *extra}])
+        if DECODED in self.extra:
+            self.decoded = _struct(wanted[DECODED].dataType)
+        elif options.on_undecodable is OnUndecodable.ONLY:
+            raise BadOption(
+                f"onUndecodable=only without the column {DECODED}, which says what bodies have to decode to: name it, "
+                "or leave the schema out"
+            )
+        self.decodes = bool(self.decoded.fields or self.extra)
+        if options.decoder is None and self.decodes:
             name = next(name for name in wanted.names if name not in known)
             raise BadOption(f"there is no column {name!r}: there are {', '.join(known)}; a decoder can add others")
         for name in self._from_log:
@@ -120,7 +148,7 @@ class Projection:
     def needs(self) -> tuple[str, ...]:
         """The log's columns that have to be read."""
         needed = {each: None for name in self._from_log for each in self._columns[name].needs}
-        if self.decoded.fields or self.corrupt:
+        if self.decodes:
             # The ids name a body that does not decode.
             needed |= dict.fromkeys(("data", "partition", "transaction_id"))
         # Something has to tell how many rows there are.
@@ -136,6 +164,12 @@ class Projection:
         return pa.RecordBatch.from_arrays(
             [_typed(array, field) for array, field in zip(arrays, self.schema, strict=True)], schema=self.schema
         )
+
+
+def _struct(kind: DataType) -> StructType:
+    if not isinstance(kind, StructType):
+        raise BadOption(f"the column {DECODED} is a struct of the decoder's columns, and not {kind.simpleString()}")
+    return kind
 
 
 def _check_names(names: Sequence[str], known: Mapping[str, Column]) -> None:

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkImportError, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from polonaise.errors import BadOption, ExtraMissing, SparkFailed
+from polonaise.redaction import redacted
 from polonaise.spark.java import find_java, variables
 from polonaise.spark.source import PolonaiseSource
 
@@ -99,8 +100,9 @@ def _launched(master: str | None, name: str, said: Mapping[str, str]) -> SparkSe
     else:
         address = master or said.get("spark.master", DEFAULT_MASTER)
         if not _MASTER.fullmatch(address):
+            shown = redacted(address)
             raise SparkFailed(
-                f"Spark knows no master {address!r}: write local[*], spark://HOST:PORT, yarn, k8s://…, or sc://HOST:PORT"
+                f"Spark knows no master {shown!r}: write local[*], spark://HOST:PORT, yarn, k8s://…, or sc://HOST:PORT"
             )
         settings = {"spark.app.name": name, **_settings(address, said)}
         environment = {"JAVA_HOME": find_java().home} if SparkContext._gateway is None else {}

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("polonaise.spark")
 
 _QUERY_ID = "sql.streaming.queryId"
+_latest: dict[tuple[str, str], int] = {}
+"""The last batch that this process has published of a stream, by cluster and name, while the log has no later one."""
 _swept: set[str] = set()
 """Staging stores from which this process has collected leftovers: once is enough."""
 
@@ -85,7 +87,16 @@ class Sink:
         store, patience_s = clusters.store_at(self.staging, make=True), self.options.timeout_s
         log = clusters.log_at(self.options.cluster)
         staged = _staged(messages)
-        log.call(lambda opened: publishing.publish(opened, store, app, batch, staged, patience_s, in_order=in_order))
+        stream = (self.options.cluster, app) if in_order and app is not None else None
+        before = _latest.pop(stream, None) if stream is not None else None
+        is_next = before is not None and batch > before
+        is_latest = log.call(
+            lambda opened: publishing.publish(
+                opened, store, app, batch, staged, patience_s, in_order=in_order, is_next=is_next
+            )
+        )
+        if stream is not None and is_latest:
+            _latest[stream] = batch
         if self.staging not in _swept:
             _swept.add(self.staging)
             try:

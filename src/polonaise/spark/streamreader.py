@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from polonaise.errors import BadOption, BeyondLog, PolonaiseError, WrongClusterKey
+from polonaise.errors import BadOption, BeyondLog, PolonaiseError, WrongClusterKey, fresh
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.spark.history import History
-from polonaise.spark.options import UP_TO_LATEST, ReadOptions
+from polonaise.spark.options import STORAGE, UP_TO_LATEST, ReadOptions
 from polonaise.spark.protocol.admission import admitted
 from polonaise.spark.reading import input_partitions, projection_of, read_split
 from polonaise.terms import PartitionId, TransactionId
@@ -174,6 +174,11 @@ def _check_grown(places: Mapping[PartitionId, TransactionId], ends: Mapping[Part
 
 def _check_endless(options: ReadOptions) -> None:
     """A stream takes what is there and what comes; the trigger AvailableNow ends one."""
+    if options.cluster.startswith(STORAGE):
+        raise BadOption(
+            "cluster: one replica can't be followed: what it holds may be cut again; read it with spark.read, or "
+            "stream from the log, embedded:PATH or file:PATH"
+        )
     if options.ending is not UP_TO_LATEST or options.ending_time_us is not None:
         raise BadOption(
             "endingTransactions and endingTimestamp are for batch queries: a stream has no end; "
@@ -188,13 +193,13 @@ class RefusedStream(DataSourceStreamReader):
         self._error = error
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        raise self._error
+        raise fresh(self._error)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
-        raise self._error
+        raise fresh(self._error)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        raise self._error
+        raise fresh(self._error)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self._error
+        raise fresh(self._error)

@@ -20,6 +20,10 @@ def first_at(history: History, partition: PartitionId, time_us: int, end: Transa
 
     Raises `HistoryTrimmed` when that may be in a range which is in no fragments that are known here.
     """
+    if history.replica is not None:
+        held = history.replica.first_at(partition, time_us, end)
+        trimmed = history.store is not None and held <= history.replica.begin(partition)
+        return _in_fragments(history, partition, time_us, held) if trimmed else held
     if history.log is None:
         return _in_fragments(history, partition, time_us, end)
     try:

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
+from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from polonaise.errors import (
     Closed,
+    DirectoryGone,
     NotInitialized,
     PolonaiseError,
     ProtocolError,
     UnknownPartition,
     WrongClusterKey,
+    fresh,
 )
 from polonaise.host import Host, Listener
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.log.control import ControlFile
+from polonaise.log.openfiles import OpenFiles
 from polonaise.log.partition import LogSettings, PartitionLog
 from polonaise.log.reading import SegmentCache
 from polonaise.storage.partition import PartitionReplica, Question
+from polonaise.storage.presence import Presence
+from polonaise.storage.protocol.scrub import Scrubbed
+from polonaise.storage.refusing import Refusal
+from polonaise.storage.scrubbing import Scrubbing
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId
 from polonaise.wire.codec import Message
@@ -29,6 +40,8 @@ from polonaise.wire.messages import (
     ROLE_STORAGE,
     Confirm,
     Copy,
+    Health,
+    HealthIs,
     Join,
     LastSessionInfo,
     Store,
@@ -37,6 +50,10 @@ from polonaise.wire.messages import (
 )
 
 _log = logging.getLogger(__name__)
+_OPENINGS_MAX = 32
+"""Partitions whose files are opened at the same time: more would take each other's room among the open files."""
+_UNAVAILABLE_MAX = 100
+"""Partitions that health names as not usable."""
 _QUEUED = (Store, LastSessionInfo, Truncate, Copy, Join, Confirm, Trim)
 
 
@@ -49,13 +66,25 @@ class StorageNode:
         self._control: ControlFile | None = None
         self._cluster_key = settings.cluster_key
         self._adopting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
         self._cache = SegmentCache()
+        self._openings = asyncio.Semaphore(_OPENINGS_MAX)
+        self._files = OpenFiles(host.disk, settings.files_max)
         self._listener: Listener | None = None
         self._partitions: dict[PartitionId, PartitionReplica] = {}
         self._known: set[PartitionId] = set()
         self._connections: dict[Connection, _Asking] = {}
         self._budget = Budget(settings.connections_bytes_max)
         self._serving = False
+        self._scrubbing = Scrubbing(
+            host, settings, lambda: self._known, lambda partition: self._replica(partition, create=False)
+        )
+        self._presence = Presence(
+            settings, lambda: self._control, lambda: list(self._partitions.values()), self._let_go
+        )
+        self._gone: DirectoryGone | None = None
+        """Why it keeps nothing any more; None while its directory is there."""
+        self._tasks: list[asyncio.Task[None]] = []
         self._life = host.random.randrange(1, 2**31)
         """Told in every greeting: whoever reaches this process under two names can tell."""
 
@@ -65,6 +94,16 @@ class StorageNode:
         if self._listener is None:
             raise Closed("the storage node is not started")
         return self._listener.address
+
+    @property
+    def scrubbed(self) -> Scrubbed:
+        """How far the scrub has come, and what it found."""
+        return self._scrubbing.scrubbed
+
+    @property
+    def open_files(self) -> int:
+        """How many files it has open for as long as it likes, the lock of its directory among them."""
+        return (0 if self._control is None else 2) + len(self._files)
 
     async def start(self) -> None:
         """Listen, then take the directory. Raises what is wrong with the directory, or `AddressInUse`.
@@ -80,17 +119,61 @@ class StorageNode:
             await self._listener.close()
             raise
         self._serving = True
+        directory = self._settings.directory
+        if self._settings.scrub_bytes_per_s:
+            self._tasks.append(self._host.spawn(self._scrubbing.run(), f"scrub of {directory}"))
+        self._tasks.append(self._host.spawn(self._presence.run(self._host), f"presence of {directory}"))
         _log.info("storage node listens on %s", self.address)
 
     async def close(self) -> None:
-        """Stop. Everything acknowledged is durable already."""
+        """Stop; to the end, also when whoever waits is cancelled. Everything acknowledged is durable already."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_future()
+            # A task of the host's: when the process dies, it dies with it.
+            self._host.spawn(self._close_for(self._closing), f"close of {self._settings.directory}")
+        await asyncio.shield(self._closing)
+
+    async def _close_for(self, closed: asyncio.Future[None]) -> None:
+        try:
+            await self._close()
+        except PolonaiseError as error:
+            closed.set_exception(error)
+            closed.exception()  # told to whoever still waits: the others have nothing to do about it
+        else:
+            closed.set_result(None)
+
+    async def _close(self) -> None:
         self._serving = False
-        if self._listener is not None:
-            await self._listener.close()
+        await self._end_tasks()
+        async with contextlib.AsyncExitStack() as closing:  # what fails to be closed does not keep the rest open
+            closing.push_async_callback(self._give_up_directory)
+            for replica in self._partitions.values():
+                closing.push_async_callback(replica.close)
+            for connection in list(self._connections):
+                connection.close()
+            if self._listener is not None:
+                await self._listener.close()
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _let_go(self, gone: DirectoryGone) -> None:
+        """Acknowledge nothing any more, and write nothing where the directory was; whoever connects is told why."""
+        if self._closing is not None:
+            return
+        _log.critical("storage node %s keeps nothing any more: %s", self._settings.directory, gone)
+        self._gone = gone
         for connection in list(self._connections):
-            connection.close()
-        for replica in self._partitions.values():
-            await replica.close()
+            connection.refuse(gone)
+            connection.close(fresh(gone))
+        await self._end_tasks()
+        for replica in list(self._partitions.values()):
+            await replica.close(gone)
+        await self._give_up_directory()
+
+    async def _give_up_directory(self) -> None:
         if self._adopting is not None:
             self._adopting.cancel()
             await asyncio.gather(self._adopting, return_exceptions=True)
@@ -98,13 +181,21 @@ class StorageNode:
             await self._control.close()
 
     async def _open(self, cluster_key: bytes | None) -> None:
-        self._control = await ControlFile.open(self._host, self._settings.directory, cluster_key)
-        self._cluster_key = self._control.cluster_key
-        self._known = set(await self._control.partitions())
+        control = await ControlFile.open(self._host, self._settings.directory, cluster_key)
+        try:
+            self._known.update(await control.partitions())
+        except BaseException:  # cancelled too: nobody else knows that the directory is taken
+            await control.close()
+            raise
+        self._control, self._cluster_key = control, control.cluster_key
 
     # ------------------------------------------------------------------ connections
 
     def _accept(self) -> Connection:
+        if self._gone is not None:
+            refusal = Refusal(self._host, self._settings, self._gone, self._on_closed)
+            self._connections[refusal] = _Asking(0)
+            return refusal
         name = f"storage node {self._settings.directory}"
         connection = Connection(
             self._host,
@@ -147,6 +238,8 @@ class StorageNode:
             self._replica(partition, isinstance(message, LastSessionInfo)).take(connection, message, request)
         elif isinstance(message, Question):
             self._answer(connection, self._replica(partition, create=False), message, request)
+        elif isinstance(message, Health):
+            connection.send(HealthIs(json.dumps(self.health()).encode()), request=request, partition=partition)
         else:
             raise ProtocolError(f"{type(message).__name__} is nothing that a server says")
 
@@ -166,11 +259,13 @@ class StorageNode:
 
     async def _open_log(self, partition: PartitionId) -> PartitionLog:
         control = await self._opened_control()
-        slot = await control.load(partition)
-        if slot is None:
-            slot = await control.create(partition)
-        settings = LogSettings(self._settings.segment_bytes_max, self._settings.segment_batches_max)
-        return await PartitionLog.open(self._host, control.partition_directory(partition), slot, settings, self._cache)
+        async with self._openings:
+            slot = await control.load(partition)
+            if slot is None:
+                slot = await control.create(partition)
+            settings = LogSettings(self._settings.segment_bytes_max, self._settings.segment_batches_max)
+            directory = control.partition_directory(partition)
+            return await PartitionLog.open(self._host, directory, slot, settings, self._cache, self._files)
 
     async def _opened_control(self) -> ControlFile:
         """The control file; of a new node it is made now, once, for the cluster of the first server."""
@@ -199,13 +294,22 @@ class StorageNode:
         self._host.spawn(run(), f"answer to {connection.peer_name}")
 
     def health(self) -> dict[str, Any]:
-        """How this node is: for operators and the console."""
+        """How this node is: its directory, how far the scrub is and what it found, and what it can't use and why."""
+        scrubbed = self.scrubbed
+        unavailable = {
+            str(partition): str(replica.unavailable)
+            for partition, replica in sorted(self._partitions.items())
+            if replica.unavailable is not None
+        }
         return {
             "directory": self._settings.directory,
-            "partitions": {
-                str(partition): {"unavailable": str(replica.unavailable or ""), **replica.counts}
-                for partition, replica in sorted(self._partitions.items())
+            "scrub": {
+                "bytes_per_s": self._settings.scrub_bytes_per_s,
+                **asdict(scrubbed),
+                "damages": [damage._asdict() for damage in scrubbed.damages],
             },
+            "unavailable": dict(list(unavailable.items())[:_UNAVAILABLE_MAX]),
+            "counts": dict(sum((Counter(replica.counts) for replica in self._partitions.values()), Counter[str]())),
         }
 
 

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.errors import (
     Closed,
     Fenced,
+    HistoryTrimmed,
     InvariantViolated,
     PartitionUnavailable,
     PolonaiseError,
@@ -19,7 +20,9 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch, split
+from polonaise.log.digest import digest
 from polonaise.log.partition import PartitionLog
+from polonaise.log.scrub import look
 from polonaise.log.segment import DamageFound
 from polonaise.storage.protocol.replica import (
     Acknowledge,
@@ -35,7 +38,7 @@ from polonaise.storage.protocol.replica import (
     TellSession,
 )
 from polonaise.storage.settings import StorageSettings
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message, Payload
 from polonaise.wire.messages import (
     Batches,
@@ -56,6 +59,8 @@ from polonaise.wire.messages import (
     Trimmed,
     Truncate,
 )
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _ENTRY_BYTES: Final = 512
@@ -92,29 +97,63 @@ class PartitionReplica:
         self._host = host
         self._partition = partition
         self._settings = settings
+        self._name = f"partition {partition} in {settings.directory}"
+        """For the log: several nodes may be in one process."""
         self._open_log = open_log
         self._queue: deque[_Entry] = deque()
         self._queue_bytes = 0
         self._paused: dict[Connection, None] = {}
         self._arrived = asyncio.Event()
+        self._opened = asyncio.Event()
+        """Opening the files has been tried."""
         self._log: PartitionLog | None = None
         self._replica: Replica | None = None
         self._changing = asyncio.Lock()
         """Held by whoever changes the log: the queue's task, or a read that has met damage."""
         self.unavailable: PolonaiseError | None = None
         """Why the files can't be used; None while they can."""
+        self.written = False
+        """Since its files were looked for last."""
         self.counts = {"batches": 0, "syncs": 0, "refused": 0}
         self._task = host.spawn(self._run(), f"partition {partition}")
 
-    async def close(self) -> None:
-        """Stop taking messages and close the files. What was acknowledged is durable already."""
+    @property
+    def whole(self) -> bool:
+        """Whether it is open and, as far as is known, lacks nothing that it ever acknowledged."""
+        log = self._log
+        if log is None or self._is_shut:
+            return False
+        return not (log.slot.promises.may_have_lost or log.slot.promises.untrusted)
+
+    async def close(self, gone: PolonaiseError | None = None) -> None:
+        """Stop taking messages and close the files. What was acknowledged is durable already.
+
+        With `gone` its directory is not its own any more: nothing is written there.
+        """
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         async with self._changing:
             log, self._log = self._log, None
-            self.unavailable = Closed("this storage node is stopping")
+            self.unavailable = gone or Closed("this storage node is stopping")
             if log is not None:
+                log.broken = log.broken or gone
                 await log.close()
+
+    async def check_in_place(self) -> None:
+        """Record a loss if the file that is written was removed; it is noticed by nobody else. Raises what a disk does.
+
+        Not while the log is opened: then its files are looked for in any case.
+        """
+        self.written = False
+        async with self._changing:
+            log, replica = self._log, self._replica
+            if log is None or replica is None or self._is_shut:
+                return
+            try:
+                await log.check_tail_in_place()
+            except DamageFound as error:
+                await self._record(log, error)
+                self._keep_true(log, replica)
 
     # ------------------------------------------------------------------ the queue
 
@@ -144,7 +183,10 @@ class PartitionReplica:
         return f"queue of partition {self._partition}"
 
     async def _run(self) -> None:
-        await self._open()
+        try:
+            await self._open()
+        finally:
+            self._opened.set()
         while True:
             while not self._queue:
                 self._arrived.clear()
@@ -178,11 +220,11 @@ class PartitionReplica:
         except InvariantViolated:
             raise
         except PolonaiseError as error:
-            _log.error("partition %d can't be used: %s", self._partition, error)
+            _log.error("%s can't be used: %s", self._name, error)
             self.unavailable = error
             return
         if log.damage:
-            _log.error("partition %d: %s", self._partition, log.damage)
+            _log.error("%s: %s", self._name, log.damage)
         self._log, self._replica = log, Replica(log.slot.promises, log.last, log.last_crc)
         self.unavailable = None
 
@@ -264,6 +306,7 @@ class PartitionReplica:
         match action:
             case Append():
                 await log.append(action.batches)
+                self.written = True
                 self.counts["batches"] += len(action.batches)
                 self.counts["syncs"] += 1
             case Save():
@@ -308,14 +351,7 @@ class PartitionReplica:
             await connection.wait_writable()
             log, replica = self._usable()
             _check_session(replica, question)
-            try:
-                answer = await self._found(log, question)
-            except DamageFound as error:
-                async with self._changing:
-                    if log is self._log:
-                        await self._record(log, error)
-                        self._keep_true(log, replica)
-                raise
+            answer = await self._noting_damage(log, replica, self._found(log, question))
             _check_session(replica, question)
             await connection.wait_writable()
             connection.send(answer, request=request, partition=self._partition)
@@ -323,6 +359,25 @@ class PartitionReplica:
             raise
         except PolonaiseError as error:
             connection.refuse(error, request=request, partition=self._partition, detail=self._detail(error))
+
+    async def scrub(self, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
+        """Verify some of what is held from `first` on, as `log.scrub.look` does; damage is recorded before it is told.
+
+        Raises `DamageFound`, and whatever keeps the files from being used.
+        """
+        await self._opened.wait()
+        log, replica = self._usable()
+        return await self._noting_damage(log, replica, look(log, first, bytes_max))
+
+    async def _noting_damage(self, log: PartitionLog, replica: Replica, reading: Awaitable[T]) -> T:
+        try:
+            return await reading
+        except DamageFound as error:
+            async with self._changing:
+                if log is self._log:
+                    await self._record(log, error)
+                    self._keep_true(log, replica)
+            raise
 
     async def _found(self, log: PartitionLog, question: Question) -> Message:
         match question:
@@ -336,17 +391,19 @@ class PartitionReplica:
             case GetRegisters():
                 return RegistersAre(log.last, log.registers_snapshot())
             case Digest():
-                return DigestIs(question.last, *await log.digest(question.first, question.last))
+                return DigestIs(question.last, *await digest(log, question.first, question.last))
 
     def _detail(self, error: PolonaiseError) -> int:
-        """With `Fenced`: by which session."""
+        """With `Fenced`: by which session; with `HistoryTrimmed`: what is held from."""
+        if isinstance(error, HistoryTrimmed):
+            return error.first
         return self._replica.promises.fence if isinstance(error, Fenced) and self._replica is not None else 0
 
     async def _record(self, log: PartitionLog, damage: DamageFound) -> None:
         """Bytes that were good once are not: nothing above them is believed from now on, also after a restart."""
         if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
             return
-        _log.error("partition %d: %s", self._partition, damage)
+        _log.error("%s: %s", self._name, damage)
         try:
             await log.lose_above(damage.last_good, str(damage))
         except InvariantViolated:

@@ -18,8 +18,8 @@ from polonaise.errors import BadOption
 from polonaise.terms import BodyForm, PartitionId, Transaction
 from polonaise.testing.faults import Faults
 from polonaise.testing.memory import MemoryCoordinator, MemoryHost
-from polonaise.testing.partition import MemoryPartition
-from polonaise.testing.server import ADDRESS, GENERATION, MemoryServer
+from polonaise.testing.partition import GENERATION, MemoryPartition
+from polonaise.testing.server import ADDRESS, MemoryServer
 
 SETTINGS: Final = ClientSettings(
     name="test",
@@ -47,7 +47,7 @@ class MemoryCluster:
 
     def partition(self, partition: PartitionId) -> MemoryPartition:
         """Raises `UnknownPartition`."""
-        return self.server.owned(partition).log
+        return self.server.partition(partition)
 
     @asynccontextmanager
     async def connect(self, **options: Any) -> AsyncIterator[MemoryLog]:

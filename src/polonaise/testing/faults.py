@@ -1,54 +1,19 @@
-"""Faults on request: what a test has armed, and whom it hits."""
+"""Faults on request: what a test can have go wrong."""
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from polonaise.errors import BadOption
 from polonaise.terms import FailureReason, PartitionId
-
-if TYPE_CHECKING:
-    from polonaise.testing.server import MemoryServer
+from polonaise.testing.server import MemoryServer
 
 There: TypeAlias = Callable[[Callable[[], Any]], Any]
 """Has something done where the server lives."""
 
 
-class Armed:
-    """The faults that are armed, as the server asks for them."""
-
-    def __init__(self) -> None:
-        self.next_reasons: deque[FailureReason] = deque()
-        self.next_locks = 0
-        self.next_unknown: deque[bool] = deque()
-        """Whether each of the next appends that lose their connection is committed."""
-        self.probability = 0.0
-        self.delay_s = 0.0
-        self.suspended: set[PartitionId] = set()
-        self.random = random.Random(0)
-
-    @property
-    def any(self) -> bool:
-        """Whether appends have to be looked at one by one."""
-        return bool(self.next_reasons or self.next_locks or self.next_unknown or self.probability)
-
-    def strikes(self, has_locks: bool) -> FailureReason | None:
-        """Why this append is to fail; None to judge it as it is."""
-        if self.next_reasons:
-            return self.next_reasons.popleft()
-        if self.next_locks and has_locks:
-            self.next_locks -= 1
-            return FailureReason.LOCK_CONFLICT
-        if self.probability and self.random.random() < self.probability:
-            return self.random.choice(_PASSING if has_locks else _PASSING[:1])
-        return None
-
-
-_PASSING = (FailureReason.SESSION_ENDED, FailureReason.LOCK_CONFLICT)
-"""What happens to appends with which nothing is wrong: first those that need no lock."""
 _NOT_FAILURES = (FailureReason.DUPLICATE, FailureReason.GENERATION)
 
 
@@ -62,9 +27,9 @@ class Faults:
     def fail_next_append(self, reason: FailureReason = FailureReason.SESSION_ENDED) -> None:
         """The next append, or group, fails: it is not in the log and never will be.
 
-        A context runs again on SESSION_ENDED, DEADLINE, INSUFFICIENT_REPLICAS and LOCK_CONFLICT, and ends with an
-        error on the others. Called several times, it fails as many appends. Raises `BadOption` for DUPLICATE and
-        GENERATION, which are no failures.
+        A context runs again on SESSION_ENDED, DEADLINE, OVERLOADED, INSUFFICIENT_REPLICAS and LOCK_CONFLICT, and ends
+        with an error on the others. Called several times, it fails as many appends. Raises `BadOption` for DUPLICATE
+        and GENERATION, which are no failures.
         """
         if reason in _NOT_FAILURES:
             raise BadOption(f"{reason.name} is not how an append fails")
@@ -104,11 +69,11 @@ class Faults:
 
     def suspend_feed(self, partition: PartitionId = 0) -> None:
         """Feed nothing of this partition: appends commit, and nobody hears of it, until `resume_feed`."""
-        self._there(lambda: self._server.suspend(partition))
+        self._there(lambda: self._server.partition(partition).suspend_feed())
 
     def resume_feed(self, partition: PartitionId = 0) -> None:
         """Feed what was held back."""
-        self._there(lambda: self._server.resume(partition))
+        self._there(lambda: self._server.partition(partition).resume_feed())
 
     def lose_connection(self, *, reachable: bool = True) -> None:
         """Every client's connections break. They connect again at once, or `reachable=False`, when told `reconnect`."""

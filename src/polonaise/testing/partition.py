@@ -1,82 +1,173 @@
-"""One partition's log in memory: what comes is judged and ordered as an owner does it, and committed at once."""
+"""One partition in memory: its owner is the one of every server, its one replica a list of batches."""
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
-from polonaise.log.batch import Batch, Columns, seal
-from polonaise.server.protocol.locks import LockTable
-from polonaise.server.protocol.order import Order, Refusal
-from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, Transaction, TransactionId
-from polonaise.wire.appends import ReceivedAppends
+from polonaise.coordination.values import PartitionValue
+from polonaise.host import Clock
+from polonaise.log.batch import Batch
+from polonaise.server.carrying import InOrder
+from polonaise.server.clients import ClientMessages
+from polonaise.server.protocol.effects import (
+    Answer,
+    AwaitRoom,
+    AwaitTurn,
+    ConfirmClean,
+    Effect,
+    EndSession,
+    FeedBatch,
+    MarkMoved,
+    ReadHistory,
+    Replicate,
+)
+from polonaise.server.protocol.feed import Committed
+from polonaise.server.protocol.moment import Moment
+from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.session import StartedSession
+from polonaise.server.reading import PartitionReader
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, StorageId, Transaction, TransactionId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import Batches, Flushed, Mounted, ReadBatches
 
+GENERATION: Final[Generation] = 1
 BEGINNING_US: Final = 946_684_800_000_000
 """Commit times are the same in every run: they begin with the year 2000, and each batch is a millisecond later."""
 STEP_US: Final = 1_000
+_REPLICA: Final[StorageId] = "memory"
 _SESSION: Final = 1
-_LOCK_ENTRIES: Final = 1 << 16
+_SETTINGS: Final = ServerSettings(lock_entries=1 << 16)
 
 
-class MemoryPartition:
-    """A committed log, and the decisions of its owner."""
+class MemoryReplica:
+    """A partition's only replica: what is stored is synced, as far as memory can be."""
 
-    def __init__(self, partition: PartitionId) -> None:
-        self.partition = partition
+    def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self.time_us = BEGINNING_US
-        self._order = self._ordering({}, 1)
-
-    def _ordering(self, held: dict[bytes, bytes], generation: Generation) -> Order:
-        return Order(
-            partition=self.partition,
-            generation=generation,
-            session=_SESSION,
-            closing=self.mark,
-            last_crc=self.batches[-1].crc if self.batches else 0,
-            commit_time_us=self.time_us,
-            registers=held,
-            locks=LockTable(self.mark, _LOCK_ENTRIES),
-            evidence=False,
-        )
 
     @property
-    def mark(self) -> TransactionId:
-        """The committed high-water mark."""
+    def last(self) -> TransactionId:
         return self.batches[-1].last if self.batches else NO_TRANSACTION
-
-    @property
-    def registers(self) -> dict[bytes, bytes]:
-        return self._order.registers
-
-    def append(self, client_id: ClientId, appends: ReceivedAppends) -> list[Refusal]:
-        """Judge these appends and commit, as one batch, those that are let in. Raises `ProtocolError`."""
-        refusals = self._order.judge(client_id, appends)
-        if self._order.forming_count:
-            self.time_us += STEP_US
-            self.batches.append(Batch.parse(self._order.seal(self.time_us).raw))
-        return refusals
-
-    def commit(self, columns: Columns, generation: Generation = 1) -> Batch:
-        """Commit transactions as if another owner had: what was locked before is unknown afterwards."""
-        self.time_us += STEP_US
-        raw = seal(
-            columns,
-            partition=self.partition,
-            first=self.mark + 1,
-            session=_SESSION,
-            generation=generation,
-            commit_time_us=self.time_us,
-            previous_crc=self.batches[-1].crc if self.batches else 0,
-        )
-        batch = Batch.parse(raw)
-        self.batches.append(batch)
-        self._order = self._ordering(self.registers, generation)
-        return batch
 
     def from_id(self, first: TransactionId) -> list[Batch]:
         """The batches from the one that holds `first` on."""
         return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]
 
+    async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
+        """Answer a read, as a storage node does."""
+        assert isinstance(message, ReadBatches)
+        found: list[bytes] = []
+        size = 0
+        for batch in self.from_id(message.first):
+            if message.after_time_us and batch.commit_time_us < message.after_time_us:
+                continue
+            if message.part_last >= 0 and batch.first < message.first:
+                continue
+            if batch.first > message.last or 0 <= message.part_last < batch.first:
+                break
+            found.append(bytes(batch.view) if message.with_data else batch.without_data())
+            size += batch.length
+            if size >= message.bytes_max:
+                break
+        return Batches(self.last, payload=[b"".join(found)])
+
+
+class MemoryPartition:
+    """Brings a partition's owner its events, and does what comes of them, in order."""
+
+    def __init__(self, partition: PartitionId, clock: Clock) -> None:
+        self.partition = partition
+        self._clock = clock
+        self._replica = MemoryReplica()
+        self._time_us = BEGINNING_US
+        self._suspended = False
+        self._withheld: list[Effect] = []
+        self.carry_out = InOrder(self._carry_out)
+        self.owner = PartitionOwner(partition, GENERATION, _SETTINGS)
+        links: Any = {_REPLICA: self._replica}
+        self.reader = PartitionReader(self.owner, links, _SETTINGS, None, lambda reason: None)
+        self._carriers: dict[type[Effect], Callable[[Any], None]] = {
+            **ClientMessages(partition, GENERATION).senders,
+            ConfirmClean: lambda effect: None,
+            Replicate: self._store,
+            ReadHistory: self._read_history,
+            AwaitRoom: self._await_room,
+            AwaitTurn: self._await_turn,
+            MarkMoved: lambda effect: self.reader.mark_moved(),
+            EndSession: lambda effect: None,
+        }
+        started = StartedSession(
+            value=PartitionValue(GENERATION, _SESSION, (_REPLICA,)),
+            closing=NO_TRANSACTION,
+            last_crc=0,
+            commit_time_us=BEGINNING_US,
+            registers={},
+            engaged={_REPLICA: self._replica},
+        )
+        self.carry_out(self.owner.session_started(started, self.now))
+
+    @property
+    def now(self) -> Moment:
+        return Moment(self._clock.monotonic_s(), self._time_us + STEP_US)
+
+    @property
+    def mark(self) -> TransactionId:
+        """The committed high-water mark."""
+        return self._replica.last
+
+    @property
+    def registers(self) -> dict[bytes, bytes]:
+        return self.owner.registers.values
+
     def transactions(self) -> list[Transaction]:
-        return [tx for batch in self.batches for tx in batch.transactions()]
+        """Everything that is committed."""
+        return [tx for batch in self._replica.batches for tx in batch.transactions()]
+
+    # ------------------------------------------------------------------ effects
+
+    def _carry_out(self, effect: Effect) -> None:
+        if self._suspended and _is_of_feed(effect):
+            self._withheld.append(effect)
+        else:
+            self._carriers[type(effect)](effect)
+
+    def suspend_feed(self) -> None:
+        """Feed nothing, and give no answer that has to come after the feed."""
+        self._suspended = True
+
+    def resume_feed(self) -> None:
+        """Feed, and answer, what was withheld."""
+        self._suspended = False
+        withheld, self._withheld = self._withheld, []
+        self.carry_out(withheld)
+
+    def _store(self, effect: Replicate) -> None:
+        if effect.batch is not None:
+            self._time_us += STEP_US
+            self._replica.batches.append(Batch.parse(effect.batch.raw))
+        self.carry_out(self.owner.stored(_REPLICA, self._replica, effect.session, effect.number, self.now))
+
+    def _read_history(self, effect: ReadHistory) -> None:
+        batches = [
+            Committed(batch.first, batch.last, bytes(batch.view)) for batch in self._replica.from_id(effect.first)
+        ]
+        self.carry_out(self.owner.history_read(effect.mount, batches))
+
+    def _await_room(self, effect: AwaitRoom) -> None:
+        asyncio.get_running_loop().call_soon(lambda: self.carry_out(self.owner.room(effect.mount)))
+
+    def _await_turn(self, effect: AwaitTurn) -> None:
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self.carry_out(self.owner.turn(self.now))
+
+
+def _is_of_feed(effect: Effect) -> bool:
+    return isinstance(effect, FeedBatch) or (
+        isinstance(effect, Answer) and isinstance(effect.message, (Mounted, Flushed))
+    )

@@ -1,79 +1,49 @@
-"""A server in memory: one process owns every partition, decides as an owner does, and commits at once."""
+"""A server in memory: one process owns every partition, and each commit is one at once."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, NamedTuple
 
-from polonaise.checksum import crc32
-from polonaise.errors import (
-    BeyondLog,
-    ConnectionLost,
-    PartitionNotReady,
-    PolonaiseError,
-    ProtocolError,
-    UnknownPartition,
-)
+from polonaise.errors import ConnectionLost, PolonaiseError, UnknownPartition
 from polonaise.link.connection import Connection, hello
-from polonaise.server.mounts import Mount
-from polonaise.server.protocol.feed import Committed, Subscription
+from polonaise.server.clients import receive
+from polonaise.server.protocol.effects import TellFailures
+from polonaise.server.protocol.mounts import Mount
 from polonaise.server.protocol.order import check_bodies, check_frame
-from polonaise.terms import BodyForm, ClientId, FailureReason, MountState, PartitionId, TransactionId
-from polonaise.testing.faults import Armed
+from polonaise.terms import FailureReason, PartitionId
+from polonaise.testing.armed import Armed
 from polonaise.testing.memory import KEY, MemoryHost
-from polonaise.testing.partition import MemoryPartition
-from polonaise.wire.appends import AppendColumns, Failure, ReceivedAppends, encode_failures
+from polonaise.testing.partition import GENERATION, MemoryPartition
+from polonaise.wire.appends import AppendColumns, Failure, ReceivedAppends
 from polonaise.wire.codec import Message
-from polonaise.wire.fetches import encode_bodies, parse_fetch
-from polonaise.wire.messages import (
-    ROLE_CLIENT,
-    ROLE_SERVER,
-    Append,
-    AppendsFailed,
-    Batches,
-    Bodies,
-    Credit,
-    Fetch,
-    Flush,
-    Flushed,
-    GetRegister,
-    Health,
-    HealthIs,
-    HighWaterMark,
-    HighWaterMarkIs,
-    Mounted,
-    Read,
-    RegisterIs,
-    Unmount,
-)
-from polonaise.wire.messages import Mount as MountRequest
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Append, Fetch, Flush, Health, HealthIs, Read
 
 ADDRESS: Final = "memory:1"
-GENERATION: Final = 1
-_READ_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class _Due(NamedTuple):
-    """What an owner does with a message once its time has come."""
+    """What is done with a message once its time has come."""
 
     at_s: float
     do: Callable[[], None]
 
 
 class MemoryServer:
-    """Promises what the owner of a partition promises its clients, but for durability."""
+    """Promises its clients what a server promises, but for durability; and does them the harm that a test asked for."""
 
     def __init__(self, host: MemoryHost, partitions: int) -> None:
         self._host = host
         self.armed = Armed()
-        self.partitions = {partition: Owned(partition) for partition in range(partitions)}
+        self.partitions = {partition: MemoryPartition(partition, host.clock) for partition in range(partitions)}
         self._connections: dict[Connection, None] = {}
+        self._due: dict[PartitionId, deque[_Due]] = {partition: deque() for partition in self.partitions}
         self.reach()
 
-    def owned(self, partition: PartitionId) -> Owned:
+    def partition(self, partition: PartitionId) -> MemoryPartition:
         """Raises `UnknownPartition`."""
         found = self.partitions.get(partition)
         if found is None:
@@ -92,6 +62,7 @@ class MemoryServer:
             connection.close()
 
     def lose_connections(self, *, reachable: bool) -> None:
+        """Break every connection."""
         if not reachable:
             self._host.wires.listening.pop(ADDRESS, None)
         for connection in list(self._connections):
@@ -110,252 +81,113 @@ class MemoryServer:
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         self._connections.pop(connection, None)
-        for owned in self.partitions.values():
-            owned.forget(connection)
+        if connection.peer is not None:
+            for partition in self.partitions.values():
+                partition.carry_out(partition.owner.unmount(connection.peer.node, connection))
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         if isinstance(message, Health):
             connection.send(HealthIs(json.dumps(self._health()).encode()), request=request)
             return
-        owned = self.owned(partition)
+        there = self.partition(partition)
         match message:
-            case MountRequest():
-                self._mount(connection, owned, message, request)
-            case Unmount():
-                owned.unmount(connection)
-            case Append():
-                self._append(connection, owned, message)
-            case Credit():
-                mount = owned.mount_of(connection)
-                if mount is not None:
-                    mount.subscription.credit += message.bytes
-                    self._feed(owned, mount)
-            case Flush():
-                self._flush(connection, owned, request)
-            case HighWaterMark():
-                connection.send(HighWaterMarkIs(GENERATION, owned.log.mark), request=request, partition=partition)
-            case GetRegister():
-                value = owned.log.registers.get(message.key)
-                answer = RegisterIs(value is not None, owned.log.mark, value or b"")
-                connection.send(answer, request=request, partition=partition)
+            case Append() if self._is_disturbed(partition):
+                self._append(connection, there, message)
+            case Flush() if self._is_disturbed(partition):
+                self._when_due(partition, lambda: self._receive(connection, there, message, request))
             case Read():
-                self._read(connection, owned, message, request)
+                self._answer(connection, partition, request, self._read(there, message))
             case Fetch():
-                connection.send(_bodies(owned.log, message), request=request, partition=partition)
+                self._answer(connection, partition, request, there.reader.fetch(message))
             case _:
-                raise ProtocolError(f"{type(message).__name__} is nothing that a client says")
+                self._receive(connection, there, message, request)
+
+    def _receive(self, connection: Connection, there: MemoryPartition, message: Message, request: int) -> None:
+        there.carry_out(receive(there.owner, connection, message, request, there.now))
+
+    async def _read(self, there: MemoryPartition, message: Read) -> Message:
+        await there.reader.wait(message)
+        return await there.reader.read(message)
+
+    def _answer(
+        self, connection: Connection, partition: PartitionId, request: int, question: Coroutine[Any, Any, Message]
+    ) -> None:
+        async def run() -> None:
+            try:
+                connection.send(await question, request=request, partition=partition)
+            except PolonaiseError as error:
+                connection.refuse(error, request=request, partition=partition)
+
+        self._host.spawn(run(), f"question of {connection.peer_name}")
 
     def _health(self) -> dict[str, Any]:
         return {
             "server": 1,
             "storage": {},
             "partitions": {
-                str(partition): {"generation": GENERATION, "committed": owned.log.mark, "ready": True, "waits_for": ""}
-                for partition, owned in self.partitions.items()
+                str(partition): {"generation": GENERATION, "committed": there.mark, "ready": True, "waits_for": ""}
+                for partition, there in self.partitions.items()
             },
         }
 
-    # ------------------------------------------------------------------ mounts and feed
+    # ------------------------------------------------------------------ faults
 
-    def _mount(self, connection: Connection, owned: Owned, message: MountRequest, request: int) -> None:
-        committed, mark = owned.log.mark, message.client_high_water_mark
+    def _is_disturbed(self, partition: PartitionId) -> bool:
+        return self.armed.any or bool(self.armed.delay_s) or bool(self._due[partition])
 
-        def answer(state: MountState) -> None:
-            mounted = Mounted(state, GENERATION, committed, "")
-            connection.send(mounted, request=request, partition=owned.log.partition)
-
-        if mark > committed:
-            answer(MountState.CLIENT_AHEAD)
-            return
-        client = _client(connection)
-        subscription = Subscription(
-            mark, BodyForm(message.form), message.credit, message.filter_mask, message.filter_value
-        )
-        mount = Mount(owned.log.partition, client, connection, message.connection_sequence, subscription)
-        owned.mounts[client] = mount
-        mount.after_feed(committed, lambda: answer(MountState.READY))
-        self._feed(owned, mount)
-
-    def _feed(self, owned: Owned, mount: Mount) -> None:
-        if owned.log.partition in self.armed.suspended:
-            return
-        for batch in owned.log.from_id(mount.subscription.next_id):
-            if not mount.subscription.has_credit:
-                return
-            mount.send(Committed(batch.first, batch.last, bytes(batch.view)), owned.log.mark)
-
-    def suspend(self, partition: PartitionId) -> None:
-        self.armed.suspended.add(self.owned(partition).log.partition)
-
-    def resume(self, partition: PartitionId) -> None:
-        owned = self.owned(partition)
-        self.armed.suspended.discard(partition)
-        self._feed_all(owned)
-
-    def _feed_all(self, owned: Owned) -> None:
-        for mount in list(owned.mounts.values()):
-            self._feed(owned, mount)
-
-    # ------------------------------------------------------------------ appends
-
-    def _append(self, connection: Connection, owned: Owned, message: Append) -> None:
-        mount = owned.mount_of(connection)
-        if mount is None:
-            return  # void, like everything on a connection without a mount; the client's next mount settles it
+    def _append(self, connection: Connection, there: MemoryPartition, message: Append) -> None:
         check_frame(message.count, len(message.columns) + sum(map(len, message.payload)))
         appends = ReceivedAppends(message)
         check_bodies(appends)
-        self._when_due(owned, lambda: self._order(owned, mount, appends))
+        assert connection.peer is not None
+        mount = there.owner.feeds.mount_of(connection.peer.node, connection)
+        if mount is not None:
+            self._when_due(there.partition, lambda: self._disturb(there, mount, appends))
 
-    def _flush(self, connection: Connection, owned: Owned, request: int) -> None:
-        mount = owned.mount_of(connection)
-        if mount is None:
-            raise PartitionNotReady("a flush without a mount on this connection")
-
-        def answer() -> None:
-            mark = owned.log.mark
-            flushed = Flushed(mark)
-            mount.after_feed(mark, lambda: connection.send(flushed, request=request, partition=owned.log.partition))
-
-        self._when_due(owned, answer)
-
-    def _when_due(self, owned: Owned, do: Callable[[], None]) -> None:
+    def _when_due(self, partition: PartitionId, do: Callable[[], None]) -> None:
         """Now, or after the delay that a test asked for; always in the order of arrival."""
-        if not self.armed.delay_s and not owned.due:
+        due = self._due[partition]
+        if not self.armed.delay_s and not due:
             do()
             return
         loop = asyncio.get_running_loop()
         at_s = loop.time() + self.armed.delay_s
-        if owned.due:
-            at_s = max(at_s, owned.due[-1].at_s)
-        owned.due.append(_Due(at_s, do))
-        loop.call_at(at_s, owned.do_due)
+        if due:
+            at_s = max(at_s, due[-1].at_s)
+        due.append(_Due(at_s, do))
+        loop.call_at(at_s, self._do_due, due)
 
-    def _order(self, owned: Owned, mount: Mount, appends: ReceivedAppends) -> None:
-        """Judge and commit, if the mount on which it came still holds."""
+    def _do_due(self, due: deque[_Due]) -> None:
+        if due:
+            due.popleft().do()
+
+    def _disturb(self, there: MemoryPartition, mount: Mount, appends: ReceivedAppends) -> None:
+        """Let happen to each append, or group, what is armed for it; the owner gets those that nothing happens to."""
         for each in _one_by_one(appends) if self.armed.any else [appends]:
-            if owned.mounts.get(mount.client_id) is not mount:
+            if there.owner.feeds.mount_of(mount.client_id, mount.connection) is not mount:
                 return
             if self.armed.next_unknown:
-                self._lose(owned, mount, each, committed=self.armed.next_unknown.popleft())
+                self._lose(there, mount, each, committed=self.armed.next_unknown.popleft())
                 return
             reason = self.armed.strikes(each.lock_ends is not None) if self.armed.any else None
-            if reason is not None:
-                value = owned.log.mark + (reason is FailureReason.EXPECTATION_FAILED)
-                self._tell(mount, [Failure(sequence, value, reason) for sequence in each.sequences.tolist()])
+            if reason is None:
+                self._order(there, mount, each)
             else:
-                self._commit(owned, mount, each)
+                value = there.mark + (reason is FailureReason.EXPECTATION_FAILED)
+                failures = [Failure(sequence, value, reason) for sequence in each.sequences.tolist()]
+                there.carry_out([TellFailures(mount, failures)])
 
-    def _commit(self, owned: Owned, mount: Mount, appends: ReceivedAppends) -> None:
-        try:
-            refusals = owned.log.append(mount.client_id, appends)
-        except PolonaiseError as error:
-            owned.mounts.pop(mount.client_id, None)
-            mount.connection.refuse(error)
-            mount.connection.close(error)
-            return
-        self._feed_all(owned)
-        owned.tell_readers()
-        if refusals:
-            self._tell(mount, [Failure(refusal.sequence, refusal.value, refusal.reason) for refusal in refusals])
+    def _order(self, there: MemoryPartition, mount: Mount, appends: ReceivedAppends) -> None:
+        there.carry_out(there.owner.append(mount.client_id, mount.connection, GENERATION, appends, there.now))
 
-    def _lose(self, owned: Owned, mount: Mount, appends: ReceivedAppends, *, committed: bool) -> None:
-        """All connections are lost before the fate of these is told."""
+    def _lose(self, there: MemoryPartition, mount: Mount, appends: ReceivedAppends, *, committed: bool) -> None:
+        """Lose all connections before anybody is told the fate of these."""
+        if committed:
+            there.suspend_feed()
+            self._order(there, mount, appends)
         self.lose_connections(reachable=False)
         if committed:
-            self._commit(owned, mount, appends)
-
-    def _tell(self, mount: Mount, failures: list[Failure]) -> None:
-        message = AppendsFailed(GENERATION, encode_failures(failures))
-        mount.connection.send(message, partition=mount.partition)
-
-    # ------------------------------------------------------------------ reading
-
-    def _read(self, connection: Connection, owned: Owned, message: Read, request: int) -> None:
-        def answer() -> None:
-            connection.send(_batches(owned.log, message), request=request, partition=owned.log.partition)
-
-        if message.first < 0:
-            raise ProtocolError(f"a read from {message.first}")
-        if message.first > owned.log.mark and message.wait_ms:
-            owned.wait(message.first, message.wait_ms / 1000, answer)
-        else:
-            answer()
-
-
-class Owned:
-    """A partition, who has mounted it, and who waits for it to grow."""
-
-    def __init__(self, partition: PartitionId) -> None:
-        self.log = MemoryPartition(partition)
-        self.mounts: dict[ClientId, Mount] = {}
-        self.due: deque[_Due] = deque()
-        self._waiting: dict[asyncio.TimerHandle, tuple[TransactionId, Callable[[], None]]] = {}
-
-    def mount_of(self, connection: Connection) -> Mount | None:
-        """The client's mount, if it is on this connection: messages of an older connection are void."""
-        mount = self.mounts.get(_client(connection))
-        return mount if mount is not None and mount.connection is connection else None
-
-    def unmount(self, connection: Connection) -> None:
-        if self.mount_of(connection) is not None:
-            del self.mounts[_client(connection)]
-
-    def forget(self, connection: Connection) -> None:
-        if connection.peer is not None:
-            self.unmount(connection)
-
-    def do_due(self) -> None:
-        if self.due:
-            self.due.popleft().do()
-
-    def wait(self, first: TransactionId, wait_s: float, answer: Callable[[], None]) -> None:
-        """Call `answer` once `first` is committed, or when the time is up."""
-
-        def expired() -> None:
-            del self._waiting[timer]
-            answer()
-
-        timer = asyncio.get_running_loop().call_later(wait_s, expired)
-        self._waiting[timer] = (first, answer)
-
-    def tell_readers(self) -> None:
-        for timer, (first, answer) in list(self._waiting.items()):
-            if first <= self.log.mark:
-                timer.cancel()
-                del self._waiting[timer]
-                answer()
-
-
-def _client(connection: Connection) -> ClientId:
-    assert connection.peer is not None
-    return connection.peer.node
-
-
-def _batches(log: MemoryPartition, message: Read) -> Batches:
-    found: list[bytes] = []
-    size = 0
-    for batch in log.from_id(message.first):
-        if message.after_time_us and batch.commit_time_us < message.after_time_us:
-            continue
-        if message.part_last >= 0 and batch.first < message.first:
-            continue
-        if 0 <= message.part_last < batch.first:
-            break
-        found.append(bytes(batch.view) if message.with_data else batch.without_data())
-        size += batch.length
-        if size >= min(message.bytes_max, _READ_BYTES_MAX):
-            break
-    return Batches(log.mark, payload=found)
-
-
-def _bodies(log: MemoryPartition, message: Fetch) -> Bodies:
-    bodies: list[bytes] = []
-    for transaction in parse_fetch(message):
-        if not 0 <= transaction <= log.mark:
-            raise BeyondLog(f"transaction {transaction}; the committed high-water mark is {log.mark}")
-        bodies.append(log.from_id(transaction)[0].body(transaction))
-    return encode_bodies(bodies, [crc32(body) for body in bodies])
+            there.resume_feed()
 
 
 def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:

@@ -15,7 +15,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from polonaise.errors import BadOption, NotFound, ViewUnavailable, ViewUnfit
-from polonaise.views.faults import trouble_in
+from polonaise.redaction import redacted
+from polonaise.views.faults import translated, trouble_in
 
 SQLITE: Final = "sqlite"
 POSTGRESQL: Final = "postgresql"
@@ -69,7 +70,7 @@ class Database:
         except sqlite3.Error as error:  # what SQLAlchemy does not see: it was asked past it
             db.close()
             if trouble_in(error) is not None:
-                raise ViewUnavailable(f"can't connect to {self.engine.url}: {error}") from error
+                raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {error}") from error
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_DATABASE:
                 raise ViewUnfit(f"{_no_database(self.engine.url.database)} ({error})") from error
             raise
@@ -97,8 +98,11 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection within a new transaction that sees one state. Raises `ViewUnavailable`."""
-        with self._connected() as db:
+        """A connection within a new transaction that sees one state.
+
+        Raises `ViewUnavailable` when there is none, and within it when the database goes away.
+        """
+        with translated(), self._connected() as db:
             if self.kind == SQLITE:
                 db.begin()
                 _begin_sqlite(db, "BEGIN")
@@ -115,7 +119,8 @@ class Database:
         try:
             return self.engine.connect()
         except (OperationalError, InterfaceError, PoolTimeout) as error:
-            raise ViewUnavailable(f"can't connect to {self.engine.url}: {getattr(error, 'orig', error)}") from error
+            said = getattr(error, "orig", error)
+            raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {redacted(said)}") from error
 
     def close(self) -> None:
         """Close what was opened here; the application's engine is the application's."""
@@ -230,8 +235,8 @@ def check_file(url: URL | str, *, there: bool) -> None:
     """
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
-        raise BadOption(f"no engine for a SQL view: {error}") from error
+    except (ArgumentError, ValueError) as error:
+        raise BadOption(f"no engine for a SQL view: {redacted(error)}") from error
     file = parsed.database
     if parsed.get_backend_name() != SQLITE or not file or file.startswith((":", "file:")):
         return
@@ -258,8 +263,12 @@ def _no_database(file: str | None) -> str:
 
 def _engine_at(url: URL | str) -> Engine:
     try:
-        return create_engine(make_url(url), pool_pre_ping=True)
+        parsed = make_url(url)
+        if parsed.password is not None and "@" in (parsed.database or ""):
+            # Else the rest of the password is taken for a host, and asked for by name.
+            raise BadOption(f"{redacted(url)}: in a password, @ is written %40 and / is written %2F")
+        return create_engine(parsed, pool_pre_ping=True)
     except NoSuchModuleError as error:
-        raise BadOption(f"no SQL dialect for {url}: {error}") from error
-    except (ArgumentError, ImportError) as error:
-        raise BadOption(f"no engine for a SQL view: {error}") from error
+        raise BadOption(f"no SQL dialect for {redacted(url)}: {error}") from error
+    except (ArgumentError, ImportError, ValueError) as error:
+        raise BadOption(f"no engine for a SQL view: {redacted(error)}") from error

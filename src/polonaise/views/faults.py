@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import sqlite3
+from collections.abc import Iterator
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from polonaise.errors import ViewUnavailable
+from polonaise.redaction import redacted
 
 
 class Trouble(enum.Enum):
@@ -51,6 +56,18 @@ def trouble_in(error: BaseException) -> Trouble | None:
             return trouble
         at = at.__cause__ or at.__context__
     return None
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Around what asks the database: trouble that passes comes out as `ViewUnavailable`, whenever it begins."""
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        if trouble_in(error) is None:
+            raise
+        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise ViewUnavailable(f"the database is not available, try again: {redacted(said)}") from error
 
 
 def _trouble_of(error: DBAPIError) -> Trouble | None:

@@ -15,12 +15,14 @@ from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from polonaise.client.protocol.once import OnceRecord
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database, Writer
-from polonaise.views.faults import Trouble, trouble_in
+from polonaise.views.faults import Trouble, translated, trouble_in
 from polonaise.views.fitness import check_tables
 from polonaise.views.marks import Marks
+from polonaise.views.once import OnceKept
 from polonaise.views.worker import Worker, end_all
 
 T = TypeVar("T")
@@ -61,6 +63,12 @@ class SqlView:
     """For applying; None for the engine's own. Partitions are applied at the same time: where `apply` *reads* rows that
     other partitions change and writes what follows from them, `"SERIALIZABLE"` keeps that right (and retries)."""
 
+    once_table: ClassVar[str | None] = None
+    """The table in which the keys of `log.once` are kept, such as `"polonaise_once"`; None keeps none. Part of the
+    class because every process that keeps the same database has to say the same."""
+    takes_own: ClassVar[bool] = True
+    """The mark passes over what the library wrote for itself; `apply_many` is not given it."""
+
     def __init__(
         self,
         engine: Engine | URL | str,
@@ -78,6 +86,7 @@ class SqlView:
         self._database = Database(engine, self.isolation_level, busy_s)
         self._create = create
         self._marks = Marks(marks_table, self.metadata.schema if self.metadata is not None else None)
+        self._once = None if self.once_table is None else OnceKept(self.once_table, self._marks.table.schema)
         self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
         self._readers_max = readers_max
         self._close_s_max = close_s_max
@@ -121,12 +130,13 @@ class SqlView:
         it, which may lag behind. What is written here is rolled back.
 
         Blocks its thread for as long as the database takes: right for SQLite, and for a context that is a plain
-        function. A coroutine asks a server through `read`. Raises `ViewUnavailable` when there is no connection.
+        function. A coroutine asks a server through `read`. Raises `ViewUnavailable` when there is no connection, or
+        the database goes away meanwhile.
         """
         return self._database.reading()
 
     async def read(self, function: Callable[..., T], *args: Any) -> T:
-        """The result of `function(db, *args)`, run in a thread with a connection of `reading`."""
+        """The result of `function(db, *args)`, run in a thread with a connection of `reading`, and raises as that."""
         if self._readers is None:
             self._readers = ThreadPoolExecutor(self._readers_max, thread_name_prefix="polonaise-view-reader")
 
@@ -141,6 +151,16 @@ class SqlView:
         """The table of high-water marks (`partition`, `high_water_mark`, `cluster`): for migrations and audits."""
         return self._marks.table
 
+    @property
+    def keeps_once(self) -> bool:
+        """Whether `log.once` can look keys up here."""
+        return self._once is not None
+
+    async def once(self, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
+        """What was done under a key of `log.once`, with the id of its first transaction."""
+        assert self._once is not None
+        return await self.read(self._once.find, partition, key)
+
     # ------------------------------------------------------------------ preparing
 
     def prepare(self) -> None:
@@ -148,11 +168,12 @@ class SqlView:
 
         Raises `ViewUnfit`, which names tables and columns, and `ViewUnavailable`.
         """
-        writer = self._database.writer()
-        try:
-            self._prepare(writer)
-        finally:
-            writer.close()
+        with translated():
+            writer = self._database.writer()
+            try:
+                self._prepare(writer)
+            finally:
+                writer.close()
 
     def _prepare(self, writer: Writer) -> None:
         with self._preparing:
@@ -160,7 +181,8 @@ class SqlView:
                 return
             if self._create:
                 self._create_tables(writer)
-            tables = self.metadata.sorted_tables if self.metadata is not None else []
+            tables = list(self.metadata.sorted_tables) if self.metadata is not None else []
+            tables += [self._once.table] if self._once is not None else []
             with writer.transaction() as db:
                 check_tables(db, tables, self._marks.table)
             self._prepared = True
@@ -172,6 +194,8 @@ class SqlView:
                     if self.metadata is not None:
                         self.metadata.create_all(db)
                     self._marks.table.metadata.create_all(db)
+                    if self._once is not None:
+                        self._once.table.metadata.create_all(db)
                 return
             except DBAPIError as error:
                 if not left or trouble_in(error) is Trouble.UNAVAILABLE:
@@ -231,6 +255,10 @@ class SqlView:
         partition, before, after = run[0].partition, run[0].id - 1, run[-1].id
         with writer.transaction() as db:
             if self._marks.move(db, partition, before, after):
-                self.apply_many(run, db)
+                told = [tx for tx in run if not tx.own]
+                if told:
+                    self.apply_many(told, db)
+                if self._once is not None:
+                    self._once.keep_all(db, run)
                 return after
         return self._read_mark(writer, partition)

@@ -38,10 +38,12 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
 from polonaise.errors import BadOption, ViewFailed, ViewUnavailable, ViewUnfit
+from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, Writer, check_file
 from polonaise.views.faults import Trouble, trouble_in
 from polonaise.views.fitness import check_tables
+from polonaise.views.letters import DeadLetters
 from polonaise.views.marks import DefinitionKept, Marks
 
 T = TypeVar("T")
@@ -113,6 +115,7 @@ class MarkedTable:
         self._marks = Marks(marks_table or f"{shape.name}_marks", None)
         self._definition = definition
         self._kept = DefinitionKept(f"{shape.name}_definition")
+        self._letters = DeadLetters(shape.name)
         self._writer: Writer | None = None
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
@@ -142,18 +145,22 @@ class MarkedTable:
         self._tried(read)
         return found
 
-    def merge(self, chunks: Chunks, before: MarkMap, after: MarkMap) -> bool:
+    def merge(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
         """Add rows, or merge them by key, and move the marks; False, with nothing changed, if these aren't `before`.
 
-        The same if the rows that are there were made otherwise.
+        The same if the rows that are there were made otherwise. `letters` go to the dead-letter table.
         """
-        return self._commit(chunks, before, after, replaces=False)
+        return self._commit(chunks, before, after, letters, replaces=False)
 
-    def replace(self, chunks: Chunks, before: MarkMap, after: MarkMap) -> bool:
+    def replace(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
         """The same, of a table that has no other rows then; partitions that are not in `after` begin anew."""
-        return self._commit(chunks, before, {**dict.fromkeys(before, -1), **after}, replaces=True)
+        return self._commit(chunks, before, {**dict.fromkeys(before, -1), **after}, letters, replaces=True)
 
-    def _commit(self, chunks: Chunks, before: MarkMap, after: MarkMap, *, replaces: bool) -> bool:
+    def _commit(
+        self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None, *, replaces: bool
+    ) -> bool:
+        if letters is not None:
+            self._tried(self._letters.prepare)
         for partition in sorted(set(after) - set(before)):
             # Somebody else may be quicker; then the marks are not where they should be.
             with contextlib.suppress(_Moved):
@@ -165,6 +172,7 @@ class MarkedTable:
                     raise _Moved
             if replaces:
                 db.execute(self._table.delete())
+                self._letters.clear(db)
                 self._kept.replace(db, self._definition)
             elif not self._kept.agrees(db, self._definition, new=max(before.values(), default=-1) < 0):
                 raise _Moved
@@ -172,6 +180,7 @@ class MarkedTable:
                 self._check_keys(chunk)
                 if chunk:
                     db.execute(self._table.insert() if replaces else self._merging, chunk)
+            self._letters.add(db, letters() if letters is not None else ())
             return True
 
         try:
@@ -276,7 +285,7 @@ def _check_readable(db: Connection, table: Table) -> None:
     inspector = inspect(db)
     if not inspector.has_table(table.name) and table.name not in inspector.get_view_names():
         there = ", ".join(sorted(inspector.get_table_names())) or "none"
-        raise ViewUnfit(f"no table {table.name} in {db.engine.url}: there are {there}")
+        raise ViewUnfit(f"no table {table.name} in {redacted(db.engine.url)}: there are {there}")
     found = {column["name"] for column in inspector.get_columns(table.name)}
     missing = [column.name for column in table.columns if column.name not in found]
     if missing:

@@ -33,9 +33,17 @@ CHANGE: Final = 16
 OPERATIONS_MAX: Final = 65_536
 """In one frame: each becomes an object of many times its size on the wire."""
 
+_FRAME_BYTES: Final = 1_024
+"""What an append frame takes in memory beside its bytes, about."""
+
 _OPERATION: Final = struct.Struct("<IBHI")
 _FAILURE: Final = struct.Struct("<qqB")
 _MODES: Final = bytes(LockMode)
+
+
+def inbox_bytes(size: int) -> int:
+    """What an append frame of `size` bytes (columns and bodies) counts against the window of its mount."""
+    return size + _FRAME_BYTES
 
 
 class Operation(NamedTuple):

@@ -1,7 +1,8 @@
 """Every message: who says it, when, and what it means. `docs/formats.md` lists them with their numbers.
 
 Answers carry the request number of what they answer. `Refused` answers anything. Numbers below 10 are common to all
-connections, 10-63 are between client and server, 64-127 between server and storage node.
+connections, 10-63 are between client and server, 64-127 between server and storage node, which is also asked with
+`Health`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Refused(Message):
     """A fault, by its stable code. Without request number and partition it is about the connection, which closes."""
 
     detail: I64
-    """What the code calls for: a newer session, generation or id; else 0."""
+    """What the code calls for: a newer session, generation or id, or the first id that is held; else 0."""
     code: Text
     text: Text
 
@@ -92,14 +93,20 @@ class Mount(Message):
 
 @message(11)
 class Mounted(Message):
-    """The outcome of a mount. READY comes after the feed of everything up to `high_water_mark`."""
+    """The outcome of a mount. READY comes after the feed of everything up to `high_water_mark`.
+
+    With request number 0, to a mount that is ready, news of its appends: NOT_READY while they are not committed, with
+    what keeps them; READY when nothing does any more. The mount stays what it is.
+    """
 
     state: U8
     generation: I32
     high_water_mark: I64
     """The committed high-water mark, proved in the current session after the mount arrived."""
+    append_window: I64
+    """READY: bytes of appends (`wire.appends.inbox_bytes`) that may be undecided at a time; one frame always may."""
     reason: Text
-    """NOT_READY: what the partition waits for."""
+    """NOT_READY: what the partition waits for, or what keeps its appends."""
 
 
 @message(12)
@@ -221,7 +228,7 @@ class RegisterIs(Message):
 
 @message(27)
 class Health(Message):
-    """Asks a server how it is: partitions, sessions, storage connections."""
+    """Asks a server how it is: partitions, sessions, storage connections; or a storage node, for its scrub."""
 
 
 @message(28)
@@ -243,9 +250,29 @@ class TrimLog(Message):
 @message(30)
 class LogTrimmed(Message):
     first: I64
-    """From here on every replica of the session holds the log; the lowest of their answers."""
+    """From here on every replica of the session holds the log; the highest of their answers."""
     done: U8
     """Nothing is left to be dropped below the id that was named; if not, ask again."""
+
+
+@message(31)
+class ListRegisters(Message):
+    """Asks which registers there are, from the key `first` on, proved like a high-water mark."""
+
+    first: Blob
+    prefix: Blob
+    """Only keys that begin so."""
+
+
+@message(32)
+class RegistersListed(Message):
+    """The answer to `ListRegisters`: the first of them, by their keys, as many as go into one answer."""
+
+    high_water_mark: I64
+    more: U8
+    """There are others behind them, to be asked for."""
+    snapshot: Blob
+    """In the encoding of `log.registers`."""
 
 
 # ------------------------------------------------------------------ server → storage node and back

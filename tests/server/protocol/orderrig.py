@@ -16,7 +16,7 @@ from polonaise.wire.appends import CHANGE, AppendColumns, ReceivedAppends
 from polonaise.wire.messages import Append
 
 READ, WRITE, APPEND = LockMode
-SET, DELETE, PRODUCE = (CHANGE + kind for kind in ChangeKind)
+SET, DELETE, PRODUCE, OWN = (CHANGE + kind for kind in ChangeKind)
 EQUALS, ABSENT, PRESENT, POSITION = ExpectationKind
 
 
@@ -121,7 +121,7 @@ A, B, C = lock("a"), lock("b"), lock("c")
 
 def refused(order: Order, *transactions: Tx, first_sequence: int = 0) -> list[tuple[int, FailureReason, int, int]]:
     """(sequence, reason, value, what it rests on) of each that is refused."""
-    told = order.judge(CLIENT, frame(*transactions, first_sequence=first_sequence))
+    told = order.judge(CLIENT, frame(*transactions, first_sequence=first_sequence), order.next_id - 1)
     assert all(refusal.client_id == CLIENT for refusal in told)
     return [(r.sequence, r.reason, r.value, r.rests_on) for r in told]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -30,10 +31,12 @@ from orderrig import (
     refused,
 )
 
-from polonaise.errors import BodyTooLarge, DataDamaged, InvariantViolated, ProtocolError, TooManyLocks
+from polonaise.errors import BodyTooLarge, DataDamaged, InvariantViolated, TooManyLocks
+from polonaise.log.batch import Batch
 from polonaise.server.protocol import order as order_room
 from polonaise.server.protocol.order import check_bodies
 from polonaise.terms import FailureReason
+from polonaise.wire.appends import ReceivedAppends
 
 # ------------------------------------------------------------------ singles, batches
 
@@ -69,12 +72,18 @@ def test_an_empty_batch_is_never_sealed() -> None:
 
 
 @pytest.mark.parametrize("mark", [10, 11, 2**63 - 1, -2, -(2**63)])
-def test_a_mark_that_nobody_can_have_closes_the_connection_and_orders_nothing(mark: int) -> None:
+def test_a_mark_that_nobody_can_have_is_refused_alone(mark: int) -> None:
     order = order_of(closing=9)
-    with pytest.raises(ProtocolError):
-        order.judge(CLIENT, frame(Tx(b"fine", mark=9), Tx(mark=mark)))
-    assert order.forming_count == 0
-    assert order.next_id == 10
+    (told,) = refused(order, Tx(b"fine", mark=9), Tx(mark=mark), Tx(b"fine, too"))
+    assert told == (1, FailureReason.MARK_BEYOND_LOG, 9, -1)
+    assert [tx.data for tx in Batch.parse(order.seal(1).raw).transactions()] == [b"fine", b"fine, too"]
+
+
+def test_a_mark_of_what_is_ordered_and_not_committed_is_one_that_nobody_can_have() -> None:
+    order = order_of(closing=9)
+    assert refused(order, Tx()) == []
+    (refusal,) = order.judge(CLIENT, frame(Tx(mark=10)), committed=9)
+    assert refusal.reason is FailureReason.MARK_BEYOND_LOG
 
 
 # ------------------------------------------------------------------ locks
@@ -214,6 +223,22 @@ def test_a_body_that_changed_on_the_way_is_refused() -> None:
         check_bodies(appends)
 
 
+@pytest.mark.parametrize(
+    ("appends", "refused"),
+    [
+        (lambda: frame(Tx(b"as it was", locks=[(n, WRITE) for n in range(1001)])), TooManyLocks),
+        (lambda: frame(Tx(b"as it was"), Tx(bytes(101))), BodyTooLarge),
+    ],
+)
+def test_what_lengths_tell_is_told_before_anything_is_summed(
+    appends: Callable[[], ReceivedAppends], refused: type[Exception]
+) -> None:
+    damaged = appends()
+    damaged.data = memoryview(bytes(len(damaged.data)))
+    with pytest.raises(refused):
+        check_bodies(damaged, 100)
+
+
 def test_frames_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     check_bodies(frame(Tx(bytes(100))), 100)
     with pytest.raises(BodyTooLarge):
@@ -221,6 +246,10 @@ def test_frames_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     check_bodies(frame(Tx(locks=[(n, WRITE) for n in range(1000)])))
     with pytest.raises(TooManyLocks):
         check_bodies(frame(Tx(), Tx(locks=[(n, WRITE) for n in range(1001)])))
+    monkeypatch.setattr(order_room, "FRAME_LOCKS_MAX", 5)
+    check_bodies(frame(Tx(locks=[(n, WRITE) for n in range(5)])))
+    with pytest.raises(TooManyLocks, match="6 locks in one frame"):
+        check_bodies(frame(*[Tx(locks=[(n, WRITE), (n, READ)]) for n in range(3)]))
     monkeypatch.setattr(order_room, "FRAME_COUNT_MAX", 2)
     with pytest.raises(BodyTooLarge):
         check_bodies(frame(Tx(), Tx(), Tx()))
@@ -321,7 +350,7 @@ def test_the_order_is_that_of_a_simple_model(
     for said, seals in arrived:
         said = [Tx(**{**vars(tx), "mark": min(tx.mark, order.next_id - 1)}) for tx in said]
         newest = order.next_id - 1
-        told = order.judge(CLIENT, frame(*said))
+        told = order.judge(CLIENT, frame(*said), order.next_id - 1)
         assert [(r.sequence, r.reason) for r in told] == model.judge(said)
         assert all(r.rests_on < order.next_id for r in told)
         assert all(r.rests_on >= newest or r.reason is FailureReason.LOCK_CONFLICT for r in told)
@@ -337,5 +366,5 @@ def test_the_order_is_that_of_a_simple_model(
 def test_refusals_name_the_client_that_asked() -> None:
     order = order_of()
     refused(order, Tx(locks=[(A, WRITE)]))
-    told = order.judge(31, frame(Tx(locks=[(A, WRITE)])))
+    told = order.judge(31, frame(Tx(locks=[(A, WRITE)])), order.next_id - 1)
     assert [refusal.client_id for refusal in told] == [31]

@@ -8,6 +8,7 @@ from orderrig import (
     CLIENT,
     DELETE,
     EQUALS,
+    OWN,
     POSITION,
     PRESENT,
     PRODUCE,
@@ -25,7 +26,7 @@ from orderrig import (
 
 from polonaise.errors import ProtocolError
 from polonaise.log import registers
-from polonaise.log.producers import Produced, pack_request
+from polonaise.log.producers import OPEN, Produced, pack_request
 from polonaise.terms import FailureReason
 
 # ------------------------------------------------------------------ registers
@@ -153,7 +154,7 @@ def produce(epoch: int, sequence: int, *, data: bytes = b"", key: bytes = b"prod
 def test_a_producer_is_opened_and_then_counts() -> None:
     order = order_of(closing=99)
     assert refused(order, produce(1, -1), produce(1, 0), produce(1, 1)) == []
-    assert Produced.parse(order.registers[b"producer/p"]) == Produced(1, 1, (101, 102))
+    assert Produced.parse(order.registers[b"producer/p"])[:3] == (1, 1, (101, 102))
 
 
 def test_a_number_that_was_sent_before_is_answered_with_its_id() -> None:
@@ -192,13 +193,66 @@ def test_a_producer_of_another_name_is_another_producer() -> None:
 def test_a_request_that_does_not_parse_orders_nothing_of_its_frame() -> None:
     order = order_of()
     with pytest.raises(ProtocolError):
-        order.judge(CLIENT, frame(Tx(b"good"), Tx(operations=[(PRODUCE, b"p", b"short")])))
+        order.judge(CLIENT, frame(Tx(b"good"), Tx(operations=[(PRODUCE, b"p", b"short")])), order.next_id - 1)
     assert order.forming_count == 0
 
 
-@pytest.mark.parametrize("junk", [b"", b"junk", bytes(20) + b"x", Produced(1, 2**63 - 1, (5,)).pack()])
+@pytest.mark.parametrize("junk", [b"", b"junk", bytes(20) + b"x", Produced(1, 2**63 - 1, (5,), (0,)).pack()])
 def test_a_register_that_somebody_set_by_hand_harms_only_its_producer(junk: bytes) -> None:
     order = order_of(closing=3, held={b"producer/p": junk})
     for request in (produce(1, 0), produce(1, 2**63 - 1), produce(1, -(2**63)), produce(2**63 - 1, -1)):
-        order.judge(CLIENT, frame(request))
+        order.judge(CLIENT, frame(request), order.next_id - 1)
     assert refused(order, Tx(mark=3, operations=[(SET, b"k", b"")])) == []
+
+
+# ------------------------------------------------------------------ the library's own
+
+
+def test_that_a_producer_was_opened_is_marked_as_the_librarys_own() -> None:
+    order = order_of()
+    log = Log.after(order)
+    opening = [(PRODUCE, b"producer/x", pack_request(1, OPEN))]
+    assert refused(order, Tx(b"before"), Tx(b"", operations=opening), Tx(b"after")) == []
+    batch = log.seal()
+    assert [(tx.id, tx.own, tx.generation) for tx in batch.transactions(own=True)] == [
+        (0, False, 1), (1, True, ~1), (2, False, 1),
+    ]  # fmt: skip
+    assert [tx.data for tx in batch.transactions()] == [b"before", b"after"]
+
+
+def test_one_of_a_group_is_marked_and_the_others_are_not() -> None:
+    order = order_of()
+    log = Log.after(order)
+    group = [Tx(b"a", ends_group=False), Tx(b"key", operations=[(OWN, b"", b"")])]
+    assert refused(order, Tx(b"first"), *group, Tx(b"last")) == []
+    batch = log.seal()
+    assert [tx.id for tx in batch.transactions(own=True) if tx.own] == [2]
+
+
+def test_nothing_is_marked_of_what_is_refused() -> None:
+    order = order_of()
+    log = Log.after(order)
+    opening = [(PRODUCE, b"producer/x", pack_request(0, OPEN))]
+    assert [reason for _, reason, _, _ in refused(order, Tx(b"a"), Tx(b"", operations=opening), Tx(b"b"))] == [
+        FailureReason.PRODUCER_FENCED
+    ]
+    assert not log.seal().has_own
+
+
+def test_a_number_with_other_bodies_is_told_from_a_repetition_for_groups_too() -> None:
+    order = order_of(held={b"producer/p": Produced.none().opened(1).pack()})
+    numbered = [(PRODUCE, b"producer/p", pack_request(1, 0))]
+
+    def group(*bodies: bytes, header: int = 0) -> list[Tx]:
+        sent = [Tx(body, header=header, ends_group=False) for body in bodies]
+        sent[-1].operations = numbered
+        sent[-1].ends_group = True
+        return sent
+
+    assert refused(order, *group(b"a", b"bc")) == []
+    reasons = [
+        {reason for _, reason, value, _ in refused(order, *sent, first_sequence=2) if value == 0}
+        for sent in (group(b"a", b"bc"), group(b"ab", b"c"), group(b"a", b"bd"), group(b"a", b"bc", header=1))
+    ]
+    differs = {FailureReason.PRODUCER_DIFFERS}
+    assert reasons == [{FailureReason.DUPLICATE}, differs, differs, differs]

@@ -8,12 +8,16 @@ from __future__ import annotations
 import math
 from reprlib import Repr
 from typing import Any, Final
+from uuid import UUID
 
 from polonaise.errors import BadOption, UnknownPartition
 from polonaise.log import registers
+from polonaise.redaction import redacted
 from polonaise.terms import LockMode, PartitionId
 
 INT64_MAX: Final = 2**63 - 1
+
+_NO_UTF8: Final = "a text that UTF-8 can encode: this one has half of a surrogate pair"
 
 _repr = Repr()
 _repr.maxstring = _repr.maxother = 60
@@ -21,14 +25,19 @@ _repr.maxstring = _repr.maxother = 60
 
 def wrong(name: str, given: object, wanted: str) -> BadOption:
     """The refusal of one argument."""
-    return BadOption(f"{name}={_repr.repr(given)} ({type(given).__name__}): {wanted}")
+    return BadOption(f"{name}={_shown(given)} ({type(given).__name__}): {wanted}")
+
+
+def _shown(given: object) -> str:
+    """Shortened, and without the secrets of what may be an address."""
+    return _repr.repr(redacted(given) if isinstance(given, str) else given)
 
 
 def checked_seconds(name: str, given: Any) -> float | None:
     """Seconds from 0, or None for no bound."""
     if given is None:
         return None
-    if not isinstance(given, int | float):
+    if not isinstance(given, int | float) or isinstance(given, bool):
         raise wrong(name, given, "seconds as a number, or None for no bound")
     if not 0 <= given < math.inf:  # a NaN is neither
         raise wrong(name, given, "seconds from 0 on, or None for no bound")
@@ -37,7 +46,7 @@ def checked_seconds(name: str, given: Any) -> float | None:
 
 def checked_id(name: str, given: Any, lowest: int = -1, wanted: str = "") -> int:
     """A transaction id, -1 for the place before the first, or another number of 64 bits."""
-    if not isinstance(given, int) or not lowest <= given <= INT64_MAX:
+    if not isinstance(given, int) or isinstance(given, bool) or not lowest <= given <= INT64_MAX:
         raise wrong(name, given, wanted or f"a transaction's id is an integer from {lowest} on")
     return given
 
@@ -60,17 +69,30 @@ def checked_value(value: Any) -> bytes:
     return value
 
 
+def encoded(name: str, text: str) -> bytes:
+    """A text that the application gave, in UTF-8."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise wrong(name, text, _NO_UTF8) from None
+
+
 def wrong_lock(name: Any, id: Any, mode: Any) -> BadOption:
     """Why this is no lock, once making it has failed."""
     if not isinstance(mode, LockMode):
         return wrong("mode", mode, "LockMode.READ, WRITE or APPEND")
     if not isinstance(name, str):
         return wrong("name", name, "a lock's name is text")
-    if not isinstance(id, int):
-        return wrong("id", id, "a lock's id is an integer of 64 bits, signed: number or hash what it stands for")
-    if not -INT64_MAX - 1 <= id <= INT64_MAX:
-        return wrong("id", id, "a lock's id has 64 bits, signed: hash what it stands for")
-    return wrong("name", name, "a lock's name is text that UTF-8 can encode")
+    if not isinstance(id, int | str | UUID) or isinstance(id, bool):
+        return wrong("id", id, "a lock's id is an integer of 64 bits, signed, a text or a UUID")
+    if isinstance(id, int) and not -INT64_MAX - 1 <= id <= INT64_MAX:
+        return wrong("id", id, "an integer as a lock's id has 64 bits, signed: write it as a text")
+    return wrong("name", name, _NO_UTF8) if _is_broken(name) else wrong("id", id, _NO_UTF8)
+
+
+def _is_broken(text: str) -> bool:
+    """Whether it has half of a surrogate pair."""
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def partitions_named(text: str | None, count: int) -> list[PartitionId]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.client.protocol.arguments import checked_id, checked_key, checked_value, wrong
-from polonaise.client.protocol.locks import LOCK_BYTES, Lock
+from polonaise.client.protocol.locks import LOCK_BYTES, Lock, LockId
 from polonaise.errors import BadOption, BodyTooLarge, Closed, TooManyLocks
-from polonaise.terms import ChangeKind, ExpectationKind, LockMode, PartitionId, TransactionId
+from polonaise.log import registers
+from polonaise.terms import ChangeKind, ExpectationKind, LockMode, OwnKind, PartitionId, TransactionId
 from polonaise.wire.appends import CHANGE
 
 T = TypeVar("T")
@@ -52,7 +54,7 @@ class Change(NamedTuple):
 
     @classmethod
     def set(cls, key: bytes, value: bytes) -> Change:
-        """The register holds this value from then on."""
+        """The register holds this value from then on. Not under `producer/` and `spark/`, which are the library's."""
         return cls(ChangeKind.SET, key, value)
 
     @classmethod
@@ -71,11 +73,16 @@ class Limits(NamedTuple):
     group_count_max: int = 4_096
     """Appends of one context."""
     group_bytes_max: int = 8 * 1024 * 1024
+    """The bodies of appends that commit as one; with the locks, where these are a `Group`."""
 
 
 _READ, _WRITE, _APPEND = LockMode
 _EXPECTED: Final = frozenset(int(kind) for kind in ExpectationKind)
 
+OPERATIONS_MAX: Final = 32_768
+"""Expectations and changes of one append or context: what servers take in one frame is bounded, too."""
+OPERATIONS_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Their keys and values together: a frame has room for these and for the largest group."""
 HEADER_MIN: Final = -(2**31)
 HEADER_MAX: Final = 2**31 - 1
 
@@ -100,24 +107,29 @@ def _bytes_of(data: Any) -> bytes:
 
 def checked_header(header: int) -> int:
     """Raises `BadOption` unless it is an integer that fits 32 bits."""
-    if not isinstance(header, int) or not HEADER_MIN <= header <= HEADER_MAX:
+    if not isinstance(header, int) or isinstance(header, bool) or not HEADER_MIN <= header <= HEADER_MAX:
         raise wrong("header", header, "a header is an integer of 32 bits, signed")
     return header
 
 
 def joined(locks: Iterable[Lock], limits: Limits) -> bytes:
     """Locks as they wait to be sent, one after the other. Raises `TooManyLocks`, or `BadOption` for what is no lock."""
+    if type(locks) is list and len(locks) == 1 and type(locks[0]) is Lock:
+        return locks[0]  # the common case: it is the very bytes already
     held: list[Lock] = []
     try:
-        held += locks
+        # Of what makes them one by one, no more are made than it takes to see that they are too many.
+        held += locks if type(locks) is list else islice(locks, limits.locks_max + 1)
+        if len(held) > limits.locks_max:
+            raise TooManyLocks(
+                f"{len(held)}{'' if type(locks) is list else ' or more'} locks on one transaction; the limit is "
+                f"{limits.locks_max}: lock coarser"
+            )
         packed = b"".join(held)
     except TypeError as error:
         raise _wrong_locks(locks, held) from error
-    count = len(held)
-    if len(packed) != count * LOCK_BYTES:
+    if len(packed) != len(held) * LOCK_BYTES:
         raise _wrong_locks(locks, held)
-    if count > limits.locks_max:
-        raise TooManyLocks(f"{count} locks on one transaction; the limit is {limits.locks_max}: lock coarser")
     return packed
 
 
@@ -131,8 +143,14 @@ def _wrong_locks(locks: Any, held: list[Any]) -> BadOption:
     return wrong("locks", locks, "a list of Lock(name, id, mode)")
 
 
-def operations(expectations: Iterable[Expectation], changes: Iterable[Change]) -> list[tuple[int, bytes, bytes]]:
-    """Expectations and changes as they travel. Raises `BadOption` for what is none, or past its bounds."""
+def operations(
+    expectations: Iterable[Expectation], changes: Iterable[Change], *, own: bool = False
+) -> list[tuple[int, bytes, bytes]]:
+    """Expectations and changes as they travel. Raises `BadOption` for what is none, or past its bounds.
+
+    Registers of the library's are set by the library only (`own`): an application may look at them, and delete those
+    that nobody needs any more.
+    """
     asked: list[tuple[int, bytes, bytes]] = []
     for expectation in _listed("expectations", expectations, Expectation):
         kind, key, value = expectation
@@ -143,14 +161,39 @@ def operations(expectations: Iterable[Expectation], changes: Iterable[Change]) -
         if change.kind not in (ChangeKind.SET, ChangeKind.DELETE):
             raise wrong("changes", change, "make it with Change.set or Change.delete")
         asked.append((CHANGE + change.kind, checked_key(change.key), checked_value(change.value)))
+        if change.kind == ChangeKind.SET and not own and change.key.startswith(registers.RESERVED):
+            raise _reserved(change.key)
+    _check_operations(len(asked), bytes_of(asked))
     return asked
+
+
+def _reserved(key: bytes) -> BadOption:
+    (prefix,) = [each for each in registers.RESERVED if key.startswith(each)]
+    return wrong(
+        "key", key, f"registers under {prefix!r} are the library's: begin the keys of your own registers otherwise"
+    )
+
+
+def bytes_of(asked: Iterable[tuple[int, bytes, bytes]]) -> int:
+    """How many bytes the keys and values of expectations and changes have."""
+    return sum(len(key) + len(value) for _, key, value in asked)
+
+
+def _check_operations(count: int, size: int) -> None:
+    if count > OPERATIONS_MAX:
+        raise BadOption(f"more than {OPERATIONS_MAX} expectations and changes on one append: split it")
+    if size > OPERATIONS_BYTES_MAX:
+        raise BadOption(
+            f"expectations and changes with {size} bytes of keys and values on one append; the limit is "
+            f"{OPERATIONS_BYTES_MAX}: split it"
+        )
 
 
 def _listed(name: str, given: Iterable[T], kind: type[T]) -> list[T]:
     wanted = f"a list of {kind.__name__}"
     if isinstance(given, kind) or not isinstance(given, Iterable):
         raise wrong(name, given, wanted)
-    listed = list(given)
+    listed = list(islice(given, OPERATIONS_MAX + 1))
     for each in listed:
         if not isinstance(each, kind):
             raise wrong(name, each, wanted)
@@ -166,6 +209,7 @@ class Draft:
     """
 
     __slots__ = (
+        "_asked_bytes",
         "_encode",
         "_limits",
         "_over",
@@ -195,51 +239,61 @@ class Draft:
         self.position: TransactionId | None = None
         self.size = 0
         self.abandoned: str | None = None
+        self._asked_bytes = 0
         self._limits = limits
         self._encode = encode
         self._over = False
 
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of its bodies, its locks, and the keys and values that it expects and changes."""
+        return self.size + LOCK_BYTES * len(self.locks) + self._asked_bytes
+
     def end(self) -> None:
         """The context has returned: what is asked of this from now on would be lost, and is refused."""
         self._over = True
-        self.locks = []  # the others are on their way, and none may be added to them
 
     def _check_open(self) -> None:
         if self._over:
             raise Closed("the context has returned: a transaction is built before that, and anew in each run")
 
-    def read_lock(self, name: str, id: int) -> None:
+    def read_lock(self, name: str, id: LockId) -> None:
         """Built on the state behind this lock: refused if another transaction has written it meanwhile."""
         self._lock(name, id, _READ)
 
-    def write_lock(self, name: str, id: int) -> None:
+    def write_lock(self, name: str, id: LockId) -> None:
         """Built on that state, and changes it."""
         self._lock(name, id, _WRITE)
 
-    def append_lock(self, name: str, id: int) -> None:
+    def append_lock(self, name: str, id: LockId) -> None:
         """Changes that state without having looked at it: never refused for it, but later readers of it are."""
         self._lock(name, id, _APPEND)
 
-    def _lock(self, name: str, id: int, mode: LockMode) -> None:
-        if len(self.locks) >= self._limits.locks_max:
+    def _lock(self, name: str, id: LockId, mode: LockMode) -> None:
+        if self._over:
+            self._check_open()
+        locks = self.locks
+        if len(locks) >= self._limits.locks_max:
             raise TooManyLocks(f"the limit is {self._limits.locks_max} locks on one transaction: lock coarser")
-        self.locks.append(Lock(name, id, mode))
+        locks.append(Lock(name, id, mode))
 
     def append(self, data: Any, header: int = 0) -> None:
         """Append `data` (bytes, or what the client's serializer takes) under a 32-bit header.
 
         Raises `BodyTooLarge`, or `BadOption` for a header or data that cannot be meant.
         """
-        self._check_open()
-        body = checked_body(data if self._encode is None else self._encode(data), self._limits)
-        self.bodies.append((checked_header(header), body))
+        if self._over:
+            self._check_open()
+        limits, bodies = self._limits, self.bodies
+        body = checked_body(data if self._encode is None else self._encode(data), limits)
+        if header or type(header) is not int:
+            checked_header(header)
+        bodies.append((header, body))
         self.size += len(body)
-        if len(self.bodies) > self._limits.group_count_max or (
-            self.size > self._limits.group_bytes_max and len(self.bodies) > 1
-        ):
+        if len(bodies) > 1 and (len(bodies) > limits.group_count_max or self.size > limits.group_bytes_max):
             raise BodyTooLarge(
-                f"a group of {len(self.bodies)} appends with {self.size} bytes; the limits are "
-                f"{self._limits.group_count_max} and {self._limits.group_bytes_max}: split it"
+                f"a group of {len(bodies)} appends with {self.size} bytes; the limits are "
+                f"{limits.group_count_max} and {limits.group_bytes_max}: split it"
             )
 
     def expect(self, key: bytes, *, equals: bytes | None = None, absent: bool = False, present: bool = False) -> None:
@@ -256,12 +310,19 @@ class Draft:
         self._ask([expectation], [])
 
     def expect_position(self, id: TransactionId) -> None:
-        """Demand that the (first) append gets exactly this id; if not, the context runs again when that is applied."""
+        """Demand that the (first) append gets exactly this id; if not, the context runs again when that is applied.
+
+        `run` raises `ExpectationFailed` for a position up to `high_water_mark`, which no append can get any more, and
+        for one that is too high when the append is ordered.
+        """
         self._ask([Expectation.position(id)], [])
         self.position = id
 
     def set(self, key: bytes, value: bytes) -> None:
-        """Set a register, in one atomic step with the append. Raises `BadOption` past 1 KiB of key, 64 KiB of value."""
+        """Set a register, in one atomic step with the append.
+
+        Raises `BadOption` past 1 KiB of key or 64 KiB of value, and for a key under a prefix of the library's own.
+        """
         self._ask([], [Change.set(key, value)])
 
     def delete(self, key: bytes) -> None:
@@ -270,7 +331,10 @@ class Draft:
 
     def _ask(self, expectations: list[Expectation], changes: list[Change]) -> None:
         self._check_open()
-        self.operations += operations(expectations, changes)
+        asked = operations(expectations, changes)
+        self.operations += asked
+        self._asked_bytes += bytes_of(asked)
+        _check_operations(len(self.operations), self._asked_bytes)
 
     def abandon(self, reason: str = "the context abandoned the transaction") -> None:
         """Append nothing after all. `return tx.abandon("why")` ends the context; `run` then raises `Abandoned`.
@@ -280,3 +344,11 @@ class Draft:
         """
         self._check_open()
         self.abandoned = reason
+
+
+def append_own(draft: Draft, kind: OwnKind, data: bytes) -> None:
+    """Append something of the library's own behind everything else in the draft; no method, for it is nobody else's."""
+    draft._check_open()
+    draft.bodies.append((int(kind), checked_body(data, draft._limits)))
+    draft.size += len(data)
+    draft.operations.append((CHANGE + ChangeKind.OWN, b"", b""))

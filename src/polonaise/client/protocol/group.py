@@ -84,8 +84,8 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Bytes of its bodies."""
-        return len(self.data)
+        """Bytes of its bodies and locks."""
+        return len(self.data) + LOCK_BYTES * len(self.lock_hashes)
 
     def _check(self) -> None:
         count = len(self.headers)
@@ -104,7 +104,7 @@ class Group:
             raise BadOption("a group of nothing: append at least one transaction; its body may be empty")
         if count > limits.group_count_max or (self.size > limits.group_bytes_max and count > 1):
             raise BodyTooLarge(
-                f"a group of {count} appends with {self.size} bytes; the limits are "
+                f"a group of {count} appends with {self.size} bytes of bodies and locks; the limits are "
                 f"{limits.group_count_max} and {limits.group_bytes_max}: split it"
             )
         largest = _largest_step(self.data_ends)

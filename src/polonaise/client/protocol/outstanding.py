@@ -23,7 +23,9 @@ class Unordered(enum.Enum):
     """Why an append that no server refused by name is over."""
 
     PASSED_OVER = "passed over"
-    """A younger append of this client committed, or a flush or mount was answered: this one is not in the log."""
+    """A mount was answered, or fed a younger append from before it: whatever an older mount was told is lost."""
+    UNTOLD = "not told of"
+    """A younger append committed on the mount on which this one was sent, and the owner never said why it did not."""
     WITHDRAWN = "withdrawn"
     """Never sent: whoever asked for it gave up first."""
     STOPPED = "stopped"
@@ -37,9 +39,12 @@ class Failure(NamedTuple):
 
     reason: FailureReason | Unordered
     value: int = -1
+    cause: str = ""
+    """What kept the partition from committing then, as far as the client knew; empty when it knew of nothing."""
 
 
 PASSED_OVER: Final = Failure(Unordered.PASSED_OVER)
+UNTOLD: Final = Failure(Unordered.UNTOLD)
 WITHDRAWN: Final = Failure(Unordered.WITHDRAWN)
 STOPPED: Final = Failure(Unordered.STOPPED)
 UNKNOWN: Final = Failure(Unordered.UNKNOWN)
@@ -53,14 +58,14 @@ class Pending:
     def __init__(self, count: int = 1, size: int = 0) -> None:
         self.count = count
         self.size = size
-        """Bytes of its bodies."""
+        """Bytes of its bodies, its locks, and the keys and values that it expects and changes."""
         self.sequence = 0
         """Its (first) number, given when it is added; from 1."""
         self.id: TransactionId = -1
         """Its (first) transaction id once committed."""
         self.failure: Failure | None = None
-        self.watchers: list[Any] | None = None
-        """Who waits for the fate; the shell's."""
+        self.watchers: Any = None
+        """The one who waits for the fate, or a list of those who do; the shell's."""
 
     @property
     def settled(self) -> bool:
@@ -75,7 +80,7 @@ class Outstanding:
     the settled that somebody watches.
     """
 
-    __slots__ = ("_base", "_entries", "_head", "bytes", "count", "sent")
+    __slots__ = ("_base", "_entries", "_head", "bytes", "count", "mounted_after", "sent")
 
     def __init__(self) -> None:
         self._entries: list[Pending | None] = []
@@ -86,13 +91,21 @@ class Outstanding:
         self.count = 0
         """Transactions pending."""
         self.bytes = 0
-        """Bytes of their bodies."""
+        """Their sizes together."""
         self.sent = 0
         """The highest sequence that was sent."""
+        self.mounted_after = 0
+        """What was sent before the present mount ends here: of it, nobody may have told what was told."""
 
     @property
     def next_sequence(self) -> int:
         return self._base + len(self._entries)
+
+    @property
+    def first_pending(self) -> int:
+        """The lowest sequence that may be pending: everything before it is settled."""
+        self._skip_settled()
+        return self._base + self._head
 
     @property
     def awaited(self) -> bool:
@@ -193,13 +206,13 @@ class Outstanding:
         self._remove(entry)
         return [entry] if entry.watchers else []
 
-    def passed(self, through: int) -> list[Pending]:
+    def passed(self, through: int, cause: str = "") -> list[Pending]:
         """A flush or mount was answered that came after these sequences: whatever of them is pending has failed."""
         invariant(through <= self.sent, "only what was sent can be passed over")
         watched: list[Pending] = []
         stop = through - self._base + 1
         if stop > self._head:
-            self._fail(self._head, stop, PASSED_OVER, watched)
+            self._fail(self._head, stop, PASSED_OVER, watched, cause)
             self._entries[self._head : stop] = [None] * (stop - self._head)
             self._head = stop
             self._compact()
@@ -226,12 +239,14 @@ class Outstanding:
 
     # ------------------------------------------------------------------ places
 
-    def _fail(self, start: int, stop: int, failure: Failure, watched: list[Pending]) -> None:
+    def _fail(self, start: int, stop: int, failure: Failure, watched: list[Pending], cause: str = "") -> None:
         for place in range(start, stop):
             entry = self._entries[place]
             if entry is None or entry.settled:
                 continue
-            entry.failure = failure
+            untold = failure is PASSED_OVER and entry.sequence > self.mounted_after
+            chosen = UNTOLD if untold else failure
+            entry.failure = chosen._replace(cause=cause) if cause else chosen
             self.count -= entry.count
             self.bytes -= entry.size
             if entry.watchers:

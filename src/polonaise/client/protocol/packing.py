@@ -22,12 +22,14 @@ Outgoing: TypeAlias = tuple[Pending, int, TransactionId, int, bytes, bytes, Oper
 A plain tuple: there is one for each transaction.
 """
 
+_OPERATION_BYTES: Final = 32
+"""More than one has on the wire at least: servers count them, because each becomes an object."""
 _MODES: Final = slice(LOCK_BYTES - 1, None, LOCK_BYTES)
 """The modes of locks that lie one after the other."""
 
 
 def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[tuple[AppendColumns, int]]:
-    """Cut into frames of at most `count_max` transactions and `bytes_max` bytes of bodies, with the last sequence.
+    """Cut into frames of at most `count_max` transactions and `bytes_max` bytes, with the last sequence.
 
     A group is never cut, so one that is larger gets a frame of its own. What was withdrawn is left out.
     """
@@ -42,7 +44,12 @@ def _cuts(live: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[
     """The places behind which a frame ends."""
     if not live:
         return
-    ends = list(accumulate(len(out[4]) for out in live))
+    ends = list(
+        accumulate(
+            len(body) + len(locks) + _OPERATION_BYTES * len(operations)
+            for _, _, _, _, body, locks, operations, _ in live
+        )
+    )
     if len(live) <= count_max and ends[-1] <= bytes_max:
         yield len(live)
         return

@@ -3,23 +3,27 @@
 A table of fixed size in which every lock has three places; raising writes its id to all three, and the smallest of
 the three is the estimate: another lock can only push it up. So a stale transaction is never let in, and a fresh one is
 refused only when all three of its places were raised by others (seed 003, "Concurrency Control").
+
+The table is made when there are more locks than are better kept by themselves: of thousands of partitions most have
+few, or none, and a table for each would be more memory than a machine has.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import gcd
+from operator import itemgetter
 from typing import Final
 
 from polonaise.terms import NO_TRANSACTION, LockMode, TransactionId
 
 DEFAULT_ENTRIES: Final = 1 << 20
-_ODD: Final = 0x9E3779B97F4A7C15
-_64_BITS: Final = (1 << 64) - 1
+_ENTRIES_PER_LOCK: Final = 32
+"""A lock that is kept by itself takes at most as much memory as so many entries of the table."""
 _READ: Final = int(LockMode.READ)
-_WRITE: Final = int(LockMode.WRITE)
+_ONE_WRITE: Final = bytes([LockMode.WRITE])
 _APPEND: Final = int(LockMode.APPEND)
 
 
@@ -30,25 +34,45 @@ class LockTable:
     up to there counts as raised.
     """
 
-    __slots__ = ("_entries", "_moduli")
+    __slots__ = ("_entries", "_few", "_few_max", "_moduli", "_size", "_start")
 
     def __init__(self, start: TransactionId, entries: int = DEFAULT_ENTRIES) -> None:
-        self._entries = array("q", (start,)) * entries
-        self._moduli = _without_common_factors(entries)
+        self._start = start
+        self._size = entries
+        self._few_max = entries // _ENTRIES_PER_LOCK
+        self._few: dict[int, TransactionId] | None = {}
+        """The locks that were raised, each by itself; None once the table is in use."""
+        self._entries = array("q")
+        self._moduli = (1, 1, 1)
+        if not self._few_max:
+            self._spread({})
+
+    @property
+    def table_bytes(self) -> int:
+        """The memory that the table takes; 0 while it is not in use."""
+        return self._entries.itemsize * len(self._entries)
+
+    def _spread(self, few: Mapping[int, TransactionId]) -> None:
+        """Go over to the table, with what was raised until now."""
+        self._few = None
+        self._entries = array("q", (self._start,)) * self._size
+        self._moduli = _without_common_factors(self._size)
+        for lock, transaction in sorted(few.items(), key=itemgetter(1)):  # a place keeps the highest of its ids
+            self.raise_to(lock, transaction)
 
     def _places(self, lock: int) -> tuple[int, int, int]:
-        """Three places: the remainders of the (mixed) hash by numbers without common factors.
+        """Three places: the remainders of the hash by numbers without common factors.
 
         By the Chinese remainder theorem one remainder says nothing about the others, as long as the numbers' product
-        is not above 2^64. Mixed, so that hashes with a pattern make no pattern in the table.
+        is not above 2^64. Nothing is mixed before: clients make these hashes with BLAKE2, so they have no pattern.
         """
         one, two, three = self._moduli
-        mixed = lock * _ODD & _64_BITS
-        mixed ^= mixed >> 32
-        return mixed % one, mixed % two, mixed % three
+        return lock % one, lock % two, lock % three
 
     def estimate(self, lock: int) -> TransactionId:
         """The highest id that may have raised this lock."""
+        if self._few is not None:
+            return self._few.get(lock, self._start)
         entries = self._entries
         i, j, k = self._places(lock)
         return min(entries[i], entries[j], entries[k])
@@ -60,6 +84,12 @@ class LockTable:
 
     def raise_to(self, lock: int, transaction: TransactionId) -> None:
         """`transaction` changes what is behind this lock. Ids only rise."""
+        few = self._few
+        if few is not None:
+            few[lock] = transaction
+            if len(few) > self._few_max:
+                self._spread(few)
+            return
         entries = self._entries
         i, j, k = self._places(lock)
         entries[i] = entries[j] = entries[k] = transaction
@@ -83,31 +113,66 @@ class LockTable:
         The locks of each end at its place in `ends`. It passes, takes the next id from `first` on and raises its locks
         if none that is checked was raised above its client high-water mark.
         """
-        entries = self._entries
-        one, two, three = self._moduli
+        if modes == _ONE_WRITE * len(ends) and list(ends) == list(range(1, len(ends) + 1)):
+            return self._pass_writes(locks, marks, first)
         refused: list[tuple[int, TransactionId]] = []
         transaction, start = first, 0
         for place, (end, mark) in enumerate(zip(ends, marks, strict=True)):
-            if end - start == 1 and modes[start] == _WRITE:
-                # The common case in one step: `estimate`, then `raise_to`, without a call.
-                mixed = locks[start] * _ODD & _64_BITS
-                mixed ^= mixed >> 32
-                i, j, k = mixed % one, mixed % two, mixed % three
-                estimate = entries[i]
-                if estimate > mark:
-                    estimate = min(estimate, entries[j], entries[k])
-                if estimate <= mark:
-                    entries[i] = entries[j] = entries[k] = transaction
-            else:
-                own, own_modes = locks[start:end], modes[start:end]
-                estimate = self.estimate_of(own, own_modes)
-                if estimate <= mark:
-                    self.raise_all(own, own_modes, transaction)
+            own, own_modes = locks[start:end], modes[start:end]
+            estimate = self.estimate_of(own, own_modes)
             if estimate <= mark:
+                self.raise_all(own, own_modes, transaction)
                 transaction += 1
             else:
                 refused.append((place, estimate))
             start = end
+        return refused
+
+    def _pass_writes(
+        self, locks: Sequence[int], marks: Sequence[TransactionId], first: TransactionId
+    ) -> list[tuple[int, TransactionId]]:
+        """`pass_each` where each transaction has one lock, for writing.
+
+        It is the common case, so `estimate` and `raise_to` are one step here, without a call.
+        """
+        if self._few is not None:
+            if len(self._few) + len(locks) <= self._few_max:
+                return self._pass_few_writes(self._few, locks, marks, first)
+            self._spread(self._few)
+        entries = self._entries
+        one, two, three = self._moduli
+        refused: list[tuple[int, TransactionId]] = []
+        transaction = first
+        for lock, mark in zip(locks, marks, strict=True):
+            i, j, k = lock % one, lock % two, lock % three
+            estimate = entries[i]
+            if estimate > mark:
+                estimate = min(estimate, entries[j], entries[k])
+            if estimate <= mark:
+                entries[i] = entries[j] = entries[k] = transaction
+                transaction += 1
+            else:
+                refused.append((transaction - first + len(refused), estimate))
+        return refused
+
+    def _pass_few_writes(
+        self,
+        few: dict[int, TransactionId],
+        locks: Sequence[int],
+        marks: Sequence[TransactionId],
+        first: TransactionId,
+    ) -> list[tuple[int, TransactionId]]:
+        """`_pass_writes` without the table."""
+        before = self._start
+        refused: list[tuple[int, TransactionId]] = []
+        transaction = first
+        for lock, mark in zip(locks, marks, strict=True):
+            estimate = few.get(lock, before)
+            if estimate <= mark:
+                few[lock] = transaction
+                transaction += 1
+            else:
+                refused.append((transaction - first + len(refused), estimate))
         return refused
 
 

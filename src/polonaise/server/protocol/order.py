@@ -7,6 +7,8 @@ append that never commits; each carries the id that it rests on, and is told onl
 from __future__ import annotations
 
 import operator
+from array import array
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from polonaise.checksum import crc32
@@ -30,6 +32,8 @@ from polonaise.wire.appends import CHANGE, Operation, ReceivedAppends
 
 LOCKS_MAX: Final = 1_000
 """Locks that one transaction may carry."""
+FRAME_LOCKS_MAX: Final = 1_000_000
+"""Locks of one append frame: they are judged in one turn of the loop."""
 INLINE_BYTES_MAX: Final = 1024 * 1024
 """The largest body that travels within a batch."""
 FRAME_COUNT_MAX: Final = 65_536
@@ -41,6 +45,7 @@ _ROW_BYTES: Final = 40
 _LOCK_BYTES: Final = 9
 _CHANGE_BYTES: Final = 7
 _PRODUCE: Final = CHANGE + ChangeKind.PRODUCE
+_OWN: Final = CHANGE + ChangeKind.OWN
 
 
 class Refusal(NamedTuple):
@@ -72,23 +77,31 @@ def check_frame(count: int, size: int) -> None:
 
 
 def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
-    """Are the bodies those that the client summed, and within bounds?
+    """Are the bodies those that the client summed, and within bounds? What is too long is not summed.
 
     Raises `DataDamaged`, `BodyTooLarge` or `TooManyLocks`; the whole frame is refused then, nothing of it is ordered.
     """
     check_frame(appends.count, appends.size)
+    ends = appends.data_ends.tolist()
+    largest = max(map(operator.sub, ends, [0, *ends]))
+    if largest > inline_bytes_max:
+        raise BodyTooLarge(f"a body of {largest} bytes; the limit within a batch is {inline_bytes_max}")
+    if appends.lock_ends is not None:
+        _check_locks(appends.lock_ends.tolist())
     data, start = appends.data, 0
-    for end, crc in zip(appends.data_ends.tolist(), appends.data_crcs.tolist(), strict=True):
+    for end, crc in zip(ends, appends.data_crcs.tolist(), strict=True):
         if crc32(data[start:end]) != crc:
             raise DataDamaged("the data of an append does not fit its CRC: it changed on the way here")
-        if end - start > inline_bytes_max:
-            raise BodyTooLarge(f"a body of {end - start} bytes; the limit within a batch is {inline_bytes_max}")
         start = end
-    if appends.lock_ends is not None:
-        ends = appends.lock_ends.tolist()
-        most = max(map(operator.sub, ends, [0, *ends]))
-        if most > LOCKS_MAX:
-            raise TooManyLocks(f"{most} locks on one transaction; the limit is {LOCKS_MAX}")
+
+
+def _check_locks(ends: list[int]) -> None:
+    """Raises `TooManyLocks`."""
+    if ends[-1] > FRAME_LOCKS_MAX:
+        raise TooManyLocks(f"{ends[-1]} locks in one frame; the limit is {FRAME_LOCKS_MAX}")
+    most = max(map(operator.sub, ends, [0, *ends]))
+    if most > LOCKS_MAX:
+        raise TooManyLocks(f"{most} locks on one transaction; the limit is {LOCKS_MAX}")
 
 
 class Order:
@@ -169,22 +182,19 @@ class Order:
 
     # ------------------------------------------------------------------ judging
 
-    def judge(self, client_id: ClientId, appends: ReceivedAppends) -> list[Refusal]:
-        """Order what may be ordered, refuse the rest.
+    def judge(self, client_id: ClientId, appends: ReceivedAppends, committed: TransactionId) -> list[Refusal]:
+        """Order what may be ordered, refuse the rest. `committed` is the committed high-water mark just now.
 
-        Raises `ProtocolError` for marks that nobody can have and requests of producers that do not parse; nothing of
-        the frame is ordered then.
+        Raises `ProtocolError` for requests of producers that do not parse; nothing of the frame is ordered then.
         """
         marks = appends.client_high_water_marks.tolist()
-        if max(marks) >= self.next_id or min(marks) < NO_TRANSACTION:
-            raise ProtocolError(
-                f"a client claims to have applied {min(marks)} to {max(marks)}; the log ends before {self.next_id}"
-            )
         for operation in appends.operations:
             if operation.kind == _PRODUCE:
                 producers.parse_request(operation.value)
-        if appends.group_ends is not None or appends.operations:
-            return self._judge_groups(client_id, appends, marks)
+        # Nobody has applied what is not committed: such a mark is a mistake of the one append that carries it.
+        beyond = max(marks) > committed or min(marks) < NO_TRANSACTION
+        if appends.group_ends is not None or appends.operations or beyond:
+            return self._judge_groups(client_id, appends, marks, committed)
         if appends.lock_ends is None:
             self._take_all(client_id, appends, marks)
             return []
@@ -217,17 +227,13 @@ class Order:
         forming.sequences.frombytes(appends.sequences.cast("B"))
         forming.headers.frombytes(appends.headers.cast("B"))
         forming.data_crcs.frombytes(appends.data_crcs.cast("B"))
-        if forming.data_bytes:
-            base = forming.data_bytes
-            forming.data_ends.extend([end + base for end in appends.data_ends.tolist()])
-        else:
-            forming.data_ends.frombytes(appends.data_ends.cast("B"))
+        _add_ends(forming.data_ends, appends.data_ends, forming.data_bytes)
         forming.data.append(appends.data)
         forming.data_bytes += len(appends.data)
         self._fill(client_id, count)
         if self._evidence:
             forming.client_high_water_marks.extend(marks)
-            self._take_locks(appends, range(count))
+            self._take_all_locks(appends)
 
     def _take(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], places: list[int]) -> None:
         """Some transactions of a frame are let in."""
@@ -253,7 +259,16 @@ class Order:
         self._forming.generations.extend([self.generation] * count)
         self.next_id += count
 
-    def _take_locks(self, appends: ReceivedAppends, places: range | list[int]) -> None:
+    def _take_all_locks(self, appends: ReceivedAppends) -> None:
+        forming, base = self._forming, len(self._forming.lock_hashes)
+        if appends.lock_ends is None or appends.lock_hashes is None or appends.lock_modes is None:
+            forming.lock_ends.extend([base] * appends.count)
+            return
+        forming.lock_hashes.frombytes(appends.lock_hashes.cast("B"))
+        forming.lock_modes += appends.lock_modes
+        _add_ends(forming.lock_ends, appends.lock_ends, base)
+
+    def _take_locks(self, appends: ReceivedAppends, places: list[int]) -> None:
         forming = self._forming
         if appends.lock_ends is None or appends.lock_hashes is None or appends.lock_modes is None:
             forming.lock_ends.extend([len(forming.lock_hashes)] * len(places))
@@ -267,7 +282,9 @@ class Order:
 
     # ------------------------------------------------------------------ groups, registers, producers
 
-    def _judge_groups(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int]) -> list[Refusal]:
+    def _judge_groups(
+        self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], committed: TransactionId
+    ) -> list[Refusal]:
         """Group by group: all of it or none. A group goes into one batch because batches are sealed between frames."""
         refusals: list[Refusal] = []
         group_ends = bytes(appends.group_ends) if appends.group_ends is not None else b"\1" * appends.count
@@ -279,17 +296,31 @@ class Order:
             while upto < len(operations) and operations[upto].place < end:
                 upto += 1
             places = list(range(start, end))
-            refused = self._judge_group(appends, places, operations[taken:upto], marks)
+            if all(NO_TRANSACTION <= marks[place] <= committed for place in places):
+                refused = self._judge_group(appends, places, operations[taken:upto], marks)
+            else:
+                refused = NO_TRANSACTION, committed, FailureReason.MARK_BEYOND_LOG
             if refused is None:
                 if len(places) == appends.count:
                     self._take_all(client_id, appends, marks)
                 else:
                     self._take(client_id, appends, marks, places)
+                self._mark_own(start, end, operations[taken:upto])
             else:
                 rests_on, value, reason = refused
                 refusals += [Refusal(rests_on, client_id, appends.sequences[p], value, reason) for p in places]
             start, taken = end, upto
         return refusals
+
+    def _mark_own(self, start: int, end: int, operations: list[Operation]) -> None:
+        """Mark what the library wrote for itself among the transactions from `start` to `end` just let in.
+
+        The mark is in a column that only the owner fills: nothing that an application gives can look like it.
+        """
+        generations = self._forming.generations
+        for operation in operations:
+            if operation.kind == _OWN or (operation.kind == _PRODUCE and producers.opens(operation.value)):
+                generations[len(generations) - (end - operation.place)] = ~self.generation
 
     def _judge_group(
         self, appends: ReceivedAppends, places: list[int], operations: list[Operation], marks: list[int]
@@ -308,7 +339,7 @@ class Order:
         newest = self.next_id - 1
         changes: list[Change] = []
         for operation in operations:
-            failed = self._judge_operation(operation, changes, len(places))
+            failed = self._judge_operation(operation, changes, appends, places)
             if failed is not None:
                 value, reason = failed
                 return newest, value, reason
@@ -329,11 +360,13 @@ class Order:
             start = end
 
     def _judge_operation(
-        self, operation: Operation, changes: list[Change], count: int
+        self, operation: Operation, changes: list[Change], appends: ReceivedAppends, places: list[int]
     ) -> tuple[int, FailureReason] | None:
         _, kind, key, value = operation
         if kind == _PRODUCE:
-            return self._judge_produce(key, value, changes, count)
+            return self._judge_produce(key, value, changes, producers.digest_of(_appended(appends, places)))
+        if kind == _OWN:
+            return None
         if operation.is_change:
             changes.append((key, None if kind == CHANGE + ChangeKind.DELETE else value))
             return None
@@ -349,9 +382,9 @@ class Order:
         return None if holds else (self.next_id, FailureReason.EXPECTATION_FAILED)
 
     def _judge_produce(
-        self, key: bytes, value: bytes, changes: list[Change], count: int
+        self, key: bytes, value: bytes, changes: list[Change], digest: int
     ) -> tuple[int, FailureReason] | None:
-        """A producer's next number, a number it sent before, or neither."""
+        """A producer's next number, a number it sent before (with the same, or with something else), or neither."""
         epoch, sequence = producers.parse_request(value)
         held = self.registers.get(key)
         try:
@@ -369,9 +402,10 @@ class Order:
         if sequence != known.last_sequence + 1:
             first = known.id_of(sequence)
             if first is not None:
-                return first, FailureReason.DUPLICATE
+                same = known.is_same(sequence, digest)
+                return first, FailureReason.DUPLICATE if same else FailureReason.PRODUCER_DIFFERS
             return known.last_sequence, FailureReason.PRODUCER_GAP
-        changes.append((key, known.produced(self.next_id).pack()))
+        changes.append((key, known.produced(self.next_id, digest).pack()))
         return None
 
     def _change_registers(self, changes: list[Change]) -> bool:
@@ -399,3 +433,18 @@ class Order:
         self._changes += changes
         self._changes_bytes += sum(_CHANGE_BYTES + len(key) + len(value or b"") for key, value in changes)
         return True
+
+
+def _add_ends(ends: array[int], more: memoryview, base: int) -> None:
+    """Add where the parts of a frame end, of which the first begins at `base`; as they lie if that is 0."""
+    if base:
+        ends.extend([end + base for end in more.tolist()])
+    else:
+        ends.frombytes(more.cast("B"))
+
+
+def _appended(appends: ReceivedAppends, places: list[int]) -> Iterator[tuple[int, memoryview]]:
+    """The header and body of each of these."""
+    ends = appends.data_ends
+    for place in places:
+        yield appends.headers[place], appends.data[ends[place - 1] if place else 0 : ends[place]]

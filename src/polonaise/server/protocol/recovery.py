@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from polonaise.coordination.values import Engagement, PartitionValue
-from polonaise.terms import NO_TRANSACTION, Generation, SessionId, StorageId, TransactionId
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, Generation, SessionId, StorageId, TransactionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,23 @@ class Answer:
     lost_above: TransactionId | None
     """It may have lost ids above this one; None when it has not."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it knows of no session and holds nothing: it is new, or was wiped."""
+        return self.joined == NO_SESSION and self.max_synced == NO_TRANSACTION
+
+    @property
+    def doubt(self) -> str:
+        """For people: why a replica that answers so can't be believed, and what to look at."""
+        if self.is_empty:
+            return "is there, and empty: give it the directory that it had"
+        if self.lost_above is None:
+            return (
+                "is there, and holds an old copy, older than the last session: give it the directory that it had since"
+            )
+        lost = "everything" if self.lost_above == NO_TRANSACTION else f"what was above {self.lost_above}"
+        return f"is there, and says that it may have lost {lost}: see `polonaise segment verify` on its directory"
+
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
@@ -34,6 +51,20 @@ class Undecided:
     doubted: tuple[StorageId, ...]
     needed: int
     """How many of them must come back with what they held."""
+
+    def waits_for(self, answers: Mapping[StorageId, Answer]) -> str:
+        """For people: an alarm only where those that have yet to answer are too few to end the doubt."""
+        silent = [name for name in self.doubted if name not in answers]
+        doubts = "; ".join(f"{name} {answers[name].doubt}" for name in self.doubted if name in answers)
+        if len(silent) >= self.needed:
+            told = f"an answer of {self.needed} of {', '.join(silent)}, which took part in the last session"
+            return f"{told}. {doubts}" if doubts else told
+        away = f"; no answer from {', '.join(silent)}" if silent else ""
+        if len(self.doubted) == 1:
+            held = f"{self.doubted[0]}, with what it held: it may hold"
+        else:
+            held = f"{self.needed} of {', '.join(self.doubted)}, with what they held: they may hold"
+        return f"{held} committed transactions that nobody else has. {doubts}{away}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,15 @@ def plans_of(app: str, batch: int, staged: Iterable[Staged], limits: Limits, clu
     ]
 
 
+MARK_PARTITION: Final = 0
+"""Where a batch that has no rows leaves its mark."""
+
+
+def plan_of_nothing(app: str, batch: int, cluster: str = "") -> Plan:
+    """The plan of a batch without rows: one group of nothing, which says in the register that the batch was there."""
+    return Plan(app, batch, MARK_PARTITION, [], [[]], b"", cluster)
+
+
 class _Draft:
     """A plan before it is cut."""
 

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from polonaise.client.protocol.arguments import INT64_MAX
+from polonaise.client.protocol.arguments import INT64_MAX, encoded
 from polonaise.errors import BadOption, BatchOvertaken, BatchUnfinished, SinkStateDamaged
 from polonaise.log import registers
 from polonaise.terms import PartitionId
 
-KEY_PREFIX: Final = b"spark/"
+KEY_PREFIX: Final = registers.SPARK_SINKS
 _FIXED: Final = struct.Struct("<qIIIH")
 _RUN: Final = struct.Struct("<qq")
 RUNS_MAX: Final = 16
@@ -87,7 +87,7 @@ class Progress(NamedTuple):
 
 def register_key(app: str) -> bytes:
     """Where an application's progress is kept. Raises `BadOption` for a name that is empty or too long."""
-    key = KEY_PREFIX + app.encode()
+    key = KEY_PREFIX + encoded("txnAppId", app)
     if not app or len(key) > registers.KEY_BYTES_MAX:
         raise BadOption(f"txnAppId has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes, this one {len(app)}")
     return key
@@ -107,38 +107,65 @@ def next_step(held: Progress | None, batch: int, app: str, partition: PartitionI
     return Step.NOTHING if held.batch == batch else Step.OVERTAKEN
 
 
-def check_order(held: Mapping[PartitionId, Progress], batch: int, partitions: int, app: str) -> Runs | None:
-    """May batch `batch`, with rows for so many partitions, be written? `held` is what all partitions have.
+def check_order(
+    held: Mapping[PartitionId, Progress],
+    batch: int,
+    places: Collection[PartitionId],
+    app: str,
+    *,
+    in_order: bool = False,
+) -> Runs | None:
+    """May batch `batch`, with rows for the partitions `places`, be written? `held` is what all partitions have.
 
-    The earlier batches that it is to name; None if it was written before a later one. Raises `BatchUnfinished` while an
-    earlier batch is not whole, or if this one was begun with rows for more or fewer partitions; `BatchOvertaken` when a
-    later one is there, and this one is not known to be.
+    The earlier batches that it is to name; None if it was written before, whatever rows it comes with now. Raises
+    `BatchUnfinished` while an earlier batch is not whole, or if this one was begun with rows for other partitions;
+    `BatchOvertaken` when a later one is there, and this one is not known to be; of a stream, whose batches come
+    `in_order`, it is known.
     """
     if not held:
         return ()
-    latest = max(progress.batch for progress in held.values())
+    latest = latest_of(held)
     those = [progress for progress in held.values() if progress.batch == latest]
     whole, parts, earlier = sum(progress.finished for progress in those), those[0].partitions, those[0].earlier
     if latest > batch:
-        if any(first <= batch <= last for first, last in earlier):
+        if in_order or any(first <= batch <= last for first, last in earlier):
             return None
         raise BatchOvertaken(
             f"batch {latest} of {app!r} is in the log, and batch {batch} is not, or so long ago that it is not known: "
             f"numbers only go up, and nothing is written; take a number above {latest}, or another txnAppId"
         )
     if latest == batch:
-        if whole < parts != partitions:
-            raise BatchUnfinished(
-                f"batch {batch} of {app!r} was begun with rows for {parts} partitions, and comes with rows for "
-                f"{partitions} now: a batch that is repeated has to have the same rows, in the same partitions"
-            )
+        if whole >= parts:
+            return None
+        _check_same_partitions(held, batch, places, app)
         return earlier
     if whole < parts:
         raise BatchUnfinished(
             f"batch {latest} of {app!r} is whole in {whole} of the {parts} partitions that it has rows for: write it "
             f"again to finish it before batch {batch}, or give this one another txnAppId"
         )
-    return _added(earlier, latest)
+    return () if in_order else _added(earlier, latest)
+
+
+def latest_of(held: Mapping[PartitionId, Progress]) -> int:
+    """The number of the latest batch that is there, in part or whole; -1 for none."""
+    return max((progress.batch for progress in held.values()), default=-1)
+
+
+def _check_same_partitions(
+    held: Mapping[PartitionId, Progress], batch: int, places: Collection[PartitionId], app: str
+) -> None:
+    """Whoever finishes a batch has rows for just the partitions that it was begun for."""
+    begun = {place: progress for place, progress in held.items() if progress.batch == batch}
+    parts = next(iter(begun.values())).partitions
+    strange = sorted(begun.keys() - set(places))
+    if len(places) == parts and not strange:
+        return
+    now = f"with none for partition {strange[0]} now" if strange else f"with rows for {len(places)} now"
+    raise BatchUnfinished(
+        f"batch {batch} of {app!r} was begun with rows for {parts} partitions, and comes {now}: "
+        "a batch that is repeated has to have the same rows, in the same partitions"
+    )
 
 
 def _added(runs: Runs, batch: int) -> Runs:

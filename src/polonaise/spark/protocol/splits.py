@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName
+from polonaise.storage.protocol.standing import Bounds
 from polonaise.terms import PartitionId, TransactionId
 
 
@@ -20,6 +21,8 @@ class Split(NamedTuple):
     fragment_bytes: int = 0
     cluster_key: bytes | None = None
     """Whose fragment it has to be, or whose log; None when nobody knows."""
+    bounds: Bounds | None = None
+    """Of one replica's files, which it is read from; None for the servers, and for fragments."""
 
 
 class Extent(NamedTuple):
@@ -30,6 +33,8 @@ class Extent(NamedTuple):
     fragment: FragmentName | None
     bytes: int
     fragment_bytes: int = 0
+    bounds: Bounds | None = None
+    """Of one replica's files, which are not divided: they are read from their beginning."""
 
     @property
     def rows(self) -> int:
@@ -64,6 +69,8 @@ def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> 
     total = sum(max(extent.bytes, extent.rows) for extent in extents)
     size = min(split_bytes_max, max(total // splits_min, 1))
     splits = [split for extent in extents for split in _divided(extent, size)]
+    if any(extent.bounds is not None for extent in extents):
+        return splits
     while len(splits) < splits_min:
         largest = max(range(len(splits)), key=lambda place: _count(splits[place].span), default=None)
         if largest is None or _count(splits[largest].span) < 2:
@@ -74,6 +81,9 @@ def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> 
 
 def _divided(extent: Extent, size: int) -> Iterator[Split]:
     """Equal parts by ids: how large each transaction is nobody knows."""
+    if extent.bounds is not None:
+        yield Split(extent.partition, extent.span, None, bounds=extent.bounds)
+        return
     parts = min(max(-(-max(extent.bytes, extent.rows) // size), 1), extent.rows)
     first: TransactionId = extent.span.first
     for part in range(1, parts + 1):

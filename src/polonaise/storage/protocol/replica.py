@@ -172,21 +172,23 @@ class Replica:
         return [TellEnd()] if confirmed == promises else [Save(confirmed), TellEnd()]
 
     def trim(self, session: SessionId, before: TransactionId) -> list[Action]:
-        """Drop ids below `before`, which the owner knows to be archived: of a whole copy that takes part, nothing else.
+        """Drop ids below `before`, which the owner knows to be archived.
 
-        What is confirmed is never cut, so what goes here is the log's for good. The batch with the confirmed mark
-        stays: no session can be decided to begin below it.
+        What is confirmed and held is never cut, so what goes here is the log's for good. The batch with the confirmed
+        mark stays: no session can be decided to begin below it. That holds, too, of a copy that takes no part yet and
+        is filled with what the others have dropped.
         """
         refused = self._refused(session)
         if refused:
             return refused
         promises = self.promises
-        if promises.joined != session or promises.may_have_lost or promises.untrusted:
-            return [
-                Refuse(NotJoined(f"this copy has no part in session {session}, or is not whole: it is not trimmed"))
-            ]
-        if before > promises.confirmed:
-            return [Refuse(OutOfOrder(f"ids up to {promises.confirmed} are confirmed: nothing is trimmed at {before}"))]
+        if promises.untrusted:
+            return [Refuse(NotJoined(f"bytes above {self.last} are not to be believed: this copy is not trimmed"))]
+        certain = min(promises.confirmed, self.last)
+        if promises.may_have_lost:
+            certain = min(certain, promises.lost_above)
+        if before > certain:
+            return [Refuse(OutOfOrder(f"ids up to {certain} are confirmed: nothing is trimmed at {before}"))]
         return [DropBelow(before)]
 
     # ------------------------------------------------------------------ writing and reading

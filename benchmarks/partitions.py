@@ -1,0 +1,156 @@
+"""What do many partitions cost? One process that hosts an embedded log of them and appends to each.
+
+    python benchmarks/partitions.py [--partitions 64,512,4096] [--idle 20] [--write]
+
+Measures how long it takes to open a new log until the first commit, one commit in each partition (256 under way at a
+time), and one more in each; then the descriptors, the memory, and the processor time while nothing is asked for. The
+same log is opened again: until the first commit, and until every partition is ready. With `--write` the figures replace
+the ones in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import platform
+import tempfile
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import uvloop
+
+import polonaise
+from append import fdatasync_s
+from document import write_figures
+
+AT_ONCE = 256
+SETTLE_S = 3.0
+
+
+@dataclass
+class Cost:
+    """What so many partitions took; times in seconds."""
+
+    partitions: int
+    opened_s: float = 0.0
+    each_s: float = 0.0
+    again_s: float = 0.0
+    descriptors: int = 0
+    """The most that were open while appends were under way."""
+    resident_mb: float = 0.0
+    idle: float = 0.0
+    """The part of a core while nothing is asked for, with all partitions mounted by the client."""
+    reopened_s: float = 0.0
+    ready_s: float = 0.0
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+async def append_to_each(log: polonaise.Log, cost: Cost) -> float:
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def append(partition: int) -> None:
+        async with turn:
+            await log.append(bytes(100), partition=partition)
+            cost.descriptors = max(cost.descriptors, descriptors())
+
+    began = time.perf_counter()
+    await asyncio.gather(*map(append, range(cost.partitions)))
+    return time.perf_counter() - began
+
+
+async def until_ready(log: polonaise.Log) -> None:
+    ready = False
+    while not ready:
+        await asyncio.sleep(1)  # telling the health of thousands takes its time, too
+        ready = all(partition["ready"] for partition in (await log.health(0))["partitions"].values())
+
+
+async def measure(address: str, partitions: int, idle_s: float) -> Cost:
+    cost = Cost(partitions)
+    began = time.perf_counter()
+    async with polonaise.connect(f"{address}?partitions={partitions}") as log:
+        await log.append(b"first", partition=partitions - 1)
+        cost.opened_s = time.perf_counter() - began
+        cost.each_s = await append_to_each(log, cost)
+        cost.again_s = await append_to_each(log, cost)
+        await asyncio.sleep(SETTLE_S)
+        began, cpu = time.perf_counter(), time.process_time()
+        await asyncio.sleep(idle_s)
+        cost.idle = (time.process_time() - cpu) / (time.perf_counter() - began)
+        cost.resident_mb = resident_mb()
+    began = time.perf_counter()
+    async with polonaise.connect(address) as log:
+        await log.append(b"first", partition=partitions - 1)
+        cost.reopened_s = time.perf_counter() - began
+        await until_ready(log)
+        cost.ready_s = time.perf_counter() - began
+    return cost
+
+
+def process(address: str, partitions: int, idle_s: float, told: Connection) -> None:
+    """One size in a process of its own: what an earlier one took of the memory is not this one's."""
+    told.send(uvloop.run(measure(address, partitions, idle_s)))
+
+
+def cost_of(partitions: int, idle_s: float, scratch: Path) -> Cost:
+    spawn = multiprocessing.get_context("spawn")
+    there, here = spawn.Pipe()
+    measuring = spawn.Process(target=process, args=(f"embedded:{scratch}/{partitions}", partitions, idle_s, here))
+    measuring.start()
+    here.close()
+    cost: Cost = there.recv()
+    measuring.join()
+    return cost
+
+
+def table(floor_s: float, costs: list[Cost], idle_s: float) -> list[str]:
+    sizes = ",".join(str(cost.partitions) for cost in costs)
+    rows = [
+        ("new log: until the first commit, s", [f"{cost.opened_s:.1f}" for cost in costs]),
+        ("then a commit in each partition, s", [f"{cost.each_s:.1f}" for cost in costs]),
+        ("and one more in each, s", [f"{cost.again_s:.1f}" for cost in costs]),
+        ("most descriptors", [f"{cost.descriptors:,}" for cost in costs]),
+        ("resident memory, client and nodes, MB", [f"{cost.resident_mb:,.0f}" for cost in costs]),
+        ("idle, % of a core", [f"{100 * cost.idle:.1f}" for cost in costs]),
+        ("opened again: until the first commit, s", [f"{cost.reopened_s:.1f}" for cost in costs]),
+        ("until every partition is ready, s", [f"{cost.ready_s:.1f}" for cost in costs]),
+    ]
+    return [
+        f"`python benchmarks/partitions.py --partitions {sizes} --idle {idle_s:g} --write` on {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, load {os.getloadavg()[1]:.0f} over the last minutes.",
+        f"Floor in the same run: one fdatasync {1e3 * floor_s:.3f} ms.",
+        "",
+        "| partitions | " + " | ".join(f"{cost.partitions:,}" for cost in costs) + " |",
+        "| --- |" + " ---: |" * len(costs),
+        *(f"| {what} | " + " | ".join(values) + " |" for what, values in rows),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--partitions", default="64,512,4096")
+    parser.add_argument("--idle", type=float, default=20.0)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        floor_s = fdatasync_s(Path(scratch))
+        costs = [cost_of(int(size), given.idle, Path(scratch)) for size in given.partitions.split(",")]
+    lines = table(floor_s, costs, given.idle)
+    print("\n".join(lines))
+    if given.write:
+        write_figures(Path(__file__).name, lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What is measured: loads, floors, and what a sitting of a peer came to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+NOISY = 2.0
+"""A sitting is noisy when a floor after it is more than so many times one before it, or the other way round."""
+BUSY = 0.2
+"""It is noisy, too, when other programs had more than this part of the processors just before or just after it."""
+
+
+class Missing(Exception):
+    """A peer can't be had on this machine or does not do its work; the message is the reason, for the table."""
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest of the values that at least so many percent of them do not exceed."""
+    if not values:
+        raise ValueError("there is no percentile of no values")
+    ordered = sorted(values)
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(0, int(rank) - 1)]
+
+
+@dataclass(frozen=True)
+class Load:
+    """One load for some seconds: transactions acknowledged per second, and how long each waited."""
+
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+
+    @classmethod
+    def measured(cls, count: int, took_s: float, latencies_ms: Sequence[float]) -> Load:
+        """Raises `Missing` when nothing was acknowledged: that is no figure."""
+        if not count or took_s <= 0:
+            raise Missing("no transaction was acknowledged")
+        return cls(count / took_s, percentile(latencies_ms, 50), percentile(latencies_ms, 99))
+
+
+def best(outstanding: int, loads: Sequence[Load]) -> Load:
+    """The best run: by its median where one is outstanding, by its throughput where many are."""
+    if outstanding == 1:
+        return min(loads, key=lambda load: load.p50_ms)
+    return max(loads, key=lambda load: load.per_second)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What the machine needs for the least that any peer must do, and how much of it others have."""
+
+    fdatasync_ms: float
+    echo_ms: float
+    busy: float = 0.0
+    """The part of the processors' time that others had while nothing of ours ran."""
+
+    def differs(self, other: Floor) -> bool:
+        """Whether one of the two is more than `NOISY` times the other."""
+        pairs = ((self.fdatasync_ms, other.fdatasync_ms), (self.echo_ms, other.echo_ms))
+        return any(max(pair) > NOISY * min(pair) for pair in pairs)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One row of the table: a peer, set up so, which acknowledges a transaction at that point."""
+
+    peer: str
+    """What `--only` calls it."""
+    name: str
+    acknowledged: str
+    """Completes "it is acknowledged when"."""
+    durable: bool
+    """Whether what was acknowledged is synced to the disks of two copies."""
+    client: str
+    locks: str = ""
+    """How the client makes an append depend on what it has read; empty where the peer can't."""
+
+
+@dataclass
+class Sitting:
+    """A configuration's loads between two floors, or the reason why some are missing."""
+
+    configuration: Configuration
+    version: str = ""
+    before: Floor | None = None
+    after: Floor | None = None
+    runs: dict[int, list[Load]] = field(default_factory=dict)
+    """By how many transactions were outstanding."""
+    withdrawals: dict[int, list[Load]] = field(default_factory=dict)
+    """By the number of accounts."""
+    missing: str = ""
+    """Why there are no loads, or not all of them."""
+
+    @property
+    def noise(self) -> list[str]:
+        """Why its figures say little: one reason a line, none for a quiet sitting."""
+        if self.before is None or self.after is None:
+            return []
+        busy = max(self.before.busy, self.after.busy)
+        reasons = ["its floors differ by more than twice"] if self.before.differs(self.after) else []
+        return reasons + ([f"other programs had {busy:.0%} of the processors"] if busy > BUSY else [])
+
+    @property
+    def fdatasync_ms(self) -> float:
+        """The floor to compare with: the mean of before and after."""
+        assert self.before is not None
+        assert self.after is not None
+        return statistics.mean((self.before.fdatasync_ms, self.after.fdatasync_ms))

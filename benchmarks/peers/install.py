@@ -1,0 +1,92 @@
+"""Fetching what the peers need into build/peers, once, by the ordinary clients of the registries."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.peers.figures import Missing
+from benchmarks.peers.processes import run
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+BUILD = ROOT / "build" / "peers"
+SECONDS = 600.0
+"""How long one download may take."""
+
+CONFLUENT_KAFKA = "confluent-kafka==2.16.1"
+
+
+def tool(name: str, needed_for: str, package: str) -> str:
+    """The path of a program. Raises `Missing` with what to install."""
+    found = shutil.which(name)
+    if not found:
+        raise Missing(f"{needed_for} needs `{name}`, which this machine does not have (Debian: {package})")
+    return found
+
+
+def kafka_jars() -> Path:
+    """The directory of Kafka's jars, of the version that pom.xml names."""
+    return _once("kafka", HERE / "pom.xml", _fetch_jars)
+
+
+def _fetch_jars(directory: Path) -> None:
+    maven = tool("mvn", "fetching Kafka", "maven")
+    command = [maven, "-q", "-B", "-f", HERE / "pom.xml", f"-Dmaven.repo.local={BUILD / 'maven'}"]
+    _fetch("Kafka's jars", [*command, "dependency:copy-dependencies", f"-DoutputDirectory={directory}"])
+
+
+def kafka_python() -> Path:
+    """A Python with the client that people use with Kafka. It is no dependency of ours: it has an environment alone."""
+    return _once("python", Path(__file__), _make_environment) / "bin" / "python"
+
+
+def _make_environment(directory: Path) -> None:
+    _fetch("an environment for Kafka's client", [sys.executable, "-m", "venv", directory])
+    pip = [directory / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _fetch("Kafka's client", [*pip, CONFLUENT_KAFKA])
+
+
+def nats_programs() -> Path:
+    """The directory of `nats-server` and of our load, built from the versions that go.mod names."""
+    sources = HERE / "nats"
+    newest = max(sources.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    return _once("nats", newest, _build_nats)
+
+
+def _build_nats(directory: Path) -> None:
+    go = tool("go", "building NATS", "golang")
+    environment = {
+        "GOPATH": str(BUILD / "go"),
+        "GOFLAGS": "-modcacherw -buildvcs=false",
+        "GOTOOLCHAIN": "local",
+        "CGO_ENABLED": "0",
+    }
+    command = [go, "build", "-o", f"{directory}/", ".", "github.com/nats-io/nats-server/v2"]
+    _fetch("NATS", command, directory=HERE / "nats", environment=environment)
+
+
+def _fetch(
+    what: str, command: Sequence[object], *, directory: Path | None = None, environment: Mapping[str, str] | None = None
+) -> None:
+    """Run it. The reason for the table is short: what these programs print names places of this machine and others."""
+    try:
+        run(command, SECONDS, directory=directory, environment=environment)
+    except Missing as missing:
+        print(missing, flush=True)
+        raise Missing(f"{what} could not be fetched or built; the reason was printed") from None
+
+
+def _once(name: str, newer_than: Path, make: Callable[[Path], None]) -> Path:
+    """The directory of that name, made anew when what it is made of has changed since, or when making it failed."""
+    directory, mark = BUILD / name, BUILD / f"{name}.made"
+    if mark.exists() and mark.stat().st_mtime_ns >= newer_than.stat().st_mtime_ns:
+        return directory
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    print(f"installing {name} into {directory.relative_to(ROOT)}", flush=True)
+    make(directory)
+    mark.touch()
+    return directory

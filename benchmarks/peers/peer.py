@@ -1,0 +1,48 @@
+"""The small interface that every peer has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks.peers.figures import Configuration, Load
+
+BODY_BYTES = 100
+OUTSTANDING = (1, 64, 1_024)
+ACCOUNTS = (1, 10_000)
+"""The accounts of the withdrawals: a hot one, or so many that hardly two meet."""
+WITHDRAWING = 64
+"""Withdrawals outstanding."""
+GRACE_S = 60.0
+"""How much longer than its seconds a load may take before it is ended."""
+
+
+class Peer(Protocol):
+    """Servers of one kind, set up in one way, with a client that keeps transactions unanswered at them.
+
+    Each method raises `Missing`, with the reason, where this machine lacks something or a server does not do its work.
+    """
+
+    @property
+    def configuration(self) -> Configuration: ...
+
+    @property
+    def warming_s(self) -> tuple[float, float]:
+        """How long it is loaded before anything is measured, and before each load of the first run."""
+
+    def install(self) -> str:
+        """Make sure that its programs are there, and say their version."""
+
+    def start(self, directory: Path) -> None:
+        """Set up three copies on an empty directory, and return when they take transactions."""
+
+    def load(self, outstanding: int, seconds: float) -> Load:
+        """Keep so many transactions of `BODY_BYTES` bytes unanswered for so long."""
+
+    def withdraw(self, accounts: int, outstanding: int, seconds: float) -> Load:
+        """Keep so many withdrawals from random accounts going: read the balance, check it, and append, provided that
+        nothing has changed the account since; otherwise again. Only where the configuration says how locks are done.
+        """
+
+    def stop(self) -> None:
+        """End every process, also after a start that failed. Files are left to whoever owns the directory."""

@@ -1,0 +1,127 @@
+"""Reading a log through a client: transactions, whole batches, by time, one by its id."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+from polonaise.client.connected import Connected
+from polonaise.client.protocol.arguments import INT64_MAX, checked_id, wrong
+from polonaise.client.reading import BatchReader, first_batch, transactions
+from polonaise.errors import BadOption, BeyondLog, OwnTransaction
+from polonaise.terms import PartitionId, Transaction, TransactionId
+from polonaise.wire.messages import Batches, Read
+
+
+class ReadableLog(Connected):
+    """The part of a client that reads: it needs no view, and nothing to be mounted."""
+
+    def read(
+        self,
+        partition: PartitionId | None = None,
+        *,
+        after: TransactionId = -1,
+        until: TransactionId | None = None,
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Transaction]:
+        """The application's transactions with ids above `after`, in order: `async for tx in log.read(0, after=-1)`.
+
+        Ends at `until` (inclusive), or without it at what was committed when the reading began; with `follow` it goes
+        on and waits for more. Every byte is checked. Raises `BatchDamaged`, `DataDamaged` or `LogForked` rather than
+        yield what is not the log, `DeadlineExceeded` when nothing can be read for `timeout` seconds.
+        """
+        reader = self.read_batches(partition, after=after, until=until, follow=follow, timeout=timeout)
+        return transactions(reader, after, until)
+
+    def read_batches(
+        self,
+        partition: PartitionId | None = None,
+        *,
+        after: TransactionId = -1,
+        until: TransactionId | None = None,
+        follow: bool = False,
+        with_data: bool = True,
+        timeout: float | None = None,
+    ) -> BatchReader:
+        """As `read`, but whole batches: much faster, for those who look at columns.
+
+        What the library wrote for itself is in them, and is recognized by a generation below 0;
+        `Batch.transactions` leaves it out.
+
+        The first and the last batch may reach beyond `after` and `until`. With `with_data=False` bodies stay behind,
+        and the batches' CRCs can't be checked.
+        """
+        checked_id("after", after)
+        if until is not None:
+            checked_id("until", until)
+        return BatchReader(
+            self._questions,
+            self._settings,
+            self._readable(partition),
+            after=after,
+            until=until,
+            follow=follow,
+            with_data=with_data,
+            timeout=self._question_s(timeout),
+        )
+
+    def read_time(
+        self,
+        partition: PartitionId | None = None,
+        *,
+        since: int | datetime,
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Transaction]:
+        """As `read`, from the first transaction committed at `since` or later: microseconds UTC, or an aware datetime.
+
+        Raises `BadOption` for a datetime without a time zone.
+        """
+        since_us = _microseconds(since)
+        reader = BatchReader(
+            self._questions,
+            self._settings,
+            self._readable(partition),
+            follow=follow,
+            since_us=since_us,
+            timeout=self._question_s(timeout),
+        )
+        return transactions(reader, -1, None, since_us)
+
+    async def transaction(
+        self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
+    ) -> Transaction:
+        """One transaction, checked. Raises `BeyondLog` when it is not committed (yet).
+
+        Raises `OwnTransaction` for the id of what the library wrote for itself, such as that a producer was opened.
+        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        """
+        partition = self._readable(partition)
+        if not isinstance(id, int):
+            raise wrong("id", id, "a transaction's id is an integer")
+        timeout_s = self._question_s(timeout)
+        if not 0 <= id <= INT64_MAX:
+            raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
+        question = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
+        answer = await self._questions.ask(partition, question, Batches, timeout_s)
+        batch = first_batch(answer)
+        if batch is not None and batch.partition == partition and batch.first <= id <= batch.last:
+            found = next(batch.transactions(id - 1, own=True))
+            if found.own:
+                raise OwnTransaction(
+                    f"transaction {id} of partition {partition} is the library's own, and no application's: "
+                    "log.read passes over such transactions, and `polonaise segment dump` shows them"
+                )
+            return found
+        raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
+
+
+def _microseconds(since: int | datetime) -> int:
+    if isinstance(since, int) and since <= INT64_MAX:
+        return max(1, since)
+    if not isinstance(since, datetime):
+        raise wrong("since", since, "microseconds UTC as an integer, or a datetime with a time zone")
+    if since.tzinfo is None:
+        raise BadOption(f"since={since} has no time zone: say which, for example datetime.now(UTC)")
+    return max(1, int(since.timestamp() * 1_000_000))

@@ -1,0 +1,45 @@
+"""Leases of members: whether one still works, told from what it writes, by whoever looks."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from polonaise.terms import ServerId
+
+LEASE_S: Final = 5.0
+"""A member that has renewed nothing for so long works no more, whatever its process does."""
+RENEW_S: Final = LEASE_S / 4
+
+
+class _Seen(NamedTuple):
+    """The last beat of a member that was seen, and for how long it has been the same."""
+
+    beat: bytes
+    looked_s: float
+    same_s: float
+
+
+class Leases:
+    """Judges members by their beats: a beat is any bytes that change whenever the member renews its lease.
+
+    Time counts only as far as this process has looked: one that was stopped itself takes nobody for dead when it goes
+    on, however long that was. So each look counts for no more than `RENEW_S`.
+    """
+
+    def __init__(self, lease_s: float = LEASE_S) -> None:
+        self._lease_s = lease_s
+        self._seen: dict[ServerId, _Seen] = {}
+
+    def has_run_out(self, server: ServerId, beat: bytes, now_s: float) -> bool:
+        """Whether this member has renewed nothing for the time of a lease; `beat` is what it has written last."""
+        seen = self._seen.get(server)
+        if seen is None or seen.beat != beat:
+            self._seen[server] = _Seen(beat, now_s, 0.0)
+            return False
+        same_s = seen.same_s + min(now_s - seen.looked_s, RENEW_S)
+        self._seen[server] = _Seen(beat, now_s, same_s)
+        return same_s >= self._lease_s
+
+    def forget(self, server: ServerId) -> None:
+        """The member is gone."""
+        self._seen.pop(server, None)

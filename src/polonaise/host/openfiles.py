@@ -1,0 +1,38 @@
+"""The limits of a process and of its machine on open files and sockets, told as what they are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
+from polonaise.errors import TooManyOpenFiles
+
+
+def too_many_open(error: OSError, what: str) -> TooManyOpenFiles | None:
+    """The fault, if the system has no descriptor left for `what`."""
+    if error.errno == errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return TooManyOpenFiles(
+            f"{what}: this process has {limit} files and sockets open, as many as it may: raise its limit of open "
+            "files (ulimit -n, LimitNOFILE of systemd)"
+        )
+    if error.errno == errno.ENFILE:
+        return TooManyOpenFiles(f"{what}: this machine has as many files open as it may: raise fs.file-max")
+    return None
+
+
+def check_room(count: int, what: str) -> None:
+    """Whether the system gives this process so many files or sockets more. Raises `TooManyOpenFiles`."""
+    held: list[int] = []
+    try:
+        for _ in range(count):
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        exhausted = too_many_open(error, what)
+        if exhausted is None:
+            raise
+        raise exhausted from error
+    finally:
+        for descriptor in held:
+            os.close(descriptor)

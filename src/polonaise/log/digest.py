@@ -1,0 +1,34 @@
+"""A fingerprint of a part of a log, to be compared with another copy's."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from polonaise.errors import OutOfOrder
+from polonaise.log.partition import PartitionLog
+from polonaise.terms import TransactionId
+
+_READ_BYTES: Final = 1024 * 1024
+
+
+async def digest(log: PartitionLog, first: TransactionId, last: TransactionId) -> tuple[int, bytes]:
+    """CRC of the batch that ends at `last`, and SHA-256 over the CRCs of all batches from `first` up to it.
+
+    Each is verified. May run beside a change. Raises `OutOfOrder` unless a batch begins and one ends there and
+    stays there, `DamageFound`, `HistoryTrimmed`.
+    """
+    total = hashlib.sha256()
+    following, crc = first, 0
+    cuts = log.slot.cuts
+    while following <= last:
+        batches = await log.read(following, last, _READ_BYTES)
+        if not batches or log.slot.cuts != cuts:
+            raise OutOfOrder(f"no batch ends at {last}")
+        if batches[0].first != following:
+            raise OutOfOrder(f"no batch begins at {following}")
+        for batch in batches:
+            crc = batch.crc
+            total.update(crc.to_bytes(4, "little"))
+        following = batches[-1].last + 1
+    return crc, total.digest()

@@ -1,0 +1,220 @@
+"""A disk on which only so many files are open at a time, however many are in use one after the other.
+
+A storage node may hold thousands of partitions, each with a segment that is written now and then. Their files stay open
+as long as there is room; the one that was used longest ago is closed first, and opened again when it is asked for.
+
+Closing one forgets nothing: a log syncs all it writes before anybody is told of it, and what a failed sync was to cover
+is cut before anything else is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from polonaise.errors import Closed
+from polonaise.host import Buffer, DirectoryLock, Disk, File, Identity
+
+T = TypeVar("T")
+
+FILES_MAX: Final = 128
+
+
+class SharedSync:
+    """One sync for all who ask while another is under way: it begins after they asked, so it covers what they wrote."""
+
+    def __init__(self, sync: Callable[[], Awaitable[None]]) -> None:
+        self._sync = sync
+        self._running: asyncio.Future[None] | None = None
+        self._next: asyncio.Future[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._next is not None or (self._running is not None and not self._running.done())
+
+    async def __call__(self) -> None:
+        """Raises what the sync does, to each of them."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._after(self._running))
+        await asyncio.shield(self._next)
+
+    async def _after(self, before: asyncio.Future[None] | None) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait([before])
+        self._running, self._next = self._next, None
+        await self._sync()
+
+
+class OpenFiles:
+    """The disk. One that has to be opened again waits while all that may be open are in use at this very moment."""
+
+    def __init__(self, disk: Disk, files_max: int = FILES_MAX) -> None:
+        self._disk = disk
+        self._files_max = files_max
+        self._open: OrderedDict[_KeptFile, None] = OrderedDict()
+        """Those that are open, the one that was used last at the end."""
+        self._opening = 0
+        """Those that are just being opened again."""
+        self._crowd: deque[asyncio.Future[None]] = deque()
+        """The calls that wait until a file is no longer in use."""
+        self._syncs: dict[str, SharedSync] = {}
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    async def open(self, path: str, *, create: bool = False) -> File:
+        kept = _KeptFile(self, path, await self._disk.open(path, create=create))
+        self._open[kept] = None
+        try:
+            await self._make_room(kept)
+        except BaseException:  # cancelled too: nobody else knows of the file
+            await kept.close()
+            raise
+        return kept
+
+    async def load(self, path: str) -> bytes:
+        return await self._disk.load(path)
+
+    async def exists(self, path: str) -> bool:
+        return await self._disk.exists(path)
+
+    async def identity(self, path: str) -> Identity | None:
+        return await self._disk.identity(path)
+
+    async def list(self, directory: str) -> list[str]:
+        return await self._disk.list(directory)
+
+    async def make_directory(self, path: str) -> None:
+        await self._disk.make_directory(path)
+
+    async def rename(self, source: str, target: str) -> None:
+        await self._disk.rename(source, target)
+
+    async def remove(self, path: str) -> None:
+        await self._disk.remove(path)
+
+    async def sync_directory(self, path: str) -> None:
+        """Shared with whoever asks for the same directory at the same time."""
+        shared = self._syncs.get(path)
+        if shared is None:
+            shared = self._syncs[path] = SharedSync(lambda: self._disk.sync_directory(path))
+        await shared()
+        if not shared.busy:
+            self._syncs.pop(path, None)
+
+    async def lock(self, path: str) -> DirectoryLock:
+        return await self._disk.lock(path)
+
+    # ------------------------------------------------------------------ for the files
+
+    async def reopened(self, kept: _KeptFile) -> File:
+        while self._opening + sum(1 for other in self._open if other.users) >= self._files_max:
+            await self._until_one_is_free()
+        self._opening += 1
+        try:
+            file = await self._disk.open(kept.path)
+        finally:
+            self._opening -= 1
+        kept.file = file
+        self._open[kept] = None
+        await self._make_room(kept)
+        return file
+
+    def used(self, kept: _KeptFile) -> None:
+        if kept in self._open:
+            self._open.move_to_end(kept)
+
+    async def _until_one_is_free(self) -> None:
+        free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._crowd.append(free)
+        try:
+            await free
+        except BaseException:  # cancelled when it was its turn: then it is the next one's
+            self.freed()
+            raise
+
+    @property
+    def crowded(self) -> bool:
+        return bool(self._crowd)
+
+    def freed(self) -> None:
+        """A file is not in use any more, or an attempt to open one has failed."""
+        while self._crowd:
+            free = self._crowd.popleft()
+            if not free.done():
+                free.set_result(None)
+                return
+
+    async def forget(self, kept: _KeptFile) -> None:
+        self._open.pop(kept, None)
+        file, kept.file = kept.file, None
+        if file is not None:
+            await file.close()
+
+    async def _make_room(self, besides: _KeptFile) -> None:
+        """Close what was used longest ago, but for what is in use."""
+        while len(self._open) > self._files_max:
+            unused = next((kept for kept in self._open if not kept.users and kept is not besides), None)
+            if unused is None:
+                return
+            await self.forget(unused)
+
+
+class _KeptFile:
+    """A file that is open for its users, and closed when others need the room more."""
+
+    def __init__(self, files: OpenFiles, path: str, file: File) -> None:
+        self._files = files
+        self._closed = False
+        self._opening = asyncio.Lock()
+        self.path = path
+        self.file: File | None = file
+        self.users = 0
+
+    async def read(self, offset: int, length: int) -> bytes:
+        return await self._use(lambda file: file.read(offset, length))
+
+    async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        await self._use(lambda file: file.write(offset, buffers, sync=sync))
+
+    async def sync(self) -> None:
+        await self._use(lambda file: file.sync())
+
+    async def truncate(self, length: int) -> None:
+        await self._use(lambda file: file.truncate(length))
+
+    async def size(self) -> int:
+        return await self._use(lambda file: file.size())
+
+    async def close(self) -> None:
+        """For good; also when it is just being opened again."""
+        self._closed = True
+        await self._files.forget(self)
+
+    async def _use(self, call: Callable[[File], Awaitable[T]]) -> T:
+        self.users += 1
+        try:
+            file = self.file
+            if file is None or self._closed:
+                file = await self._reopen()
+            self._files.used(self)
+            return await call(file)
+        finally:
+            self.users -= 1
+            if self._files.crowded:
+                self._files.freed()
+
+    async def _reopen(self) -> File:
+        async with self._opening:
+            try:
+                if self.file is None and not self._closed:
+                    await self._files.reopened(self)
+            finally:  # cancelled too: whoever closed it meanwhile found nothing to close
+                if self._closed:
+                    await self._files.forget(self)
+            if self.file is None:
+                raise Closed(f"{self.path!r} was closed")
+            return self.file

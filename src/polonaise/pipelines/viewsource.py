@@ -1,0 +1,157 @@
+"""The log as one view reads it: rows of its bodies, and what becomes of the bodies that its decoder can't read."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+from pyspark.storagelevel import StorageLevel
+
+from polonaise.errors import BadOption
+from polonaise.pipelines.declarations import View
+from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
+from polonaise.spark.schemas import REASON
+from polonaise.terms import PartitionId, TransactionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMED_MAX: Final = 20
+"""Undecodable bodies that a report names; all of them are in the table, if they are kept in one."""
+LETTER_COLUMNS: Final = ("partition", "transaction_id", "timestamp", "header", "reason", "data")
+"""The columns of a dead-letter table."""
+_OPTION: Final = "onUndecodable"
+_OLDER: Final = "failondecodeerror"
+_IN_ROWS: Final = ("column", "only")
+"""What the option says of a view whose query sees such bodies itself."""
+
+
+class UndecodablePolicy(enum.Enum):
+    """What a job does with a body that does not decode. It makes no other rows, so it is no part of a definition."""
+
+    FAIL = "fail"
+    """It ends, and names the body."""
+    SKIP = "skip"
+    """It leaves the body out, counts it, and names it in its report."""
+    TABLE = "table"
+    """As SKIP, and the body goes to the dead-letter table beside the view's, in the same step as the rows."""
+
+
+class Named(NamedTuple):
+    """A body that does not decode, by its transaction."""
+
+    partition: PartitionId
+    transaction_id: TransactionId
+    reason: str
+
+    def __str__(self) -> str:
+        return f"transaction {self.transaction_id} of partition {self.partition}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Letters:
+    """The undecodable bodies of a part of the log."""
+
+    count: int = 0
+    named: Sequence[Named] = ()
+    """The first of them."""
+    kept: DataFrame | None = None
+    """All of them, as rows of a dead-letter table; None if there are none, or they are kept nowhere."""
+
+    def and_then(self, more: Letters) -> Letters:
+        """These and those of a later part, without their rows."""
+        return Letters(self.count + more.count, (*self.named, *more.named)[:NAMED_MAX])
+
+    def fields(self) -> dict[str, Any]:
+        return {"count": self.count, "named": [each._asdict() for each in self.named]}
+
+
+NO_LETTERS: Final = Letters()
+
+
+def policy_of(view: View, said: str | None = None) -> UndecodablePolicy:
+    """What is said for this run, or else in the view's `read`. Raises `BadOption`."""
+    read = {name.lower(): value for name, value in view.read.items()}
+    declared = str(read[_OPTION.lower()]).strip().lower() if _OPTION.lower() in read else None
+    if declared is not None and _OLDER in read:
+        raise BadOption(f"view {view.name}: read says {_OPTION} and failOnDecodeError: say {_OPTION} alone")
+    in_rows = declared in _IN_ROWS or str(read.get(_OLDER, "true")).strip().lower() == "false"
+    policy = policy_called(said or ("fail" if in_rows else declared) or "fail")
+    if policy is UndecodablePolicy.FAIL:
+        return policy
+    if in_rows:
+        raise BadOption(
+            f"view {view.name}: its read puts undecodable bodies into its rows, which is a part of its definition "
+            f"(failOnDecodeError=false, {_OPTION}=column or only): take that out of read and rebuild, then {_OPTION} "
+            "can be changed from run to run"
+        )
+    if "decoder" not in read:
+        raise BadOption(f"view {view.name} has no decoder, so no body is undecodable: leave {_OPTION} out")
+    return policy
+
+
+def policy_called(word: str) -> UndecodablePolicy:
+    """Raises `BadOption` for a word that there is not."""
+    try:
+        return UndecodablePolicy(word.strip().lower())
+    except ValueError:
+        words = ", ".join(each.value for each in UndecodablePolicy)
+        raise BadOption(f"{_OPTION}={word!r}: write one of {words}") from None
+
+
+class ViewSource:
+    """What one view reads of one log."""
+
+    def __init__(self, spark: SparkSession, source: LogSource, view: View, policy: UndecodablePolicy) -> None:
+        self._spark = spark
+        self._source = source
+        self._view = view
+        self.policy = policy
+        self._read = {
+            name: value
+            for name, value in view.read.items()
+            if name.lower() != _OPTION.lower() or str(value).strip().lower() in _IN_ROWS
+        }
+
+    def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
+        """As `LogSource.marks`."""
+        return self._source.marks(self._read, until)
+
+    def check_not_ahead(self, marks: Marks) -> None:
+        """As `LogSource.check_not_ahead`."""
+        self._source.check_not_ahead(self._view.name, marks, self._read)
+
+    def wait_beyond(self, marks: Marks) -> None:
+        """As `LogSource.wait_beyond`."""
+        self._source.wait_beyond(marks)
+
+    def rows(self, after: Marks, upto: Marks) -> DataFrame:
+        """The view's rows of the transactions above `after` and up to `upto`."""
+        how = {} if self.policy is UndecodablePolicy.FAIL else {_OPTION: "skip"}
+        return self._view.rows(self._spark, self._frame(how, after, upto))
+
+    @contextmanager
+    def letters(self, after: Marks, upto: Marks) -> Iterator[Letters]:
+        """The undecodable bodies of the same transactions, found once: to decode is all that tells them."""
+        if self.policy is UndecodablePolicy.FAIL:
+            yield NO_LETTERS
+            return
+        found = self._frame({_OPTION: "only"}, after, upto).withColumn("reason", F.col(REASON))
+        kept = found.select(*LETTER_COLUMNS).persist(StorageLevel.DISK_ONLY)
+        try:
+            count = kept.count()
+            first = kept.orderBy("partition", "transaction_id").select(*Named._fields).limit(NAMED_MAX)
+            named = [Named(*row) for row in first.collect()] if count else []
+            yield Letters(count, named, kept if count and self.policy is UndecodablePolicy.TABLE else None)
+        finally:
+            kept.unpersist()
+
+    def _frame(self, how: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
+        read = self._read
+        if how:  # which is said with another word where the view says that they fail
+            read = {name: value for name, value in read.items() if name.lower() != _OLDER}
+        return self._source.frame(self._spark, {**read, **how}, after, upto)

@@ -1,0 +1,32 @@
+"""Carrying out what an owner decided, in its order, whatever comes of it meanwhile."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from polonaise.server.protocol.effects import Effect
+
+
+class InOrder:
+    """Carries out effects one after the other.
+
+    What one of them causes at once is an event itself: a send may find its connection broken. The effects of that
+    event come after those that were there before.
+    """
+
+    def __init__(self, carry_out: Callable[[Effect], None]) -> None:
+        self._carry_out = carry_out
+        self._effects: deque[Effect] = deque()
+        self._carrying_out = False
+
+    def __call__(self, effects: Sequence[Effect]) -> None:
+        self._effects += effects
+        if self._carrying_out:
+            return
+        self._carrying_out = True
+        try:
+            while self._effects:
+                self._carry_out(self._effects.popleft())
+        finally:
+            self._carrying_out = False

@@ -1,0 +1,162 @@
+"""The scrub of a fragment store: a server reads the fragments of its partitions, and mends them from the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from polonaise.errors import (
+    FragmentDamaged,
+    FragmentMissing,
+    HistoryTrimmed,
+    InvariantViolated,
+    NotFound,
+    PartitionNotReady,
+    PolonaiseError,
+    Retry,
+)
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.fragments.protocol.scrub import FragmentScrub, ListStore, Pause, Verify
+from polonaise.host import Host
+from polonaise.log.batch import Batch, split
+from polonaise.server.history import History
+from polonaise.server.reading import PartitionReader
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import PartitionId
+
+_log = logging.getLogger(__name__)
+
+
+class FragmentScrubbing:
+    """Carries out what `FragmentScrub` decides, until it is cancelled.
+
+    Each server looks after the fragments of the partitions that it owns: it is the one that can read their log.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        settings: ServerSettings,
+        history: History,
+        readers: Callable[[], Mapping[PartitionId, PartitionReader]],
+    ) -> None:
+        """`readers`: of the partitions that this server owns just now."""
+        self._clock = host.clock
+        self._settings = settings
+        self._history = history
+        self._readers = readers
+        first_s = self._clock.monotonic_s() + settings.scrub_first_s * host.random.uniform(0.5, 1.5)
+        self._scrub = FragmentScrub(settings.scrub_bytes_per_s, settings.scrub_every_s, first_s, settings.scrub_again_s)
+
+    def health(self) -> dict[str, Any]:
+        """How far it is, what it found, and what of that could not be repaired, why, and what to do."""
+        scrubbed = self._scrub.scrubbed
+        damages = [damage._asdict() for damage in scrubbed.damages]
+        return {"bytes_per_s": self._settings.scrub_bytes_per_s, **asdict(scrubbed), "damages": damages}
+
+    async def run(self) -> None:
+        """For ever; a task of its own."""
+        while True:
+            step = self._scrub.next(self._clock.monotonic_s())
+            match step:
+                case Pause():
+                    await asyncio.sleep(step.seconds)
+                case ListStore():
+                    await self._list()
+                case Verify():
+                    await self._verify(step)
+
+    async def _list(self) -> None:
+        clock, owned = self._clock, self._readers()
+        try:
+            held = await self._history.held()
+        except InvariantViolated:
+            raise
+        except PolonaiseError as error:
+            self._unreachable(error)
+            return
+        own = {name: size for name, size in held.items() if name.partition in owned}
+        self._scrub.listed(clock.monotonic_s(), clock.wall_us(), own)
+
+    async def _verify(self, step: Verify) -> None:
+        scrub, name = self._scrub, step.name
+        reader = self._readers().get(name.partition)
+        if reader is None:  # it has another owner by now
+            scrub.gone(self._clock.wall_us(), name)
+            return
+        try:
+            await self._history.check(name, step.size, self._pause)
+        except FragmentDamaged as error:
+            scrub.damaged(self._clock.wall_us(), name, error.text)
+            _log.warning("scrub of %s: %s", self._history, error.text)
+            await self._mend(reader, step)
+        except NotFound:
+            scrub.gone(self._clock.wall_us(), name)
+        except InvariantViolated:
+            raise
+        except PolonaiseError as error:
+            await self._not_read(step, error)
+        else:
+            scrub.good(self._clock.wall_us(), name)
+
+    async def _not_read(self, step: Verify, error: PolonaiseError) -> None:
+        """Find out whether the store can't be read at all, or one fragment alone: the others do not wait for that."""
+        clock = self._clock
+        try:
+            await self._history.held()
+        except InvariantViolated:
+            raise
+        except PolonaiseError:
+            self._unreachable(error)
+            return
+        self._scrub.unreadable(clock.monotonic_s(), clock.wall_us(), step, str(error))
+        _log.warning("scrub of %s: %s can't be read: %s", self._history, step.name.path, error)
+
+    async def _mend(self, reader: PartitionReader, step: Verify) -> None:
+        """Write it again from the log, and read it back."""
+        name = step.name
+        try:
+            step = step._replace(size=await self._history.mend(name, self._batches(reader, name)))
+            await self._history.check(name, step.size, self._pause)
+        except InvariantViolated:
+            raise
+        except (HistoryTrimmed, FragmentMissing) as error:
+            why = f"the storage nodes hold its transactions no more ({error.text}): restore {name.path} from a copy"
+            self._not_mended(step, why, passing=False)
+        except PolonaiseError as error:
+            self._not_mended(step, str(error), passing=error.retry in (Retry.AGAIN, Retry.ELSEWHERE))
+        else:
+            self._scrub.repaired(self._clock.wall_us(), name)
+            _log.warning("scrub of %s: %s was written again from the log", self._history, name.path)
+
+    def _not_mended(self, step: Verify, why: str, *, passing: bool) -> None:
+        clock = self._clock
+        self._scrub.not_repaired(clock.monotonic_s(), clock.wall_us(), step, why, passing=passing)
+        _log.warning("scrub of %s: %s is not repaired: %s", self._history, step.name.path, why)
+
+    async def _batches(self, reader: PartitionReader, name: FragmentName) -> AsyncIterator[Batch]:
+        """What the log holds of a fragment's ids, from the replicas, or from other fragments where these dropped it."""
+        following = name.first
+        while following <= name.last:
+            try:
+                raw = await reader.read_history(following, name.last, self._settings.copy_bytes)
+            except FragmentDamaged as error:  # the only place where these ids are left
+                raise FragmentMissing(error.text) from error
+            batches = split(raw)
+            if not batches:
+                raise PartitionNotReady(f"nobody told what follows {following - 1} of partition {name.partition}")
+            for batch in batches:
+                yield batch
+            following = batches[-1].last + 1
+            await self._pause(len(raw))
+
+    async def _pause(self, bytes_read: int) -> None:
+        await asyncio.sleep(self._scrub.pace(self._clock.monotonic_s(), bytes_read))
+
+    def _unreachable(self, error: PolonaiseError) -> None:
+        if self._scrub.scrubbed.trouble != str(error):
+            _log.warning("scrub of %s: %s", self._history, error)
+        self._scrub.unreachable(self._clock.monotonic_s(), str(error))

@@ -1,0 +1,182 @@
+"""The mounts of a partition: who is mounted, what each is fed, and what each is told of what hinders its appends."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+from polonaise.errors import NotOwner, Overloaded, PartitionNotReady, PolonaiseError, ProtocolError
+from polonaise.log.batch import Batch
+from polonaise.server.protocol.effects import Answer, AwaitRoom, EffectsInOrder, FeedBatch, ReadHistory, RefuseRequest
+from polonaise.server.protocol.feed import Committed, Subscription, TailCache
+from polonaise.server.protocol.mounts import Flow, Mount
+from polonaise.server.protocol.order import Refusal, Sealed
+from polonaise.server.protocol.settings import OwnerSettings
+from polonaise.terms import (
+    NO_TRANSACTION,
+    BodyForm,
+    ClientId,
+    FailureReason,
+    Generation,
+    MountState,
+    PartitionId,
+    TransactionId,
+)
+from polonaise.wire.appends import Failure, ReceivedAppends
+from polonaise.wire.messages import Mount as MountRequest
+from polonaise.wire.messages import Mounted
+
+_FLUSHES_MAX: Final = 1_000
+"""Answers of one mount that may wait for its feed to get further."""
+
+
+class Feeds:
+    """The mounts of one partition under one generation, each with its feed.
+
+    It decides nothing about what may be told: it feeds up to the committed high-water mark that it is given, and the
+    effects that it wants go to the owner's others, which puts them in their order.
+    """
+
+    __slots__ = ("_cache", "_generation", "_out", "_partition", "_settings", "hindrance", "mounts")
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        generation: Generation,
+        settings: OwnerSettings,
+        cache: TailCache,
+        out: EffectsInOrder,
+    ) -> None:
+        """`out` takes the effects; `cache` has the latest batches."""
+        self._partition = partition
+        self._generation = generation
+        self._settings = settings
+        self._cache = cache
+        self._out = out
+        self.mounts: dict[ClientId, Mount] = {}
+        self.hindrance = ""
+        """What keeps appends from being committed, as the ready mounts were told it; empty when nothing does."""
+
+    # ------------------------------------------------------------------ who is mounted
+
+    def mount_of(self, client_id: ClientId, connection: Hashable) -> Mount | None:
+        """The client's mount, if it is on this connection: messages of an older connection are void."""
+        mount = self.mounts.get(client_id)
+        return mount if mount is not None and mount.connection is connection else None
+
+    def is_current(self, mount: Mount) -> bool:
+        """Whether the client has neither left nor mounted anew."""
+        return self.mounts.get(mount.client_id) is mount
+
+    def subscribe(self, client_id: ClientId, connection: Hashable, message: MountRequest) -> Mount:
+        """Mount a client; its older mount is void from now on. Raises `ProtocolError`, `Overloaded` or `NotOwner`."""
+        self._check(client_id, message)
+        subscription = Subscription(
+            message.client_high_water_mark,
+            BodyForm(message.form),
+            message.credit,
+            message.filter_mask,
+            message.filter_value,
+        )
+        mount = Mount(client_id, connection, message.connection_sequence, subscription)
+        self.mounts[client_id] = mount
+        return mount
+
+    def _check(self, client_id: ClientId, message: MountRequest) -> None:
+        before = self.mounts.get(client_id)
+        if before is not None and before.connection_sequence > message.connection_sequence:
+            raise ProtocolError("a mount on an older connection than the client's present one")
+        if client_id < 1:
+            raise ProtocolError("a mount by a client without an id: the coordinator gives them out")
+        if message.client_high_water_mark < NO_TRANSACTION or message.form > max(BodyForm) or message.credit < 0:
+            raise ProtocolError("a mount that cannot be meant")
+        if len(self.mounts) >= self._settings.subscriptions_max and before is None:
+            raise Overloaded(f"partition {self._partition} has {len(self.mounts)} subscriptions")
+        if message.generation_known > self._generation:
+            raise NotOwner(
+                f"generation {message.generation_known} of partition {self._partition} is not known here yet"
+            )
+
+    def admit_flush(self, client_id: ClientId, connection: Hashable) -> Mount:
+        """The mount that wants to be told when its appends are decided. Raises `PartitionNotReady` or `Overloaded`."""
+        mount = self.mount_of(client_id, connection)
+        if mount is None:
+            raise PartitionNotReady("a flush without a mount on this connection")
+        if mount.answers_waiting >= _FLUSHES_MAX:
+            raise Overloaded(f"{mount.answers_waiting} answers wait for this client to take its feed")
+        return mount
+
+    def end(self, mount: Mount, error: PolonaiseError | None = None) -> None:
+        """Make a mount void; its client is told why if there is an error."""
+        del self.mounts[mount.client_id]
+        if error is not None:
+            self._out.answer(RefuseRequest(mount.connection, 0, error))
+
+    # ------------------------------------------------------------------ what each is fed
+
+    def feed(self, mount: Mount, committed: TransactionId) -> None:
+        """Feed what is in memory up to `committed`, as far as credit goes; what is there no more has to be read."""
+        subscription = mount.subscription
+        while subscription.next_id <= committed and mount.may_be_fed:
+            batch = self._cache.holding(subscription.next_id)
+            if batch is None:
+                mount.flow = Flow.READING
+                self._out.ask(ReadHistory(mount, subscription.next_id))
+                return
+            payload = mount.take(batch)
+            self._out.feed(FeedBatch(mount, committed, payload, shared=payload is batch.raw))
+            if mount.flow is Flow.FULL:
+                self._out.ask(AwaitRoom(mount))
+
+    def feed_history(self, mount: Mount, batches: Sequence[Committed], committed: TransactionId) -> None:
+        """Feed what was read for a mount of what it gets next."""
+        mount.flow = Flow.OPEN
+        for batch in batches:
+            if mount.subscription.has_credit and batch.first <= mount.subscription.next_id <= batch.last:
+                self._out.feed(FeedBatch(mount, committed, mount.take(batch), shared=False))
+        if mount.flow is Flow.FULL:
+            self._out.ask(AwaitRoom(mount))
+
+    # ------------------------------------------------------------------ what each is told
+
+    def refuse(self, mount: Mount, appends: ReceivedAppends, value: int, reason: FailureReason) -> None:
+        """Tell a client that none of these is in the log."""
+        for sequence in appends.sequences.tolist():
+            self._out.fail(mount, Failure(sequence, value, reason))
+
+    def tell(self, refusal: Refusal) -> None:
+        """Tell a client that its append was not ordered, and why."""
+        self._fail(refusal.client_id, Failure(refusal.sequence, refusal.value, refusal.reason))
+
+    def tell_lost(self, batch: Sealed, committed: TransactionId) -> None:
+        """Tell all clients with appends in a batch that it is not in the log and never will be."""
+        columns = Batch(memoryview(batch.raw))
+        for client_id, sequence in zip(columns.client_ids.tolist(), columns.sequences.tolist(), strict=True):
+            self._fail(client_id, Failure(sequence, committed, FailureReason.SESSION_ENDED))
+
+    def _fail(self, client_id: ClientId, failure: Failure) -> None:
+        """On the client's present mount; one that has none learns it by its next mount."""
+        mount = self.mounts.get(client_id)
+        if mount is not None:
+            self._out.fail(mount, failure)
+
+    def hinder(self, what: str, committed: TransactionId) -> None:
+        """Tell the ready mounts what keeps their appends from being committed, when that is news to them."""
+        if what == self.hindrance:
+            return
+        self.hindrance = what
+        for mount in self.mounts.values():
+            if mount.ready:
+                self._tell_hindrance(mount, committed)
+
+    def make_ready(self, mount: Mount, committed: TransactionId) -> None:
+        """The client was just told that it may append: before that, it passes over what hinders its appends."""
+        mount.ready = True
+        if self.hindrance:
+            self._tell_hindrance(mount, committed)
+
+    def _tell_hindrance(self, mount: Mount, committed: TransactionId) -> None:
+        state = MountState.NOT_READY if self.hindrance else MountState.READY
+        window = self._settings.append_window_bytes
+        news = Mounted(state, self._generation, committed, window, reason=self.hindrance)
+        self._out.answer(Answer(mount.connection, 0, news))

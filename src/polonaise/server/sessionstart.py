@@ -1,0 +1,343 @@
+"""One attempt to start a session: claim, fence, decide, clean, engage (`docs/replication.md`, steps 1 to 6).
+
+The decisions are `protocol.recovery`'s; here they are carried out. Nothing that is learnt in an attempt leaves it
+before the engagement is written: it returns a `StartedSession`, or raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import PartitionValue, Versioned
+from polonaise.errors import (
+    ConnectionLost,
+    ConsistencyLost,
+    CoordinatorUnavailable,
+    Fenced,
+    LogForked,
+    NotOwner,
+    PartitionNotReady,
+    PolonaiseError,
+    ProtocolError,
+    SegmentDamaged,
+    fresh,
+)
+from polonaise.host import Host
+from polonaise.link.connection import Connection
+from polonaise.log import registers
+from polonaise.log.batch import Batch
+from polonaise.server.history import History, ToCopy, check_not_ahead, copy_on, read_to_copy
+from polonaise.server.protocol import recovery
+from polonaise.server.protocol.recovery import Answer, Contradiction, Decided, Undecided
+from polonaise.server.protocol.session import StartedSession
+from polonaise.server.replicas import StorageLink, expect
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import NO_TRANSACTION, UNRESOLVED, Generation, PartitionId, SessionId, StorageId, TransactionId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    Done,
+    GetRegisters,
+    Join,
+    LastSessionInfo,
+    ReadBatches,
+    RegistersAre,
+    SessionInfo,
+    Truncate,
+)
+
+
+def answer_of(info: SessionInfo) -> Answer:
+    lost_above = None if info.lost_above == UNRESOLVED else info.lost_above
+    return Answer(info.joined, info.prepared, info.confirmed, info.max_synced, info.last_crc, lost_above)
+
+
+class SessionStart:
+    """One attempt. Use it once."""
+
+    def __init__(
+        self,
+        host: Host,
+        coordinator: Coordinator,
+        links: Mapping[StorageId, StorageLink],
+        settings: ServerSettings,
+        *,
+        partition: PartitionId,
+        generation: Generation,
+        known: recovery.Known,
+        patient: bool,
+        report: Callable[[str], None],
+        history: History | None = None,
+        compare: bool = False,
+    ) -> None:
+        """`compare`: before anything is written, the fragments are asked whether they hold more than the replicas."""
+        self._host = host
+        self._coordinator = coordinator
+        self._links = links
+        self._settings = settings
+        self._partition = partition
+        self._generation = generation
+        self._known = known
+        self._patient = patient
+        self._report = report
+        self._history = history
+        self._compare = compare
+        self._session: SessionId = 0
+        self._answers: dict[StorageId, Answer] = {}
+        self._connections: dict[StorageId, Connection] = {}
+        self._fenced: Fenced | None = None
+        self._answered = asyncio.Event()
+
+    async def run(self) -> StartedSession:
+        """Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop,
+        `FragmentsAhead`, and any passing fault: the caller tries again with a new attempt."""
+        claimed = await self._claim()
+        self._session = claimed.value.session
+        try:
+            decided = await self._fence_and_decide(claimed.value)
+        except Fenced as error:
+            await self._check_coordinator(error)
+            raise
+        if self._compare and self._history is not None:
+            self._report(f"the fragment store {self._history} to tell how far it reaches")
+            await check_not_ahead(self._history, self._partition, decided.closing)
+        clean = await self._clean(claimed.value, decided)
+        names = [name for name in recovery.participants(claimed.value) if name in clean]
+        values = await self._registers(names, decided.closing)
+        time_us = await self._commit_time_us(names, decided.closing)
+        value = recovery.engage(claimed.value, clean, decided.closing)
+        await self._engage(value, claimed.version)
+        engaged = {name: self._connections[name] for name in value.members if name in clean}
+        return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged)
+
+    # ------------------------------------------------------------------ 1 claim
+
+    async def _claim(self) -> Versioned[PartitionValue]:
+        async with self._coordinating():
+            held = await self._coordinator.partition(self._partition)
+            claimed = recovery.claim(held.value, self._generation)
+            if claimed is None:
+                raise NotOwner(f"partition {self._partition} has generation {held.value.generation}")
+            written = await self._coordinator.set_partition(self._partition, claimed, held.version)
+        if written is None:
+            raise PartitionNotReady("another owner claimed a session at the same time")
+        return written
+
+    async def _check_coordinator(self, fenced: Fenced) -> None:
+        """A newer fence must come from a newer claim; if there is none, the coordinator has gone back in time."""
+        async with self._coordinating():
+            held = await self._coordinator.partition(self._partition)
+        if held.value.session == self._session:
+            raise ConsistencyLost(
+                f"partition {self._partition}: a replica knows of a later session than the coordinator's "
+                f"{self._session} ({fenced.text}): the coordinator was restored from an older state"
+            )
+
+    def _coordinating(self) -> asyncio.Timeout:
+        return asyncio.timeout(self._settings.coordinator_s_max)
+
+    # ------------------------------------------------------------------ 2-4 fence, doubt, decide
+
+    async def _fence_and_decide(self, value: PartitionValue) -> Decided:
+        names = recovery.participants(value)
+        fencing = [self._host.spawn(self._fence(name), f"fence {name}") for name in names]
+        try:
+            decided = await self._until_decided(value)
+            await self._gather(names)
+        finally:
+            for task in fencing:
+                task.cancel()
+        # Who answered during the wait takes part too; more answers never make it undecided again.
+        final = self._decide(value)
+        return final if isinstance(final, Decided) else decided
+
+    def _decide(self, value: PartitionValue) -> Decided | Undecided:
+        if self._fenced is not None:
+            raise fresh(self._fenced)
+        outcome = recovery.decide(value, self._answers, self._known)
+        if isinstance(outcome, Contradiction):
+            raise ConsistencyLost(f"partition {self._partition}: {outcome.what}")
+        return outcome
+
+    async def _until_decided(self, value: PartitionValue) -> Decided:
+        while True:
+            self._answered.clear()
+            outcome = self._decide(value)
+            if isinstance(outcome, Undecided):
+                self._report(f"session {self._session} waits for {outcome.waits_for(self._answers)}")
+            elif recovery.may_engage(value, self._answers):
+                return outcome
+            else:
+                silent = [name for name in recovery.participants(value) if name not in self._answers]
+                self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(silent)}")
+            await self._answered.wait()
+
+    async def _gather(self, names: tuple[StorageId, ...]) -> None:
+        """A moment's patience for replicas that are there but have not answered: it spares them being late."""
+        clock = self._host.clock
+        until_s = clock.monotonic_s() + self._settings.gather_s
+        while (left_s := until_s - clock.monotonic_s()) > 0:
+            missing = [name for name in names if name not in self._answers]
+            if not missing or not (self._patient or any(self._links[name].session for name in missing)):
+                return
+            self._answered.clear()
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._answered.wait()
+            except TimeoutError:
+                return
+
+    async def _fence(self, name: StorageId) -> None:
+        """Ask until it answers. A newer fence ends the attempt: the coordinator has to be read again."""
+        pause_s = self._settings.retry_s_min
+        while True:
+            connection = await self._links[name].connected()
+            try:
+                answer = await connection.request(
+                    LastSessionInfo(self._session), partition=self._partition, deadline_s=self._settings.replica_s_max
+                )
+                self._answers[name] = answer_of(expect(answer, SessionInfo))
+                self._connections[name] = connection
+                self._answered.set()
+                return
+            except Fenced as error:
+                self._fenced = error
+                self._answered.set()
+                return
+            except PolonaiseError as error:
+                self._report(f"{name} does not answer: {error}")
+            await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
+            pause_s = min(2 * pause_s, self._settings.retry_s_max)
+
+    # ------------------------------------------------------------------ 5 clean
+
+    async def _clean(self, value: PartitionValue, decided: Decided) -> set[StorageId]:
+        """Clean copies of the log up to the closing mark: on a quorum, and on whoever is nearly there."""
+        closing = decided.closing
+        marks = {
+            name: recovery.clean_to(value, name, answer, closing)
+            for name, answer in self._answers.items()
+            if self._connections[name].closed is None
+        }
+        near = [name for name, mark in marks.items() if closing - mark <= self._settings.readmit_transactions]
+        chosen = near if recovery.may_engage(value, near) else list(marks)
+        clean: set[StorageId] = set()
+        tasks = {asyncio.create_task(self._clean_one(name, marks[name], decided)): name for name in chosen}
+        try:
+            await self._until_clean(value, tasks, clean)
+        finally:
+            for task, name in tasks.items():
+                if not task.done():
+                    # Whether it has joined is unknown now, and a replica of unknown standing takes no part.
+                    task.cancel()
+                    empty = self._answers[name].is_empty and closing != NO_TRANSACTION
+                    why = "it was found empty, and is being filled" if empty else "it was too slow"
+                    self._connections[name].abort(ConnectionLost(f"left out of the session: {why}"))
+        return clean
+
+    async def _until_clean(
+        self, value: PartitionValue, tasks: Mapping[asyncio.Task[None], StorageId], clean: set[StorageId]
+    ) -> None:
+        pending = set(tasks)
+        errors: list[str] = []
+        patience_s: float | None = None
+        while pending:
+            done, pending = await asyncio.wait(pending, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            for task in sorted(done, key=lambda t: tasks[t]):
+                error = task.exception()
+                if error is None:
+                    clean.add(tasks[task])
+                elif isinstance(error, ConsistencyLost) or not isinstance(error, PolonaiseError):
+                    raise error
+                else:
+                    errors.append(f"{tasks[task]}: {error}")
+            if recovery.may_engage(value, clean):
+                patience_s = self._settings.gather_s
+        if not recovery.may_engage(value, clean):
+            raise PartitionNotReady(f"no quorum of clean replicas for session {self._session}: {'; '.join(errors)}")
+
+    async def _clean_one(self, name: StorageId, mark: TransactionId, decided: Decided) -> None:
+        """Cut what is not the log's, copy what is missing, join."""
+        answer = self._answers[name]
+        last, last_crc = answer.max_synced, answer.last_crc
+        if last > mark or answer.lost_above is not None:
+            done = expect(await self._ask(name, Truncate(self._session, mark)), Done)
+            last, last_crc = done.last, done.last_crc
+        while last < decided.closing:
+            read = await self._read(decided.sources, last + 1, decided.closing, name)
+            done = await copy_on(partial(self._ask, name), self._session, name, last, read)
+            last, last_crc = done.last, done.last_crc
+        if last != decided.closing or last_crc != decided.last_crc:
+            raise ConsistencyLost(
+                f"partition {self._partition}: {name} ends at {last} with CRC {last_crc:#010x}, "
+                f"the log at {decided.closing} with {decided.last_crc:#010x}: the log has forked"
+            )
+        await self._ask(name, Join(self._session, decided.closing, decided.last_crc))
+
+    async def _ask(self, name: StorageId, message: Message) -> Message:
+        try:
+            return await self._connections[name].request(
+                message, partition=self._partition, deadline_s=self._settings.replica_s_max
+            )
+        except LogForked as error:
+            raise ConsistencyLost(
+                f"partition {self._partition}: {name} says {error.text}: the log has forked"
+            ) from error
+        except (NotOwner, ConsistencyLost) as error:
+            raise ProtocolError(f"{name} refused with what only an owner can know: {error}") from error
+
+    async def _read(
+        self, sources: tuple[StorageId, ...], first: TransactionId, last: TransactionId, reader: StorageId
+    ) -> ToCopy:
+        """Batches from a replica that holds them; what none of them holds any more, from the fragments."""
+        request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
+        others = [source for source in sources if source != reader]
+        nobody = SegmentDamaged("no other replica holds the log's end")
+        return await read_to_copy(self._ask, others, request, self._partition, self._history, nobody)
+
+    # ------------------------------------------------------------------ what the session starts from
+
+    async def _registers(self, names: list[StorageId], closing: TransactionId) -> dict[bytes, bytes]:
+        """The registers at the end of the log, from the first clean replica that tells."""
+        error: PolonaiseError = PartitionNotReady("no clean replica")
+        for name in names:
+            try:
+                answer = expect(await self._ask(name, GetRegisters(self._session)), RegistersAre)
+                if answer.last != closing:
+                    raise ProtocolError(f"{name} told its registers at {answer.last}, not at {closing}")
+                values: dict[bytes, bytes] = {}
+                registers.apply(values, answer.snapshot)
+                return values
+            except PolonaiseError as failed:
+                error = failed
+        raise error
+
+    async def _commit_time_us(self, names: list[StorageId], closing: TransactionId) -> int:
+        """The commit time of the last batch: those of this session must not be earlier."""
+        if closing == NO_TRANSACTION:
+            return 0
+        read = await self._read(tuple(names), closing, closing, reader="")
+        return Batch.parse(read.payload).commit_time_us
+
+    # ------------------------------------------------------------------ 6 engage
+
+    async def _engage(self, value: PartitionValue, version: int) -> None:
+        """Write the engagement, and know that it is written: an unknown result is read again until it is known."""
+        pause_s = self._settings.retry_s_min
+        while True:
+            try:
+                async with self._coordinating():
+                    if await self._coordinator.set_partition(self._partition, value, version) is not None:
+                        return
+                    held = await self._coordinator.partition(self._partition)
+                if held.value == value:
+                    return
+                raise PartitionNotReady(f"session {self._session} was overtaken by session {held.value.session}")
+            except (CoordinatorUnavailable, TimeoutError):
+                self._report("the coordinator does not tell whether the session is engaged")
+            await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
+            pause_s = min(2 * pause_s, self._settings.retry_s_max)

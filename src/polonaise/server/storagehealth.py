@@ -1,0 +1,69 @@
+"""What storage nodes say of themselves when a server is asked for its health: above all how far their scrub is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from polonaise.errors import PolonaiseError, ProtocolError
+from polonaise.host import Host
+from polonaise.server.replicas import StorageLink, expect
+from polonaise.terms import StorageId
+from polonaise.wire.messages import Health, HealthIs
+
+_ANSWER_S: Final = 1.0
+"""A storage node has so long to answer: whoever asks for health wants to hear of a slow one, and not to wait for it."""
+_FRESH_S: Final = 1.0
+"""What was heard serves everybody who asks so soon after."""
+
+
+class StorageHealth:
+    """Asks all storage nodes at the same time, once for all who want to know."""
+
+    def __init__(self, host: Host, links: Mapping[StorageId, StorageLink]) -> None:
+        self._host = host
+        self._links = links
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_s = float("-inf")
+        self.told: dict[StorageId, dict[str, Any]] = {}
+        """What each of them has said when it was asked last; nothing of those that did not answer."""
+
+    async def ask(self) -> None:
+        """Hear all that answer within a moment. Raises nothing: who does not answer is left out of `told`."""
+        if self._asking is None:
+            if self._host.clock.monotonic_s() - self._asked_s < _FRESH_S:
+                return
+            self._asking = self._host.spawn(self._ask_all(), "health of the storage nodes")
+        await asyncio.wait([self._asking])
+
+    async def _ask_all(self) -> None:
+        try:
+            names = list(self._links)
+            answers = await asyncio.gather(*(self._ask_one(self._links[name]) for name in names))
+            self.told = {name: answer for name, answer in zip(names, answers, strict=True) if answer is not None}
+        finally:
+            self._asked_s = self._host.clock.monotonic_s()
+            self._asking = None
+
+    async def _ask_one(self, link: StorageLink) -> dict[str, Any] | None:
+        connection = link.bulk or link.session
+        if connection is None:
+            return None
+        try:
+            answer = expect(await connection.request(Health(), deadline_s=_ANSWER_S), HealthIs)
+            return _parsed(answer.document)
+        except PolonaiseError:
+            return None
+
+
+def _parsed(document: bytes) -> dict[str, Any]:
+    """A storage node's document. Raises `ProtocolError` for what is none."""
+    try:
+        found = json.loads(document)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("a storage node's health is no JSON document") from error
+    if not isinstance(found, dict) or not isinstance(found.get("scrub"), dict):
+        raise ProtocolError("a storage node's health does not tell of its scrub")
+    return found

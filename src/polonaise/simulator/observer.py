@@ -1,0 +1,110 @@
+"""How the cluster of a schedule is, by its disks and its coordinator; and waiting until it is as it has to be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from polonaise.simulator.application import Application
+from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
+from polonaise.simulator.ground import Replica, durable_last, read_replica
+from polonaise.simulator.history import History, Violation
+from polonaise.terms import PartitionId
+
+LOOK_S: Final = 0.1
+SETTLE_S: Final = 60.0
+"""Virtual time in which everything pending has to be decided once all is well again."""
+REPAIR_S: Final = 30.0
+"""Virtual time in which every replica has to be back."""
+LAG_S: Final = 5.0
+"""And in which each of them has to be level with the others."""
+SCRUB_S: Final = 150.0
+"""In which rot is found, and mended by the next session: an idle owner may take a minute to notice."""
+
+
+class Observer:
+    """Sees of a schedule what can be seen from outside of its nodes."""
+
+    def __init__(self, cluster: Cluster, history: History, applications: Mapping[str, Application]) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._applications = applications
+        self._partitions = range(cluster.knobs.partitions)
+
+    # ------------------------------------------------------------------ waiting
+
+    async def until(self, promise: str, seconds: float, reached: Callable[[], bool]) -> None:
+        """Wait for what has to come; not for ever. Raises `Violation`."""
+        until_s = self._cluster.world.now + seconds
+        while not reached():
+            self.stop_if_violated()
+            if self._cluster.world.now >= until_s:
+                raise Violation(promise, f"everything settled within {seconds:g} s of healing", self.described())
+            await asyncio.sleep(LOOK_S)
+
+    def stop_if_violated(self) -> None:
+        if self._history.violations:
+            raise self._history.violations[0]
+
+    # ------------------------------------------------------------------ replicas
+
+    def replicas(self, partition: PartitionId) -> list[Replica]:
+        return [self._replica(node, partition) for node in self._cluster.storage]
+
+    def _replica(self, node: Node, partition: PartitionId) -> Replica:
+        return read_replica(node.name, node.machine.disk, DIRECTORY, partition)
+
+    def engaged(self, node: Node) -> bool:
+        """Whether it takes part in the latest session of every partition."""
+        name = self._cluster.storage_id(node)
+        values = [self._cluster.partition_value(partition) for partition in self._partitions]
+        return all(name in value.engagements and value.engagements[name].unresolved for value in values)
+
+    def all_engaged(self) -> bool:
+        return all(self.engaged(node) for node in self._cluster.storage)
+
+    def filled(self, node: Node) -> bool:
+        """Whether this disk has everything again that is known to be committed."""
+        return all(
+            durable_last(node.machine.disk, DIRECTORY, partition) >= told
+            for partition, told in enumerate(self._history.told)
+        )
+
+    def rotten(self, node: Node) -> bool:
+        """Whether a partition of this node does not read, or lacks what is known to be committed."""
+        if not self.all_engaged() or not self.filled(node):
+            return True
+        return any(self._replica(node, partition).bad for partition in self._partitions)
+
+    def lagging(self) -> bool:
+        """Whether a replica is still writing what the others hold already."""
+        lasts = [[replica.last for replica in self.replicas(partition)] for partition in self._partitions]
+        return any(len(set(each)) > 1 for each in lasts)
+
+    async def level(self) -> None:
+        """Until each replica has what the others have; it is for a checker to say that one never has."""
+        for _ in range(int(LAG_S / LOOK_S)):
+            if not self.lagging():
+                return
+            await asyncio.sleep(LOOK_S)
+
+    # ------------------------------------------------------------------ for reports
+
+    def described(self) -> str:
+        """What everybody is waiting for."""
+        lines = [
+            f"{name} does {sorted(a.doing.values())}, {a.steps_left} steps left"
+            for name, a in self._applications.items()
+            if not a.finished
+        ]
+        for name, server in self._cluster.owners.items():
+            lines += [
+                f"{name}: partition {partition} generation {served.generation} committed {served.owner.committed} "
+                f"{'ready' if served.owner.session else 'waits for ' + served.owner.readiness.waits_for}"
+                for partition, served in server.partitions.items()
+            ]
+        lines += [
+            f"partition {partition}: {self._cluster.partition_value(partition)}" for partition in self._partitions
+        ]
+        return "\n  ".join(lines)

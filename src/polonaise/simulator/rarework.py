@@ -1,0 +1,130 @@
+"""What few applications do with the log, and no two at a time: steps that most seeds do without.
+
+Some of them speak to servers as no client of this library does, but as the protocol allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+from typing import Final, cast
+
+from polonaise.client.producer import Producer
+from polonaise.client.protocol.group import Group
+from polonaise.client.protocol.locks import Lock
+from polonaise.errors import AppendUnknown, Closed, PolonaiseError, ProducerFenced
+from polonaise.log.producers import KEY_PREFIX, OPEN, pack_request
+from polonaise.simulator.application import UNWANTED_HEADER
+from polonaise.simulator.history import Kind
+from polonaise.simulator.workload import (
+    Session,
+    Step,
+    judged_by,
+    list_registers,
+    next_produced,
+    open_producer,
+    produce_next,
+)
+from polonaise.terms import ChangeKind, LockMode, PartitionId, TransactionId
+from polonaise.wire.appends import CHANGE, AppendColumns, Operation
+
+_THINGS: Final = 6
+_AGES: Final = (0, 0, 1, 3, 8)
+"""By how much the marks of a group lie behind the view."""
+
+
+class MarkedGroup(Group):
+    """A group whose transactions were built on different states: it is judged by the oldest of them."""
+
+    marks: Sequence[TransactionId] = ()
+
+    def columns(
+        self, sequence: int, client_high_water_mark: TransactionId, operations: Sequence[tuple[int, bytes, bytes]]
+    ) -> AppendColumns:
+        columns = super().columns(sequence, client_high_water_mark, operations)
+        columns.client_high_water_marks = array("q", self.marks)
+        return columns
+
+
+class Opening(Group):
+    """The opening of a producer under an epoch, without a look at who has opened it meanwhile."""
+
+    epoch = 0
+    key = b""
+
+    def columns(
+        self, sequence: int, client_high_water_mark: TransactionId, operations: Sequence[tuple[int, bytes, bytes]]
+    ) -> AppendColumns:
+        columns = super().columns(sequence, client_high_water_mark, operations)
+        columns.operations = [Operation(0, CHANGE + ChangeKind.PRODUCE, self.key, pack_request(self.epoch, OPEN))]
+        return columns
+
+
+async def append_marked_group(session: Session, partition: PartitionId) -> None:
+    """A group whose transactions have locks and marks of their own."""
+    random = session.random
+    count, applied = random.randrange(2, 5), session.log.applied(partition)
+    marks = [max(-1, applied - random.choice(_AGES)) for _ in range(count)]
+    locks = [
+        [Lock("thing", random.randrange(_THINGS), LockMode(random.randrange(3))) for _ in range(random.randrange(3))]
+        for _ in range(count)
+    ]
+    attempt = session.invoke(partition, Kind.GROUP, [b""] * count)
+    attempt.mark, attempt.marks, attempt.locks = min(marks), marks, [judged_by(each) for each in locks]
+    headers = [random.randrange(UNWANTED_HEADER + 1) for _ in range(count)]
+    group = cast(MarkedGroup, MarkedGroup.of(attempt.bodies, headers, locks))
+    group.marks = marks
+    try:
+        receipt = session.log.append_group(group, partition)
+    except PolonaiseError as error:
+        session.failed(attempt, error)
+        return
+    await session.settle(attempt, receipt)
+
+
+async def open_twice(session: Session, partition: PartitionId) -> None:
+    """Open a producer anew while the one before lives and goes on: from then on nothing of that is taken."""
+    async with session.producing:
+        older = session.producers.get(partition) or await open_producer(session, partition)
+        newer = await open_producer(session, partition)
+        attempt, number = next_produced(session, partition)
+        going_on = session.random.choice(((_append_fenced,), (_open_late,), (_open_late, _append_fenced)))
+        rivals = [rival(session, partition, older, number, attempt.bodies[0]) for rival in going_on]
+        results = await asyncio.gather(produce_next(session, partition, newer), *rivals, return_exceptions=True)
+        if isinstance(results[0], ProducerFenced):
+            session.history.violated("P6 fate", f"{newer.name} to be open in epoch {newer.epoch}", str(results[0]))
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+
+async def _append_fenced(session: Session, partition: PartitionId, older: Producer, number: int, body: bytes) -> None:
+    try:
+        transaction = await older.append(number, body, timeout=session.timeout_s())
+    except (ProducerFenced, AppendUnknown, Closed):
+        return
+    _taken(session, older, f"number {number} as {transaction}")
+
+
+async def _open_late(session: Session, partition: PartitionId, older: Producer, number: int, body: bytes) -> None:
+    """What opened the older one comes again, as what is sent twice may."""
+    opening = cast(Opening, Opening.of([b""]))
+    opening.epoch, opening.key = older.epoch, KEY_PREFIX + older.name.encode()
+    try:
+        async with asyncio.timeout(session.timeout_s()):
+            receipt = await session.log.append_group(opening, partition)
+    except (TimeoutError, PolonaiseError):
+        return
+    _taken(session, older, f"its opening again, as {receipt.id}")
+
+
+def _taken(session: Session, older: Producer, what: str) -> None:
+    session.history.violated("P6 fate", f"nothing more of {older.name} in epoch {older.epoch}", what)
+
+
+RARE_STEPS: Final[tuple[tuple[Step, int], ...]] = (
+    (append_marked_group, 6),
+    (open_twice, 4),
+    (list_registers, 3),
+)

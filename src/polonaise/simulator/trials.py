@@ -1,0 +1,275 @@
+"""What is tried when a schedule is over and all is well again: each trial in a share of the seeds.
+
+Here nobody disturbs anybody: what a trial does to the cluster is all that is done to it, so what has to follow can be
+told exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final
+
+from polonaise.coordination.lease import LEASE_S
+from polonaise.log.control import CONTROL_FILE
+from polonaise.simulator.application import Application
+from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.history import History, Violation
+from polonaise.simulator.nemesis import Nemesis
+from polonaise.simulator.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
+from polonaise.simulator.waiting import WaitingClient
+
+_ROT_SHARE: Final = 0.25
+"""The share of seeds in which a bit turns in the end where nobody will look."""
+_IN_TURN_SHARE: Final = 0.07
+"""Of the seeds with three replicas, those in which one disk after the other goes bad."""
+_TAKE_OVER_S: Final = 5.0
+"""Virtual time in which a partition has its next owner once the lease of the last one has run out."""
+_MENDED_LOOK_S: Final = 0.5
+"""Each look reads all that a disk holds."""
+_LATER_S: Final = 0.5
+"""By which one server goes on before the next."""
+
+_TOLD_S: Final = 15.0
+"""Virtual time in which whoever waits has heard what for."""
+_REPLACED_TIMES: Final = 2
+_REPLACED_STEPS: Final = 20
+
+Strike = Callable[[Node], Awaitable[float]]
+
+
+class Trials:
+    """The trials of one schedule."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nemesis: Nemesis,
+        observer: Observer,
+        history: History,
+        applications: Mapping[str, Application],
+    ) -> None:
+        self._cluster = cluster
+        self._nemesis = nemesis
+        self._observer = observer
+        self._history = history
+        self._applications = applications
+        self._random: random.Random = cluster.world.random("trials")
+        self.census = {
+            "rot_at_rest": 0,
+            "disk_in_turn": 0,
+            "lease": 0,
+            "hindrance_told": 0,
+            "directory_refused": 0,
+            "owner_replaced": 0,
+        }
+
+    async def run(self) -> None:
+        """Try what this seed has drawn. Raises `Violation`."""
+        if self._cluster.world.random("rot").random() < _ROT_SHARE:
+            node = self._nemesis.spoilable()
+            if node is not None:
+                await self._mended(node, self._rot_at_rest)
+        if self._random.random() < _IN_TURN_SHARE and len(self._cluster.storage) == 3:
+            await self._every_disk_in_turn()
+        if self._cluster.knobs.leases:
+            await self._working_servers_keep_what_they_own()
+            await self._stopped_servers_are_replaced()
+        for share, trial in _TRIALS:
+            if self._cluster.world.random(trial.__name__).random() < share:
+                await trial(self)
+
+    # ------------------------------------------------------------------ P1, P10: disks
+
+    async def _every_disk_in_turn(self) -> None:
+        """One disk after the other goes bad, each as soon as all the others are whole again: nothing is lost by that.
+
+        Those that were spoilt before are replaced first, for there may be rot on them that nobody has met yet.
+        """
+        nodes = list(self._cluster.storage)
+        self._random.shuffle(nodes)
+        nodes.sort(key=lambda node: node.name not in self._nemesis.spoilt)
+        for node in nodes:
+            strikes = self._random.choice(([self._wipe], [self._rot_at_start], [self._rot_at_rest, self._rot_at_rest]))
+            for strike in [self._wipe] if node.name in self._nemesis.spoilt else strikes:
+                await self._mended(node, strike)
+            self._nemesis.is_whole(node)
+            self.census["disk_in_turn"] += 1
+        self._begin_work_again(steps=2)
+        await self._worked()
+
+    def _begin_work_again(self, steps: int) -> None:
+        for client in self._cluster.clients:
+            self._applications[client.name].start_again(steps)
+            if client.process is not None:
+                client.process.crash()
+
+    async def _worked(self) -> None:
+        applications = self._applications.values()
+        await self._observer.until("P11 availability", SETTLE_S, lambda: all(each.finished for each in applications))
+        await self._observer.level()
+
+    async def _mended(self, node: Node, strike: Strike) -> None:
+        """Strike this disk, and wait until it holds everything again; a strike tells how long that may take."""
+        seconds = await strike(node)
+        until_s = self._cluster.world.now + seconds
+        while seconds and self._observer.rotten(node):
+            self._observer.stop_if_violated()
+            if self._cluster.world.now >= until_s:
+                scrubbed = self._cluster.stores[node.name].scrubbed
+                raise Violation("P10 corruption", f"{node.name} to be found bad and mended", f"{scrubbed}")
+            await asyncio.sleep(_MENDED_LOOK_S)
+
+    async def _rot_at_rest(self, node: Node) -> float:
+        """What rots where nobody looks is found, and repaired from the other replicas."""
+        if not node.running or not self._nemesis.rot_sealed(node):
+            return 0.0
+        self.census["rot_at_rest"] += 1
+        return SCRUB_S
+
+    async def _rot_at_start(self, node: Node) -> float:
+        await self._nemesis.replace_disk(node, lambda: self._nemesis.rot_header(node))
+        return REPAIR_S
+
+    async def _wipe(self, node: Node) -> float:
+        self._nemesis.spoil(node)
+        await self._nemesis.replace_disk(node, node.machine.disk.wipe)
+        return REPAIR_S
+
+    # ------------------------------------------------------------------ P6, P11: fates, and what is told meanwhile
+
+    async def _owners_are_replaced(self) -> None:
+        """An owner tells nothing of what it could not commit before its next session is certain; here it loses that."""
+        for _ in range(_REPLACED_TIMES):
+            self._begin_work_again(_REPLACED_STEPS)
+            await self._nemesis.minority_write()
+            await self._worked()
+        self.census["owner_replaced"] += 1
+
+    async def _who_waits_is_told(self) -> None:
+        """A client whose append waits for storage nodes is told which, and when that is over."""
+        async with self._waiting_client() as client:
+            count = len(self._cluster.storage) // 2 + 1
+            away = self._random.sample(self._cluster.storage, count)
+            for node in away:
+                node.hold_down()
+                if node.process is not None:
+                    node.process.crash()
+            client.go.set()
+            names = [self._cluster.storage_id(node) for node in away]
+            try:
+                # With short patience it gives up its mount before it is answered: then this is what it knows.
+                await self._observer.until(
+                    "P11 availability",
+                    _TOLD_S,
+                    lambda: all(name in client.trouble for name in names) or "answer a mount" in client.trouble,
+                )
+            finally:
+                for node in away:
+                    node.let_up()
+            await self._observer.until("P11 availability", SETTLE_S, lambda: client.done and not client.trouble)
+        await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
+        await self._observer.level()
+        self.census["hindrance_told"] += 1
+
+    async def _refused_directory_is_told(self) -> None:
+        """Health says why a storage directory can't be opened; nothing in it is changed, and work goes on."""
+        node = self._nemesis.spoilable()
+        # What rotted in a preamble is not seen from here until the node's scrub finds it: two copies would be lacking.
+        if node is None or self.census["rot_at_rest"]:
+            return
+        self._cluster.refuses.add(node.name)
+        disk, name = node.machine.disk, self._cluster.storage_id(node)
+        async with self._waiting_client() as client:
+            await self._nemesis.replace_disk(node, lambda: self._nemesis.spoil_control_file(node))
+            refused = {path: bytes(disk.file(path).cache) for path in disk.paths()}
+            client.go.set()
+            await self._observer.until("P11 availability", SETTLE_S, lambda: client.done)
+            await self._observer.until(
+                "P11 availability",
+                _TOLD_S,
+                lambda: all(
+                    CONTROL_FILE in server.health()["storage"][name]["error"]
+                    for server in self._cluster.running_servers
+                ),
+            )
+        if refused != {path: bytes(disk.file(path).cache) for path in disk.paths()}:
+            raise Violation("P13 fail-safe", f"the refused directory of {node.name} as it was", str(disk.paths()))
+        self._cluster.refuses.discard(node.name)
+        await self._nemesis.replace_disk(node, disk.wipe)
+        await self._observer.until(
+            "P11 availability", REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node)
+        )
+        await self._observer.level()
+        self.census["directory_refused"] += 1
+
+    @contextlib.asynccontextmanager
+    async def _waiting_client(self) -> AsyncIterator[WaitingClient]:
+        """A client that is mounted and has not appended anything yet."""
+        client = WaitingClient(self._cluster, self._history)
+        node = Node(self._cluster, client.application.who, client.run)
+        node.start()
+        try:
+            await self._observer.until("P11 availability", SETTLE_S, lambda: client.mounted)
+            yield client
+        finally:
+            if node.process is not None:
+                node.process.crash()
+
+    # ------------------------------------------------------------------ P11: leases
+
+    async def _working_servers_keep_what_they_own(self) -> None:
+        """All stand still, as when their machines are suspended; who goes on first must not take the others for dead.
+
+        It has not looked all the while.
+        """
+        await asyncio.sleep(LEASE_S)  # the last faults were only just over
+        owned = self._owned()
+        servers = sorted(self._cluster.servers, key=lambda node: node.name in owned.values())
+        processes = [node.process for node in servers if node.process is not None]
+        for process in processes:
+            process.pause()
+        await asyncio.sleep(1.5 * LEASE_S)
+        for process in processes:
+            process.resume()
+            await asyncio.sleep(_LATER_S)
+        await asyncio.sleep(LEASE_S)
+        if self._owned() != owned:
+            raise Violation("P11 availability", f"servers that work to keep what they own: {owned}", f"{self._owned()}")
+
+    async def _stopped_servers_are_replaced(self) -> None:
+        """A server that is stopped loses what it owns to one that works; what it does when it goes on is too late."""
+        owned = self._owned()
+        owners = [node for node in self._cluster.servers if node.name in owned.values() and node.process is not None]
+        if len(owners) != 1:
+            return
+        self.census["lease"] += 1
+        process = owners[0].process
+        assert process is not None
+        process.pause()
+        seconds = LEASE_S + _TAKE_OVER_S
+        others = {node.name for node in self._cluster.servers} - {owners[0].name}
+        try:
+            await self._observer.until("P11 availability", seconds, lambda: set(self._owned().values()) <= others)
+        finally:
+            process.resume()
+        await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
+
+    def _owned(self) -> dict[int, str]:
+        """By partition: the server that writes there; of two that think they do, the one of the later generation."""
+        latest: dict[int, tuple[int, str]] = {}
+        for name, server in self._cluster.owners.items():
+            for partition, served in server.partitions.items():
+                if served.owner.session is not None:
+                    latest[partition] = max(latest.get(partition, (-1, "")), (served.generation, name))
+        return {partition: name for partition, (_, name) in sorted(latest.items())}
+
+
+_TRIALS: Final[tuple[tuple[float, Callable[[Trials], Awaitable[None]]], ...]] = (
+    (0.1, Trials._owners_are_replaced),
+    (0.1, Trials._who_waits_is_told),
+    (0.1, Trials._refused_directory_is_told),
+)
+"""Those that disturb again, with the share of the seeds that have each."""

@@ -1,0 +1,46 @@
+"""A client that is mounted, and then has one append to make: what is it told while that can't be committed?"""
+
+from __future__ import annotations
+
+import asyncio
+
+from polonaise.client.log import Log
+from polonaise.host import Host
+from polonaise.simulator import workload
+from polonaise.simulator.application import Application
+from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.history import History
+
+
+class WaitingClient:
+    """A client that appends to each partition once it is let `go`, in the one life of its process."""
+
+    def __init__(self, cluster: Cluster, history: History) -> None:
+        self._cluster = cluster
+        self._log: Log | None = None
+        partitions = cluster.knobs.partitions
+        self.application = Application(history, "waiting", partitions, 0, cluster.world.random("waiting"))
+        self.go = asyncio.Event()
+        self.mounted = False
+        self.done = False
+
+    @property
+    def trouble(self) -> str:
+        """The trouble of the first partition that it is told just now; empty when all is well."""
+        return str((self._log.trouble(0) if self._log is not None else None) or "")
+
+    async def run(self, node: Node, host: Host) -> None:
+        """Mount, wait, append, and read it all."""
+        coordinator, ledger = self._cluster.coordinator(node, host), self.application.ledger
+        async with Log(host, coordinator, view=ledger, settings=self._cluster.knobs.client) as log:
+            self._log = log
+            partitions = range(self._cluster.knobs.partitions)
+            for partition in partitions:
+                await log.ready(partition)
+            self.mounted = True
+            await self.go.wait()
+            session = workload.Session(host, self.application, log)
+            for partition in partitions:
+                await workload.last_step(session, partition)
+            self.done = True
+            await asyncio.get_running_loop().create_future()

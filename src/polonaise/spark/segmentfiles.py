@@ -1,0 +1,321 @@
+"""One storage node's directory as a place to read from: what it holds, and that range by range, without its node.
+
+Files are the unit: a task reads one segment or a part of it, from its beginning, so that every CRC up to there is
+checked. What a task may read was readable when the query was planned; a running node may have cut or trimmed it since.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from functools import cached_property
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from polonaise.client.protocol.arguments import partitions_named
+from polonaise.errors import BadOption, BeyondLog, HistoryTrimmed, NotFound, SegmentDamaged, UnknownPartition
+from polonaise.fragments.protocol.coverage import Span
+from polonaise.host.files import LookedAt
+from polonaise.log.batch import Batch
+from polonaise.log.segment import SegmentRemoved, walk
+from polonaise.redaction import redacted
+from polonaise.spark.protocol.splits import Extent, Split
+from polonaise.storage.files import Files, evidence_in, find, find_partition, first_of, found_again, trimmed_in
+from polonaise.storage.offline import bounds_in, caution, header_of, opened, unwaited
+from polonaise.storage.protocol.standing import Bounds, Standing
+from polonaise.terms import PartitionId, TransactionId
+
+T = TypeVar("T")
+
+_log = logging.getLogger("polonaise.spark")
+
+_LOOKS: Final = 3
+"""A trim may be under way: files that are gone when they are opened are looked for again so often."""
+
+
+class SegmentFile(NamedTuple):
+    """A segment that can be read, at least its beginning."""
+
+    path: str
+    span: Span
+    """What it holds, or held before it was damaged."""
+    bytes: int
+
+
+class PartitionFiles(NamedTuple):
+    """What a directory holds of one partition."""
+
+    files: Files
+    cluster_key: bytes | None
+    bounds: Bounds
+    segments: tuple[SegmentFile, ...]
+    end: TransactionId
+    """The next id behind all that it holds, and behind what it should hold by its own evidence."""
+
+    @property
+    def begin(self) -> TransactionId:
+        """The first id that was not trimmed."""
+        return trimmed_in(self.files).first
+
+
+class SegmentFiles:
+    """One storage directory, or one partition's directory in it, looked at once for one query."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._looked: dict[PartitionId, PartitionFiles] = {}
+
+    def __str__(self) -> str:
+        return f"the storage directory {redacted(self._path)}"
+
+    @cached_property
+    def _files(self) -> dict[PartitionId, Files]:
+        """What there is, by names and the control file alone."""
+        if os.path.isfile(self._path):
+            raise BadOption(f"{self} is a file: name the directory, or one partition's directory in it")
+        return {_partition_of(files): files for files in find(self._path)}
+
+    def _here(self, partition: PartitionId) -> PartitionFiles:
+        """A partition's files, looked at once."""
+        files = self._files[partition]
+        for look in range(_LOOKS):
+            if partition in self._looked:
+                break
+            try:
+                self._looked[partition] = _looked_at(files)
+            except NotFound:
+                if look + 1 == _LOOKS:
+                    raise
+                files = found_again(files)
+        return self._looked[partition]
+
+    @property
+    def cluster_key(self) -> bytes | None:
+        """Whose log it is; None when nothing in it says so."""
+        for partition, files in self._files.items():
+            return self._here(partition).cluster_key if files.kept is None else files.kept.cluster_key
+        return None
+
+    def partitions(self, named: str) -> list[PartitionId]:
+        """Those that a query names. Raises `UnknownPartition`, and `BadOption` for a directory that has none."""
+        there = sorted(self._files)
+        if not there:
+            raise BadOption(f"{self} has no partitions yet: check the path")
+        try:
+            chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
+        except UnknownPartition:
+            chosen = []
+        if not chosen or not set(chosen) <= set(there):
+            raise UnknownPartition(f"partitions={named!r}: {self} has the partitions {there}")
+        return chosen
+
+    def end(self, partition: PartitionId) -> TransactionId:
+        """The next id of a partition; see `PartitionFiles.end`."""
+        return self._here(partition).end
+
+    def begin(self, partition: PartitionId) -> TransactionId:
+        """The first id of a partition that was not trimmed."""
+        return self._here(partition).begin
+
+    def extents(self, partition: PartitionId, span: Span) -> list[Extent]:
+        """The parts of a range that are in files, in order; what it lacks is in none of them.
+
+        Warns of what one replica is worth, once a query. Raises `HistoryTrimmed` where the range begins below a trim.
+        """
+        here = self._here(partition)
+        if span.first < here.begin:
+            raise HistoryTrimmed(
+                f"{self} has dropped what is below {here.begin} of partition {partition}: say where it is archived "
+                "with the option fragments, or read from there on with "
+                f'startingTransactions={{"{partition}": {here.begin}}}'
+            )
+        _log.warning("%s", caution(partition, self._path, here.bounds, here.begin))
+        parts = [
+            (each, Span(max(span.first, each.span.first), min(span.last, each.span.last))) for each in here.segments
+        ]
+        return [
+            Extent(partition, part, None, each.bytes * _count(part) // _count(each.span), bounds=here.bounds)
+            for each, part in parts
+            if part.first <= part.last
+        ]
+
+    def missing(self, partition: PartitionId, span: Span) -> str:
+        """What to say of a range that is not in the files, and should be."""
+        return (
+            f"{self} does not hold {span.first} to {span.last} of partition {partition}, as `polonaise segment verify "
+            f"{self._path}` tells: take another replica, or read what is there with endingTransactions and "
+            "startingTransactions around it, or all that is there with failOnDataLoss=false"
+        )
+
+    def left_out(self, partition: PartitionId, span: Span) -> str:
+        """The same where it was said that this is no reason to fail."""
+        return (
+            f"{self} does not hold {span.first} to {span.last} of partition {partition}: it is left out, because "
+            "failOnDataLoss is false"
+        )
+
+    def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+        """The first transaction committed at this time or later, microseconds UTC; `end` if there is none."""
+        here = self._here(partition)
+        late = None
+        for each in reversed(here.segments):
+            late = each
+            if _first_time(each.path, here.files) < time_us:
+                break
+        if late is None:
+            return end
+        for batch in _walked(late.path, here.files, late.span):
+            if batch.commit_time_us >= time_us:
+                return min(batch.first, end)
+        return min(late.span.last + 1, end)
+
+
+def read_segments(path: str, split: Split, *, fail_on_data_loss: bool) -> Iterator[Batch]:
+    """The batches that hold a split, in order.
+
+    Raises `SegmentDamaged` at the first that can't be read, unless that is no reason to fail: then it ends there, with
+    a warning. Raises `BeyondLog` where the node has cut or trimmed what was there when the query was planned.
+    """
+    files = find_partition(path, split.partition)
+    holding = [] if files is None else [each for each in files.paths if first_of(each) <= split.span.first]
+    last = split.span.first - 1
+    if files is not None and holding:
+        try:
+            for batch in _walked(holding[-1], files, split.span):
+                last = batch.last
+                yield batch
+        except NotFound:
+            _log.info("%s was trimmed", holding[-1])
+        except SegmentDamaged as error:
+            if fail_on_data_loss:
+                raise SegmentDamaged(
+                    f"{error.text}: end before that with endingTransactions, begin behind it with "
+                    "startingTransactions, or read all that can be read with failOnDataLoss=false"
+                ) from error
+            _log.warning(
+                "%s: the rest up to %d is left out, because failOnDataLoss is false", error.text, split.span.last
+            )
+            return
+    if last < split.span.last:
+        raise BeyondLog(
+            f"{path} does not hold {last + 1} to {split.span.last} of partition {split.partition} any more, which it "
+            "did when the query was planned: its node has cut or trimmed it; make the query again"
+        )
+
+
+def standings(ids: pa.Array, bounds: Bounds | None) -> pa.Array:
+    """What `Bounds.standing_of` says of each id; of what is archived, which has no bounds, that it is committed."""
+    if bounds is None:
+        return pa.repeat(pa.scalar(Standing.COMMITTED.value), len(ids))
+    values = ids.to_numpy()
+    told = np.where(values <= bounds.confirmed, Standing.COMMITTED.value, Standing.UNPROVED.value)
+    if bounds.trusted is not None:
+        told = np.where(values > bounds.trusted, Standing.UNTRUSTED.value, told)
+    return pa.array(told, pa.string())
+
+
+def _partition_of(files: Files) -> PartitionId:
+    """Also of a copy of a partition's directory, whose segments say it. Raises `BadOption` where nothing does."""
+    for path in files.paths if files.partition is None else ():
+        with LookedAt(path) as file:
+            try:
+                return unwaited(header_of(file, path, files)).partition
+            except SegmentDamaged:
+                continue
+    if files.partition is None:
+        raise BadOption(f"nothing says which partition {files.paths} are of: name a storage directory")
+    return files.partition
+
+
+def _looked_at(files: Files) -> PartitionFiles:
+    """Headers of all segments, and the whole of the last one: only its bytes tell where it ends."""
+    key: bytes | None = None if files.kept is None else files.kept.cluster_key
+    segments: list[SegmentFile] = []
+    end = trimmed_in(files).first
+    for place, path in enumerate(files.paths):
+        following = files.paths[place + 1] if place + 1 < len(files.paths) else None
+        with LookedAt(path) as file:
+            try:
+                header = unwaited(header_of(file, path, files))
+            except SegmentRemoved:
+                continue
+            except SegmentDamaged:
+                end = max(end, first_of(path) + 1)
+                continue
+            key = key or header.cluster_key
+            size = file.size()
+        if following is not None and _goes_on(following, files, header.first):
+            last = first_of(following) - 1
+        else:
+            last, whole = _scanned(path, files)
+            # How much is behind bytes that can't be read nobody knows: one transaction at least.
+            end = max(end, last + (1 if whole else 2))
+        end = max(end, last + 1)
+        if last >= header.first:
+            segments.append(SegmentFile(path, Span(header.first, last), size))
+    end = max(end, evidence_in(files).last + 1)
+    return PartitionFiles(files, key, bounds_in(files), tuple(segments), end)
+
+
+def _goes_on(path: str, files: Files, first: TransactionId) -> bool:
+    """Whether a segment goes on from the one that begins with `first`, going by its header."""
+    with LookedAt(path) as file:
+        try:
+            return unwaited(header_of(file, path, files)).previous_first == first
+        except SegmentDamaged:
+            return False
+
+
+def _scanned(path: str, files: Files) -> tuple[TransactionId, bool]:
+    """The last id in a segment that can be had, and whether nothing but an unfinished write is behind it."""
+    last = first_of(path) - 1
+    try:
+        for batch in _walked(path, files, Span(last + 1, 2**63 - 1)):
+            last = batch.last
+    except SegmentDamaged:
+        return last, False
+    return last, True
+
+
+def _first_time(path: str, files: Files) -> int:
+    """When the first batch of a segment was committed; 0 where that can't be had."""
+    first = first_of(path)
+    try:
+        return next((batch.commit_time_us for batch in _walked(path, files, Span(first, first))), 0)
+    except SegmentDamaged:
+        return 0
+
+
+def _walked(path: str, files: Files, span: Span) -> Iterator[Batch]:
+    """The batches of one segment that hold this range. Raises `SegmentDamaged` at bad bytes before its end."""
+    walking = _batches(path, files, span)
+    try:
+        while (batch := unwaited(_next(walking))) is not None:
+            yield batch
+    finally:
+        unwaited(walking.aclose())
+
+
+async def _batches(path: str, files: Files, span: Span) -> AsyncGenerator[Batch, None]:
+    with LookedAt(path) as file:
+        found, header = await opened(file, path, files)
+        async with aclosing(walk(file, header, found, file.size())) as batches:
+            async for _, batch in batches:
+                if batch.last >= span.first:
+                    yield batch
+                if batch.last >= span.last:
+                    return
+        if found.bad and not found.torn:
+            raise SegmentDamaged(f"{path}: {found.bad}; the first transaction that can't be had is {found.last + 1}")
+
+
+async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
+    return await anext(batches, None)
+
+
+def _count(span: Span) -> int:
+    return span.last - span.first + 1

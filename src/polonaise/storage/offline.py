@@ -1,0 +1,200 @@
+"""A storage node's segments, read without their node: what one replica holds, and what it alone can tell of that.
+
+Nothing is locked or changed, and the node may be running. One replica by itself can't prove what is committed: that
+takes a quorum, and whoever reads here has none, or does not want to ask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, NamedTuple, TypeVar
+
+from polonaise.errors import SegmentDamaged, UnsupportedFormat, WrongClusterKey
+from polonaise.host.files import LookedAt
+from polonaise.log.batch import Batch
+from polonaise.log.recovery import begins
+from polonaise.log.segment import (
+    HEADER_BYTES,
+    Scan,
+    SegmentHeader,
+    SegmentRemoved,
+    intact,
+    name,
+    read_preamble,
+    seed_of,
+    walk,
+)
+from polonaise.log.tail import beginning
+from polonaise.storage.files import Files, evidence_in, first_of, found_again, trimmed_in
+from polonaise.storage.protocol.standing import Bounds
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+T = TypeVar("T")
+
+
+def bounds_in(files: Files) -> Bounds:
+    """By the control file; without one nothing is known to be committed."""
+    if files.kept is None:
+        return Bounds(NO_TRANSACTION)
+    promises = files.kept.promises
+    return Bounds(
+        promises.confirmed,
+        promises.untrusted_above if promises.untrusted else None,
+        promises.lost_above if promises.may_have_lost else None,
+    )
+
+
+def caution(partition: PartitionId | None, directory: str, bounds: Bounds, trimmed: TransactionId = 0) -> str:
+    """What has to be said to whoever reads one replica."""
+    told = (
+        f"CAUTION: this is one replica of partition {'?' if partition is None else partition}, in {directory}, and not "
+        f"the log. It knows ids up to {bounds.confirmed} to be committed; what it holds above that may NEVER HAVE BEEN "
+        "COMMITTED, and what is committed may be missing."
+    )
+    if trimmed:
+        told += f" It begins with {trimmed}: what was below was trimmed, and is in the fragments."
+    if bounds.lost is not None:
+        told += f" Its node says that it may have lost what was above {bounds.lost}."
+    if bounds.trusted is not None:
+        told += f" It does not trust what it holds above {bounds.trusted}."
+    return told
+
+
+async def header_of(file: LookedAt, path: str, files: Files) -> SegmentHeader:
+    """Raises `SegmentDamaged` for one that is not that of this file, `SegmentRemoved`, `WrongClusterKey`.
+
+    And `UnsupportedFormat`.
+    """
+    try:
+        header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(f"{path}: {error.text}") from error
+    if files.kept is not None and header.cluster_key != files.kept.cluster_key:
+        raise WrongClusterKey(f"{path} belongs to another cluster than the storage directory it lies in")
+    if header.first != first_of(path) or files.partition not in (None, header.partition):
+        raise SegmentDamaged(
+            f"it is {name(header.first)} of partition {header.partition}, under a name that is not its own"
+        )
+    return header
+
+
+class Dumped(NamedTuple):
+    """A batch as it lies in a file, whatever lies before it."""
+
+    path: str
+    offset: int
+    """Where its frame begins in the file, in bytes."""
+    batch: Batch
+    behind_damage: bool
+    """Something before it in this file is not as it was written: it is whole, and whether it follows is unknown."""
+
+
+async def dump(files: Files, damaged: Callable[[SegmentDamaged], None] | None = None) -> AsyncGenerator[Dumped, None]:
+    """Read every batch of every file. Each file is taken by itself: nobody asks whether one is missing between two.
+
+    Raises `SegmentDamaged` at the first bytes that are not as they were written; with `damaged` that is told of them,
+    and reading goes on with what is intact behind them. A file whose beginning is damaged is then read only if the
+    control file beside it says whose it is.
+    """
+    for path in files.paths:
+        with LookedAt(path) as file:
+            try:
+                found, header = await opened(file, path, files)
+            except SegmentRemoved:
+                continue
+            except SegmentDamaged as error:
+                if damaged is None:
+                    raise
+                damaged(error)
+                if files.kept is None or files.partition is None:
+                    continue
+                start, seed = HEADER_BYTES, seed_of(files.kept.cluster_key, files.partition, first_of(path))
+            else:
+                async with aclosing(walk(file, header, found, file.size())) as batches:
+                    async for offset, batch in batches:
+                        yield Dumped(path, offset, batch, behind_damage=False)
+                if not found.bad or found.torn:
+                    continue
+                damage = _damaged(path, found.bad, found.last + 1)
+                if damaged is None:
+                    raise damage
+                damaged(damage)
+                start, seed = found.end + 1, header.seed
+            async with aclosing(intact(file, seed, start, file.size())) as left:
+                async for offset, batch in left:
+                    yield Dumped(path, offset, batch, behind_damage=True)
+
+
+async def opened(file: LookedAt, path: str, files: Files) -> tuple[Scan, SegmentHeader]:
+    """A scan of a segment that has read nothing yet. Raises as `header_of`, with its path, and for its preamble."""
+    try:
+        header = await header_of(file, path, files)
+        return beginning(header, await read_preamble(file, header)), header
+    except SegmentRemoved:
+        raise
+    except SegmentDamaged as error:
+        raise _damaged(path, error.text, first_of(path)) from error
+
+
+async def batches_of(files: Files, after: TransactionId = NO_TRANSACTION) -> AsyncGenerator[Batch, None]:
+    """The batches of one partition that hold anything above `after`, in order and without a gap.
+
+    Raises `SegmentDamaged` where the first one is missing or can't be read, at the beginning, between two and at the
+    end alike.
+    """
+    before: Scan | None = None
+    for path in _from(files, after):
+        with LookedAt(path) as file:
+            try:
+                found, header = await opened(file, path, files)
+            except SegmentRemoved:
+                continue
+            _check_follows(files, path, header, before, is_begun=path == files.paths[0])
+            async with aclosing(walk(file, header, found, file.size())) as batches:
+                async for _, batch in batches:
+                    if batch.last > after:
+                        yield batch
+            if found.bad and not found.torn:
+                raise _damaged(path, found.bad, found.last + 1)
+            before = found
+    held = NO_TRANSACTION if before is None else before.last
+    if files.whole and evidence_in(files).last > held and (synced := evidence_in(found_again(files)).last) > held:
+        raise SegmentDamaged(
+            f"partition {files.partition} in {files.directory} ends with {held}, and {synced} had been synced; the "
+            f"first transaction that can't be had is {held + 1}"
+        )
+
+
+def _from(files: Files, after: TransactionId) -> tuple[str, ...]:
+    """The segments from that on which holds the first id above `after`, going by their names."""
+    below = sum(first_of(path) <= after + 1 for path in files.paths)
+    return files.paths[max(below - 1, 0) :]
+
+
+def _check_follows(files: Files, path: str, header: SegmentHeader, before: Scan | None, *, is_begun: bool) -> None:
+    """Raises `SegmentDamaged` where a segment does not go on from the one before it."""
+    if not files.whole:
+        return
+    if before is None:
+        if is_begun and files.kept is not None and not begins(header, trimmed_in(files)):
+            raise _damaged(path, "the segment before it is missing", trimmed_in(files).first)
+    elif (header.first - 1, header.previous_crc) != (before.last, before.last_crc):
+        raise _damaged(path, f"it does not follow {before.last}, where the segment before it ends", before.last + 1)
+
+
+def _damaged(path: str, what: str, first: TransactionId) -> SegmentDamaged:
+    return SegmentDamaged(f"{path}: {what}; the first transaction that can't be had is {first}")
+
+
+def unwaited(work: Coroutine[Any, Any, T]) -> T:
+    """The outcome of work that never waits, as all of this on a file that is `LookedAt`: it needs no event loop.
+
+    Whoever asks may be in one already, as everybody in a notebook is.
+    """
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    work.close()
+    raise AssertionError("it waited")

@@ -1,0 +1,79 @@
+"""What refuses in the place of a storage node whose directory can't be opened, or is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from polonaise.errors import PolonaiseError, ProtocolError, fresh
+from polonaise.host import Host, Listener
+from polonaise.link.connection import ANY_CLUSTER, Connection, hello
+from polonaise.storage.settings import StorageSettings
+from polonaise.terms import PartitionId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
+
+_NAME: Final = "storage node that is not started"
+
+
+class RefusingNode:
+    """Refuses every connection with the reason why the storage node of this address did not start.
+
+    So that servers can tell it: to them, a node that nobody started and one whose directory is damaged are the same.
+    It touches no disk.
+    """
+
+    def __init__(self, host: Host, settings: StorageSettings, reason: PolonaiseError) -> None:
+        self._host = host
+        self._settings = settings
+        self._reason = reason
+        self._listener: Listener | None = None
+        self._connections: set[Connection] = set()
+
+    async def start(self) -> None:
+        """Listen. Raises `AddressInUse`."""
+        self._listener = await self._host.network.listen(self._settings.listen, self._accept)
+
+    async def close(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
+        if self._listener is not None:
+            await self._listener.close()
+
+    def _accept(self) -> Connection:
+        connection = Refusal(
+            self._host, self._settings, self._reason, lambda connection, _: self._connections.discard(connection)
+        )
+        self._connections.add(connection)
+        return connection
+
+
+class Refusal(Connection):
+    """A connection that answers the first bytes of its peer with the reason, before any hello, and closes."""
+
+    def __init__(
+        self,
+        host: Host,
+        settings: StorageSettings,
+        reason: PolonaiseError,
+        on_closed: Callable[[Connection, PolonaiseError], None],
+    ) -> None:
+        super().__init__(
+            host,
+            hello=hello(ROLE_STORAGE, _NAME, cluster_key=settings.cluster_key or ANY_CLUSTER, node=0),
+            peer_roles=(ROLE_SERVER,),
+            on_message=_refuse_message,
+            on_closed=on_closed,
+            settings=settings.link,
+            accepted=True,
+        )
+        self._reason = reason
+
+    def data_received(self, data: bytes) -> None:
+        if not self.closed:
+            self.refuse(self._reason)
+            self.close(fresh(self._reason))
+
+
+def _refuse_message(connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+    raise ProtocolError(f"{type(message).__name__} to a storage node that is not started")

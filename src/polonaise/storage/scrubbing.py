@@ -1,0 +1,81 @@
+"""The scrub of a storage node: reads what nobody asks for, so that rot does not wait until somebody does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Final
+
+from polonaise.errors import InvariantViolated, PolonaiseError
+from polonaise.host import Host
+from polonaise.log.segment import DamageFound
+from polonaise.storage.partition import PartitionReplica
+from polonaise.storage.protocol.scrub import Rest, Scrub, Scrubbed
+from polonaise.storage.settings import StorageSettings
+from polonaise.terms import PartitionId
+
+_log = logging.getLogger(__name__)
+
+_LOOK_BYTES: Final = 256 * 1024
+"""Read at a time: little enough that nobody waits for it."""
+_REPAIR_S: Final = 2.0
+"""Between two looks whether what was found is repaired."""
+
+
+class Scrubbing:
+    """Carries out what `Scrub` decides, until it is cancelled."""
+
+    def __init__(
+        self,
+        host: Host,
+        settings: StorageSettings,
+        partitions: Callable[[], Collection[PartitionId]],
+        replica: Callable[[PartitionId], PartitionReplica],
+    ) -> None:
+        self._clock = host.clock
+        self._directory = settings.directory
+        self._partitions = partitions
+        self._replica = replica
+        first_s = self._clock.monotonic_s() + settings.scrub_first_s * host.random.uniform(0.5, 1.5)
+        self._scrub = Scrub(settings.scrub_bytes_per_s, settings.scrub_every_s, first_s)
+
+    @property
+    def scrubbed(self) -> Scrubbed:
+        """How far it has come, what it found, and what of that is repaired by now."""
+        self._look_for_repairs()
+        return self._scrub.scrubbed
+
+    def _look_for_repairs(self) -> None:
+        for partition in sorted(self._scrub.unrepaired):
+            if self._replica(partition).whole:
+                self._scrub.repaired(self._clock.wall_us(), partition)
+                _log.warning("scrub of %s: partition %d is repaired", self._directory, partition)
+
+    async def run(self) -> None:
+        scrub, clock = self._scrub, self._clock
+        while True:
+            step = scrub.next(clock.monotonic_s(), clock.wall_us(), self._partitions())
+            if isinstance(step, Rest):
+                self._look_for_repairs()
+                await asyncio.sleep(min(step.seconds, _REPAIR_S) if scrub.unrepaired else step.seconds)
+                continue
+            try:
+                seen, following = await self._replica(step.partition).scrub(step.first, _LOOK_BYTES)
+            except DamageFound as error:
+                scrub.damaged(clock.wall_us(), error.text)
+                _log.warning(
+                    "scrub of %s, partition %d: %s. It is repaired from the other replicas; if it happens again, "
+                    "replace this disk",
+                    self._directory,
+                    step.partition,
+                    error.text,
+                )
+            except InvariantViolated:
+                raise
+            except PolonaiseError as error:
+                _log.info("scrub of %s leaves out partition %d: %s", self._directory, step.partition, error)
+                scrub.skip(clock.wall_us())
+                await asyncio.sleep(0)
+            else:
+                scrub.looked(clock.monotonic_s(), clock.wall_us(), seen, following)

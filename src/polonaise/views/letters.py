@@ -1,0 +1,46 @@
+"""The dead-letter table: transactions whose bodies a view could not decode, beside the view's own table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, Connection, DateTime, Integer, LargeBinary, MetaData, Table, Text, inspect
+from sqlalchemy.dialects import mysql
+
+from polonaise.views.database import MARIADB
+
+LETTERS: Final = "_undecodable"
+"""Behind the name of the view's table."""
+
+
+class DeadLetters:
+    """The undecodable bodies of the transactions that a table is made of; made when there is the first of them."""
+
+    def __init__(self, table: str) -> None:
+        self.table = Table(
+            f"{table}{LETTERS}",
+            MetaData(),
+            Column("partition", Integer, primary_key=True, autoincrement=False),
+            Column("transaction_id", BigInteger, primary_key=True, autoincrement=False),
+            Column("timestamp", DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *MARIADB), nullable=False),
+            Column("header", Integer, nullable=False),
+            Column("reason", Text().with_variant(mysql.LONGTEXT(), *MARIADB), nullable=False),
+            Column("data", LargeBinary().with_variant(mysql.LONGBLOB(), *MARIADB), nullable=False),
+            mariadb_engine="InnoDB",
+            mysql_engine="InnoDB",
+        )
+
+    def prepare(self, db: Connection) -> None:
+        """Make the table if it is not there."""
+        self.table.metadata.create_all(db)
+
+    def clear(self, db: Connection) -> None:
+        """Have no letters, if there is a table of them."""
+        if inspect(db).has_table(self.table.name):
+            db.execute(self.table.delete())
+
+    def add(self, db: Connection, chunks: Iterable[Sequence[Mapping[str, Any]]]) -> None:
+        for chunk in chunks:
+            if chunk:
+                db.execute(self.table.insert(), chunk)

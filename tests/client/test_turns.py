@@ -1,0 +1,298 @@
+"""Contexts that want the same locks take turns: few runs in vain, first come first served, clients in a round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import polonaise
+from polonaise import testing
+from polonaise.client.protocol.turns import Turn, Turns, checked
+from polonaise.errors import Abandoned, AppendExpired, Closed
+from polonaise.terms import LockMode
+
+READ, WRITE, APPEND = LockMode
+ME, B, C = 1, 2, 3
+
+
+def locks(*names: str, mode: LockMode = WRITE) -> dict[bytes, bool]:
+    return checked(polonaise.Lock(name, 1, mode) for name in names)
+
+
+# ------------------------------------------------------------------ within a client
+
+
+def test_who_wants_the_same_goes_one_after_the_other_first_come_first_served() -> None:
+    turns = Turns(ME)
+    first, second, third = (turns.join(locks("a")) for _ in range(3))
+    assert [turn.granted for turn in (first, second, third)] == [True, False, False]
+    assert turns.leave(first) == [second]
+    assert turns.leave(second) == [third]
+    assert turns.leave(third) == []
+    assert not turns.watching, "nothing is left of it"
+
+
+def test_who_wants_something_else_does_not_wait() -> None:
+    turns = Turns(ME)
+    assert turns.join(locks("a")).granted
+    assert turns.join(locks("b")).granted
+
+
+def test_a_turn_needs_all_of_its_locks() -> None:
+    turns = Turns(ME)
+    a, b = turns.join(locks("a")), turns.join(locks("b"))
+    both = turns.join(locks("a", "b"))
+    assert not both.granted
+    assert turns.leave(b) == []
+    assert turns.leave(a) == [both]
+
+
+def test_those_who_only_look_go_together_and_not_past_one_who_writes() -> None:
+    turns = Turns(ME)
+    readers = [turns.join(locks("a", mode=READ)) for _ in range(2)]
+    writer = turns.join(locks("a"))
+    late = turns.join(locks("a", mode=READ))
+    assert [turn.granted for turn in (*readers, writer, late)] == [True, True, False, False]
+    assert turns.leave(readers[1]) == []
+    assert turns.leave(readers[0]) == [writer]
+    assert turns.leave(writer) == [late]
+
+
+def test_one_that_gives_up_while_it_waits_lets_those_behind_it_go() -> None:
+    turns = Turns(ME)
+    reader = turns.join(locks("a", mode=READ))
+    writer = turns.join(locks("a"))
+    late = turns.join(locks("a", mode=READ))
+    assert turns.leave(writer) == [late]
+    assert reader.granted
+
+
+def test_a_lock_for_appending_is_never_waited_for() -> None:
+    turns = Turns(ME)
+    turns.join(locks("a"))
+    assert turns.join(locks("a", mode=APPEND)).granted
+    assert not turns.contended(locks("a", mode=APPEND))
+    assert turns.contended(locks("a"))
+    assert turns.contended(locks("a", mode=READ))
+    assert not turns.contended(locks("b"))
+
+
+@given(
+    wanted=st.lists(
+        st.tuples(st.sets(st.sampled_from("abc"), min_size=1), st.sets(st.sampled_from("abc"))), min_size=1, max_size=12
+    ),
+    order=st.randoms(use_true_random=False),
+)
+def test_whatever_is_wanted_all_get_their_turn_and_no_two_that_clash_at_once(
+    wanted: list[tuple[set[str], set[str]]], order: object
+) -> None:
+    turns = Turns(ME)
+    asked = [{**locks(*reads, mode=READ), **locks(*writes)} for reads, writes in wanted]
+    waiting: list[tuple[Turn, dict[bytes, bool]]] = [(turns.join(held), held) for held in asked]
+    while waiting:
+        granted = [(turn, held) for turn, held in waiting if turn.granted]
+        assert granted, "somebody's turn it always is"
+        assert waiting[0][0].granted, "and that of whoever waits longest"
+        for turn, held in granted:
+            for other, theirs in granted:
+                clash = [lock for lock in held.keys() & theirs.keys() if held[lock] or theirs[lock]]
+                assert turn is other or not clash
+        choice = order.choice(waiting)  # type: ignore[attr-defined]
+        waiting.remove(choice)
+        turns.leave(choice[0])
+    assert not turns.watching
+
+
+# ------------------------------------------------------------------ between clients
+
+
+def contending(*rivals: int) -> tuple[Turns, Turn]:
+    """We have been refused for a commit of each of these, 0, 1, …, and have committed behind them."""
+    turns = Turns(ME)
+    turn = turns.join(locks("a"))
+    turns.fed(0, list(rivals))
+    for place in range(len(rivals)):
+        turns.beaten(turn, place)
+    assert not turns.owed(turn), "who has not committed yet lets nobody go first"
+    turns.fed(len(rivals), [ME])
+    turns.committed(locks("a"), len(rivals))
+    following = turns.join(locks("a"))
+    assert turns.leave(turn) == [following]
+    return turns, following
+
+
+def test_who_has_committed_lets_those_go_who_were_before_it() -> None:
+    turns, turn = contending(B, C)
+    assert turns.owed(turn) == {B, C}
+    assert turns.fed(3, [B])
+    assert turns.owed(turn) == {C}
+    assert turns.newest(turn) == 3, "and runs on what these have changed"
+    assert not turns.fed(4, [7])
+    assert turns.fed(5, [7, C])
+    assert not turns.owed(turn)
+
+
+def test_one_that_comes_fresh_is_no_exception() -> None:
+    turns, turn = contending(B)
+    turns.leave(turn)
+    assert turns.contended(locks("a"))
+    turns.fed(2, [B])
+    assert not turns.contended(locks("a"))
+
+
+def test_rivals_are_waited_for_about_as_long_as_their_turns_take_and_not_for_ever() -> None:
+    turns, turn = contending(B, C)
+    for _ in range(100):
+        turns.took(0.01)
+    assert 0.05 < turns.patience_s(turn, 0.0) < turns.patience_s(turn, 1.0) < 0.11
+    turns.took(1_000)
+    assert turns.patience_s(turn, 1.0) <= 0.7
+    for missed in range(3):
+        turns.given_up(turn)
+        assert not turns.owed(turn), "this time it goes without them"
+        turns.committed(locks("a"), 10 + missed)
+    assert not turns.owed(turn), "and then they are no rivals any more"
+
+
+def test_nothing_is_kept_of_locks_that_nobody_wants_any_more() -> None:
+    turns, turn = contending(B)
+    turns.leave(turn)
+    assert turns.watching
+    for start in range(0, 200_000, 1_000):
+        turns.fed(start, [B] * 1_000)
+    assert not turns.watching
+    for number in range(5_000):
+        held = locks(f"lock {number}")
+        each = turns.join(held)
+        turns.fed(number, [B])
+        turns.beaten(each, number)
+        turns.leave(each)
+    assert len(turns._queues) <= 1_025
+
+
+# ------------------------------------------------------------------ contexts
+
+
+class Counting:
+    """A view with one number that every context changes, and what the contexts of its client went through."""
+
+    def __init__(self) -> None:
+        self.mark, self.number = -1, 0
+        self.runs = self.commits = 0
+        self.order: list[int] = []
+
+    def high_water_mark(self, partition: int) -> int:
+        return self.mark
+
+    def apply(self, tx: polonaise.Transaction) -> None:
+        self.mark, self.number = tx.id, int(tx.data)
+
+    def failed(self, partition: int, id: int, error: Exception) -> None:
+        raise error
+
+    def count(self, tx: polonaise.Draft) -> None:
+        self.runs += 1
+        tx.write_lock("counter", 1)
+        tx.append(b"%d" % (self.number + 1))
+
+    async def share(self, log: polonaise.Log, tasks: int, times: int) -> None:
+        async def task(number: int) -> None:
+            for _ in range(times):
+                await log.run(self.count, timeout=60)
+                self.commits += 1
+                self.order.append(number)
+
+        await asyncio.gather(*[task(number) for number in range(tasks)])
+
+
+def numbers(log: testing.MemoryLog) -> Iterable[int]:
+    return [int(tx.data) for tx in log.transactions()]
+
+
+async def test_one_hot_lock_costs_few_runs_and_is_shared_fairly_by_clients_and_tasks() -> None:
+    cluster = testing.MemoryCluster()
+    views = [Counting() for _ in range(3)]
+    async with AsyncExitStack() as clients:
+        logs = [await clients.enter_async_context(cluster.connect(view=view)) for view in views]
+        sharing = [asyncio.ensure_future(view.share(log, 20, 10)) for view, log in zip(views, logs, strict=True)]
+        await asyncio.sleep(0)
+        while sum(view.commits for view in views) < 300:
+            await asyncio.sleep(0.001)
+        shares = [view.commits for view in views]
+        await asyncio.gather(*sharing)
+        assert numbers(logs[0]) == list(range(1, 601)), "none is lost, none is there twice"
+    assert sum(view.runs for view in views) <= 5 * 600
+    assert max(shares) <= 1.3 * min(shares), shares
+    for view in views:
+        half = Counter(view.order[: len(view.order) // 2])
+        assert max(half.values()) - min(half.values()) <= 2, "first come first served among the tasks"
+
+
+@pytest.mark.parametrize("end", ["abandon", "raise", "expire", "cancel"])
+async def test_whoever_ends_in_its_turn_lets_the_next_one_go(end: str) -> None:
+    view = Counting()
+    async with testing.log(view=view) as log:
+        log.faults.suspend_feed()
+        first = asyncio.ensure_future(log.run(view.count))
+        others = [asyncio.ensure_future(log.run(view.count)) for _ in range(3)]
+        runs = 0
+
+        async def ends(tx: polonaise.Draft) -> None:
+            nonlocal runs
+            runs += 1
+            tx.write_lock("counter", 1)
+            if runs == 1:
+                tx.append(b"0")
+            elif end == "abandon":
+                tx.abandon("no")
+            elif end == "raise":
+                raise ValueError("no")
+            else:
+                await asyncio.sleep(60)
+
+        ending = asyncio.ensure_future(log.run(ends, timeout=0.2 if end == "expire" else None))
+        await asyncio.sleep(0.01)
+        last = asyncio.ensure_future(log.run(view.count))
+        log.faults.resume_feed()
+        while runs < 2:
+            await asyncio.sleep(0.001)
+        if end == "cancel":
+            ending.cancel()
+        with pytest.raises((Abandoned, ValueError, AppendExpired, asyncio.CancelledError)):
+            await ending
+        await asyncio.wait_for(asyncio.gather(first, *others, last), 5)
+        await log.wait_applied(4, timeout=5)
+        assert view.number == 5
+
+
+async def test_who_waits_for_a_turn_is_told_when_the_client_ends() -> None:
+    view = Counting()
+    async with testing.log(view=view) as log:
+        log.faults.suspend_feed()
+        waiting = [asyncio.ensure_future(log.run(view.count)) for _ in range(5)]
+        await asyncio.sleep(0.01)
+    told = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(error, polonaise.PolonaiseError) for error in told)
+    assert any(isinstance(error, Closed) for error in told)
+
+
+async def test_one_that_has_no_time_left_is_told_of_the_conflicts() -> None:
+    cluster = testing.MemoryCluster()
+    mine, theirs = Counting(), Counting()
+    async with cluster.connect(view=mine) as log, cluster.connect(view=theirs) as other:
+
+        async def always_too_late(tx: polonaise.Draft) -> None:
+            tx.write_lock("counter", 1)
+            if theirs.number == 3:
+                await asyncio.sleep(60)
+            await other.run(theirs.count)
+            tx.append(b"0")
+
+        with pytest.raises(AppendExpired, match=r"took too long.*3 of them for conflicts"):
+            await log.run(always_too_late, timeout=0.5)

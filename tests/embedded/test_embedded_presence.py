@@ -1,0 +1,78 @@
+"""The directory of a log that is open, removed under it: noticed, told, and nothing acknowledged any more."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from embeddedrig import CAME_UP_S
+
+import polonaise
+from polonaise.errors import HostFailed, PolonaiseError
+from polonaise.node import seat
+
+NOTICED_S_MAX = 10.0
+"""Generous: it is looked for every second."""
+
+
+async def refused(log: polonaise.Log) -> PolonaiseError:
+    """Why the log takes nothing any more."""
+    deadline_s = time.monotonic() + NOTICED_S_MAX
+    while time.monotonic() < deadline_s:
+        try:
+            await log.run(lambda tx: tx.append(b"lost"), partition=0, timeout=2.0)
+        except PolonaiseError as error:
+            return error
+        await asyncio.sleep(0.01)
+    raise AssertionError("what nobody will ever read is acknowledged")
+
+
+@pytest.mark.parametrize("what", ["host.lock", ""], ids=["lock", "everything"])
+async def test_a_host_whose_directory_was_removed_stops(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seat, "_PRESENCE_S", 0.02)
+    directory = tmp_path / "log"
+    address = f"embedded:{directory}"
+    async with polonaise.connect(address) as log:
+        await log.append(b"before")
+        if what:
+            (directory / what).unlink()
+        else:
+            shutil.rmtree(directory)
+        await refused(log)
+        with pytest.raises(HostFailed, match=f"{directory}/host.lock was removed, moved or replaced") as told:
+            await log.append(b"after")
+        assert "acknowledged is safe" not in str(told.value)
+        with pytest.raises(HostFailed):
+            await log.health(0)
+    assert not seat._seats
+    async with polonaise.connect(address) as log:
+        held = [tx.data async for tx in log.read(0, timeout=CAME_UP_S)]
+        assert held[:1] == ([b"before"] if what else [])
+        await log.append(b"goes on")
+
+
+@pytest.mark.slow  # looks for a second; what a storage node does is tried in virtual time
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_removed_storage_directory_is_told_and_does_not_count(count: int, tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}?storage={count}") as log:
+        await log.append(b"before")
+        gone = tmp_path / "storage-0"
+        shutil.rmtree(gone)
+        if count == 1:
+            await refused(log)
+        else:
+            for _ in range(20):
+                await log.append(b"goes on")
+                await asyncio.sleep(0.1)
+        health = await log.health(0)
+        assert f"{gone} was removed, moved or replaced" in health["storage"]["unix:storage-0"]["error"]
+        assert health["partitions"]["0"]["ready"] == (count == 3)
+        assert not gone.exists()
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        if count == 3:
+            assert len([tx async for tx in log.read(0, timeout=CAME_UP_S)]) == 21

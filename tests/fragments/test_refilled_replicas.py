@@ -1,0 +1,87 @@
+"""A replica that is filled from the fragments holds about what the others hold, and hardly more on the way there."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trimrig
+from trimrig import Cluster, archived, contents, fill, running
+
+import polonaise
+from polonaise.admin.trimming import trim
+from polonaise.fragments.store import ObstoreStore, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObstoreStore:
+    return open_store(str(tmp_path / "store"))
+
+
+def used_bytes(cluster: Cluster, number: int) -> int:
+    total = 0
+    for path in (cluster.directory / f"storage-{number}" / "0").glob("*.seq"):
+        with suppress(FileNotFoundError):  # dropped meanwhile
+            total += path.stat().st_size
+    return total
+
+
+async def wipe_and_await(cluster: Cluster, log: polonaise.Log, number: int, engaged: int) -> int:
+    """Give a node a new disk, and wait until it takes part: the most that it held on the way there."""
+    await cluster.stop_node(number)
+    cluster.wipe(number)
+    await cluster.start_node(number)
+    most = 0
+    async with asyncio.timeout(20):
+        while True:
+            for _ in range(50):
+                most = max(most, used_bytes(cluster, number))
+                await asyncio.sleep(0.001)
+            told = (await log.health(0))["partitions"]["0"]
+            if told["ready"] and cluster.names[number] in told["engaged"] and len(told["engaged"]) == engaged:
+                return most
+
+
+@pytest.mark.slow
+async def test_a_wiped_replica_holds_no_more_than_the_others_once_it_is_filled_and_hardly_more_on_the_way(
+    tmp_path: Path, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may be large enough for what is left of the log, and not for all of its history."""
+    monkeypatch.setattr(trimrig, "SETTINGS", replace(trimrig.SETTINGS, copy_bytes=1_500))
+    async with running(tmp_path, storage=3) as cluster:
+        await cluster.start_server(store)
+        async with polonaise.connect(cluster.address) as log:
+            await fill(log, 500)
+            await archived(log, store)
+            before, whole = await contents(log), used_bytes(cluster, 0)
+            await trim(log, store, 0)
+            others = max(used_bytes(cluster, 0), used_bytes(cluster, 2))
+            assert others * 5 < whole
+            most = await wipe_and_await(cluster, log, 1, engaged=3)
+            segment = 4_000  # as they get here, with the batch that fills them
+            assert used_bytes(cluster, 1) <= others + segment
+            assert most <= others + 3 * segment
+            assert 0 <= cluster.first_held(0) - cluster.first_held(1) < 150
+            assert await contents(log) == before
+            await fill(log, 10)
+            await archived(log, store)
+            await trim(log, store, 0)
+
+
+async def test_so_does_one_that_a_session_can_not_start_without(tmp_path: Path, store: ObstoreStore) -> None:
+    async with running(tmp_path, storage=3) as cluster:
+        await cluster.start_server(store)
+        async with polonaise.connect(cluster.address) as log:
+            await fill(log, 300)
+            await archived(log, store)
+            await trim(log, store, 0)
+            await cluster.stop_node(2)
+            await fill(log, 20)
+            before = await contents(log)
+            await wipe_and_await(cluster, log, 1, engaged=2)
+            assert used_bytes(cluster, 1) <= used_bytes(cluster, 0) + 4_000
+            assert cluster.first_held(1) > 100
+            assert await contents(log) == before

@@ -1,0 +1,281 @@
+"""Zeros that are written ahead of the log: room that is set aside, never part of the log, and never mistaken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from logrig import SEGMENT, Maker, Open, contents, crcs, life, simulate
+
+from polonaise.errors import DiskFailed, DiskFull, OutOfOrder
+from polonaise.host import Host
+from polonaise.log.batch import Batch, padded
+from polonaise.log.partition import LogSettings
+from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
+from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, beginning
+from polonaise.simulator.world import Machine
+
+SMALL = LogSettings(segment_bytes_max=2_000)
+
+
+def zeros_at_the_end(machine: Machine, path: str = SEGMENT) -> int:
+    raw = machine.disk.contents(path)
+    return len(raw) - padded(len(raw.rstrip(b"\0")))  # a batch may end with zeros of its own, up to its alignment
+
+
+async def append_each(opened: Open, batches: Sequence[Batch]) -> None:
+    for batch in batches:
+        await opened.log.append([batch])
+
+
+def test_most_small_appends_leave_the_length_of_the_file_as_it_is() -> None:
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host)
+            lengths = []
+            for batch in Maker().batches(300, size=100):
+                await opened.log.append([batch])
+                lengths.append(len(machine.disk.contents(SEGMENT)))
+                assert zeros_at_the_end(machine) <= ZEROS_BYTES_MAX
+            assert len(set(lengths)) < 30
+
+        await life(machine, write)
+
+    simulate(scenario)
+
+
+def test_they_are_no_more_than_a_share_of_what_is_there() -> None:
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host)
+            for batch in Maker().batches(20, size=100):
+                await opened.log.append([batch])
+                assert zeros_at_the_end(machine) <= len(machine.disk.contents(SEGMENT)) / 2
+
+        await life(machine, write)
+
+    simulate(scenario)
+
+
+def test_none_are_written_behind_a_large_append() -> None:
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host)
+            for batch in Maker().batches(4, size=SMALL_WRITE_BYTES):
+                await opened.log.append([batch])
+            assert not zeros_at_the_end(machine)
+
+        await life(machine, write)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_after_a_crash_they_are_cut_and_nothing_is_missed(power_loss: bool) -> None:
+    made = Maker().batches(60, size=100)
+
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host)
+            await append_each(opened, made[:50])
+
+        async def look(host: Host) -> None:
+            opened = await Open.on(host)
+            assert not zeros_at_the_end(machine)
+            assert not opened.log.damage
+            assert not opened.slot.promises.may_have_lost
+            await append_each(opened, made[50:])
+            assert crcs(await contents(opened.log)) == crcs(made)
+
+        await life(machine, write)
+        assert zeros_at_the_end(machine)
+        if power_loss:
+            machine.power_loss()
+        await life(machine, look)
+
+    simulate(scenario)
+
+
+def test_a_log_that_is_closed_leaves_none() -> None:
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host)
+            await append_each(opened, Maker().batches(50, size=100))
+            assert zeros_at_the_end(machine)
+            await opened.close()
+            assert not zeros_at_the_end(machine)
+
+        await life(machine, write)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_a_segment_that_is_full_ends_where_the_next_one_says(power_loss: bool) -> None:
+    made = Maker().batches(40, size=100)
+
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host, SMALL)
+            await append_each(opened, made)
+            assert len(opened.log.segments) > 2
+            assert not zeros_at_the_end(machine)
+
+        async def look(host: Host) -> None:
+            opened = await Open.on(host, SMALL)
+            assert not opened.log.damage
+            assert crcs(await contents(opened.log)) == crcs(made)
+
+        await life(machine, write)
+        if power_loss:
+            machine.power_loss()
+        await life(machine, look)
+
+    simulate(scenario)
+
+
+def test_when_the_end_of_a_full_segment_is_in_doubt_no_next_one_is_begun() -> None:
+    made = Maker().batches(40, size=100)
+
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host, SMALL)
+            for batch in made:
+                before = zeros_at_the_end(machine)
+                if opened.log.segments[-1].end >= SMALL.segment_bytes_max and before:
+                    machine.disk.fail_syncs(1)
+                    with pytest.raises(DiskFailed):
+                        await opened.log.append([batch])
+                    assert len(opened.log.segments) == 1
+                    assert opened.log.untrusted
+                    break
+                await opened.log.append([batch])
+            else:
+                pytest.fail("no segment became full while zeros were left")
+
+        await life(machine, write)
+
+    simulate(scenario)
+
+
+def test_a_disk_that_has_room_for_the_log_and_for_no_zeros_takes_the_log() -> None:
+    made = Maker().batches(200, size=100)
+
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host)
+            await append_each(opened, made[:50])
+            machine.disk.fill(5 * (made[0].length + FRAME_BYTES))
+            with pytest.raises(DiskFull):
+                await append_each(opened, made[50:])
+            held = await contents(opened.log)
+            assert len(held) > 54
+            assert crcs(held) == crcs(made[: len(held)])
+            assert machine.disk.used_bytes() + held[-1].length + FRAME_BYTES > (machine.disk.capacity_bytes or 0)
+            machine.disk.free()
+            await append_each(opened, made[len(held) :])
+            assert crcs(await contents(opened.log)) == crcs(made)
+
+        await life(machine, write)
+
+    simulate(scenario)
+
+
+def test_a_synced_batch_that_became_zeros_is_missed() -> None:
+    """What stands behind the log looks the same: only what was noted of the sync tells them apart."""
+    made = Maker().batches(50, size=100)
+
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host)
+            await append_each(opened, made)
+            await opened.close()
+
+        async def look(host: Host) -> None:
+            opened = await Open.on(host)
+            assert opened.log.last < made[-1].last
+            assert opened.slot.promises.may_have_lost
+
+        await life(machine, write)
+        length = len(machine.disk.contents(SEGMENT))
+        gone = made[-1].length + made[-2].length + 64
+        machine.disk.file(SEGMENT).write(length - gone, bytes(gone))
+        machine.disk.file(SEGMENT).settle(machine.disk.file(SEGMENT).last)
+        await life(machine, look)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("filled", [b"\0", b"\xff"])
+def test_a_cut_into_a_sealed_segment_finds_batches_that_became_zeros(filled: bytes) -> None:
+    made = Maker().batches(40, size=100)
+
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host, SMALL)
+            await append_each(opened, made)
+            sealed = opened.log.segments[0]
+            assert len(opened.log.segments) > 1
+            gone = sum(made[id].length + FRAME_BYTES for id in (sealed.last - 1, sealed.last))
+            machine.disk.file(SEGMENT).write(sealed.end - gone, filled * gone)
+            with pytest.raises(DamageFound) as found:
+                await opened.log.cut(sealed.last - 1)
+            assert found.value.last_good == sealed.last - 2
+
+        await life(machine, write)
+
+    simulate(scenario)
+
+
+def test_a_cut_between_the_ends_of_batches_is_no_damage() -> None:
+    made = Maker().batches(20, count=3, size=100)
+
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host, SMALL)
+            await append_each(opened, made)
+            assert opened.log.segments[0].last > 5
+            with pytest.raises(OutOfOrder):
+                await opened.log.cut(4)
+
+        await life(machine, write)
+
+    simulate(scenario)
+
+
+class ReadWhileWritten:
+    """A file of which the first look shows zeros from `end` on, and later ones what has been written there since."""
+
+    def __init__(self, raw: bytes, end: int) -> None:
+        self._raw = raw
+        self._end = end
+        self._looks = 0
+
+    async def read(self, offset: int, length: int) -> bytes:
+        self._looks += 1
+        raw = self._raw if self._looks > 1 else self._raw[: self._end].ljust(len(self._raw), b"\0")
+        return raw[offset : offset + length]
+
+
+@pytest.mark.parametrize("torn_by", [0, 20, 60])
+def test_what_a_node_writes_while_its_file_is_read_is_no_damage(torn_by: int) -> None:
+    made = Maker().batches(30, size=100)
+
+    async def scenario(machine: Machine) -> None:
+        async def write(host: Host) -> None:
+            opened = await Open.on(host)
+            await append_each(opened, made)
+            await opened.close()
+
+        await life(machine, write)
+        raw = machine.disk.contents(SEGMENT)
+        header = SegmentHeader.decode(raw)
+        end = len(raw) - sum(batch.length + FRAME_BYTES for batch in made[20:])
+        found = await scan(ReadWhileWritten(raw, end + torn_by), header, beginning(header, b""), len(raw))
+        assert (found.bad, found.last) == ("", made[-1].last)
+        damaged = raw[:end] + bytes(8) + raw[end + 8 :]
+        found = await scan(ReadWhileWritten(damaged, len(raw)), header, beginning(header, b""), len(raw))
+        assert found.bad
+        assert not found.torn
+
+    simulate(scenario)

@@ -1,0 +1,301 @@
+"""One state of the model: the owner, its replicas and its clients; and what has to hold whenever a client is told."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.append(str(Path(__file__).parents[2] / "server" / "protocol"))
+from orderrig import WRITE, Tx, frame, lock
+
+from polonaise.client.protocol.outstanding import Failure, Outstanding, Pending, Unordered
+from polonaise.coordination.values import PartitionValue
+from polonaise.errors import ConnectionLost, ConsistencyLost
+from polonaise.log.batch import Batch
+from polonaise.server.protocol.moment import Moment
+from polonaise.server.protocol.order import Sealed
+from polonaise.server.protocol.session import StartedSession
+from polonaise.server.protocol.settings import OwnerSettings
+from polonaise.terms import BodyForm, FailureReason, MountState
+from polonaise.wire.appends import ReceivedAppends
+from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted
+from polonaise.wire.messages import Mount as MountRequest
+
+NOW = Moment(100.0, 1_000)
+"""Nothing is ever late here."""
+_MEMBERS = ("A", "B", "C")
+
+
+class Violation(Exception):
+    """A promise that does not hold. The search adds how it came to that."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far to go: what each client appends, and how often each of the rest may happen."""
+
+    name: str
+    frames: tuple[tuple[str, ...], ...] = (("k", "k", "-"), ("k",))
+    """By client: its frames; each letter one append, with a WRITE lock on it, or without one for `-`."""
+    sessions: int = 2
+    mounts: int = 2
+    """Of the first client."""
+    flushes: int = 1
+    asks: int = 1
+    window_bytes: int = 1 << 20
+    window: int = 2
+
+
+class Wire:
+    """A connection: known by what it is."""
+
+    def __init__(self, client: int) -> None:
+        self.client = client
+
+
+class Questioned(NamedTuple):
+    """What was known when something was asked."""
+
+    mark: int
+    sent: int
+
+
+class Client:
+    """A client as the library would have it: it believes what it is told."""
+
+    def __init__(self) -> None:
+        self.outstanding = Outstanding()
+        self.entries: list[Pending] = []
+        self.fed = -1
+        self.wire: Wire | None = None
+        self.ready = False
+        self.knows_why = False
+        """It was told, on this mount, what ended a session."""
+        self.sent_before = 0
+        self.next_frame = 0
+        self.flushes: list[Questioned] = []
+        self.asks: list[int] = []
+
+
+class World:
+    """Everything that there is; each method named `on_…` or yielded by `events` is one step."""
+
+    def __init__(self, owner_class: Any, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.settings = OwnerSettings(
+            lock_entries=16, window=bounds.window, append_window_bytes=bounds.window_bytes, inbox_bytes_max=1 << 30
+        )
+        self.owner = owner_class(2, 1, self.settings)
+        self.clients = [Client() for _ in bounds.frames]
+        self.wires = {name: Wire(-1) for name in _MEMBERS}
+        self.log: list[Sealed] = []
+        """What is committed, or was decided to be the log."""
+        self.in_flight: list[Sealed | None] = []
+        """What was sent in this session and is not synced by a quorum; None for a barrier."""
+        self.stored = 0
+        self.session = 0
+        self.mounted = 0
+        self.turn_due = False
+
+    @property
+    def mark(self) -> int:
+        return self.log[-1].last if self.log else -1
+
+    # ------------------------------------------------------------------ steps
+
+    def events(self) -> list[tuple[str, int]]:
+        """The steps that are possible now, each with a number."""
+        bounds, found = self.bounds, list[tuple[str, int]]()
+        for number, client in enumerate(self.clients):
+            if client.ready and client.next_frame < len(bounds.frames[number]):
+                found.append(("appends", number))
+            if client.wire is None or (number == 0 and self.mounted < bounds.mounts + len(self.clients) - 1):
+                found.append(("mounts", number))
+        if self.clients[0].ready and len(self.clients[0].flushes) < bounds.flushes:
+            found.append(("flushes", 0))
+        if self.clients[-1].ready and len(self.clients[-1].asks) < bounds.asks:
+            found.append(("asks", len(self.clients) - 1))
+        if self.turn_due:
+            found.append(("turn", 0))
+        if self.owner.session is not None:
+            if self.in_flight:
+                found.append(("quorum stores", 0))
+            if self.session < bounds.sessions:
+                found.append(("session ends", 0))
+        else:
+            found += [("session starts and keeps", kept) for kept in range(len(self.in_flight) + 1)]
+        return found
+
+    def step(self, event: str, number: int, frames: list[list[ReceivedAppends]]) -> None:
+        """Take one step, and do what comes of it."""
+        owner, client = self.owner, self.clients[number] if number < len(self.clients) else self.clients[0]
+        match event:
+            case "appends":
+                appends = frames[number][client.next_frame]
+                client.next_frame += 1
+                entry = Pending()
+                client.outstanding.add(entry)
+                client.outstanding.sent = entry.sequence
+                client.entries.append(entry)
+                self._do(owner.append(number + 1, client.wire, 1, appends, NOW))
+            case "mounts":
+                self._mount(number, client)
+            case "flushes":
+                client.flushes.append(Questioned(self.mark, client.outstanding.sent))
+                self._do(owner.flush(number + 1, client.wire, 7, NOW))
+            case "asks":
+                client.asks.append(self.mark)
+                self._do(owner.ask_mark(client.wire, 8, NOW))
+            case "turn":
+                self.turn_due = False
+                self._do(owner.turn(NOW))
+            case "quorum stores":
+                self._store()
+            case "session ends":
+                self._do(owner.replica_failed("A", self.wires["A"], ConnectionLost("gone"), NOW))
+            case "session starts and keeps":
+                self._start(number)
+        self._check_fates()
+
+    def _mount(self, number: int, client: Client) -> None:
+        self.mounted += 1
+        if client.wire is not None:
+            self._do(self.owner.unmount(number + 1, client.wire))
+        client.wire, client.ready, client.knows_why = Wire(number), False, False
+        client.sent_before = client.outstanding.mounted_after = client.outstanding.sent
+        request = MountRequest(self.mounted, 1, client.fed, BodyForm.INLINE, 0, 0, 1 << 30)
+        self._do(self.owner.mount(number + 1, client.wire, 6, request, NOW))
+
+    def _store(self) -> None:
+        batch = self.in_flight.pop(0)
+        self.stored += 1
+        if batch is not None:
+            self.log.append(batch)
+        session = self.owner.session.id
+        for name in ("A", "B"):
+            self._do(self.owner.stored(name, self.wires[name], session, self.stored, NOW))
+
+    def _start(self, kept: int) -> None:
+        """The next session begins with the first `kept` of what was in flight; the rest is cut from the log."""
+        self.log += [batch for batch in self.in_flight[:kept] if batch is not None]
+        self.in_flight, self.stored = [], 0
+        self.session += 1
+        started = StartedSession(
+            PartitionValue(1, self.session, _MEMBERS), self.mark, self.log[-1].crc if self.log else 0, 0, {},
+            {name: self.wires[name] for name in _MEMBERS},
+        )  # fmt: skip
+        self._do(self.owner.session_started(started, NOW))
+
+    # ------------------------------------------------------------------ what comes of it
+
+    def _do(self, effects: list[Any]) -> None:
+        for effect in effects:
+            match type(effect).__name__:
+                case "Replicate":
+                    self.in_flight.append(effect.batch)
+                case "TellFailures":
+                    self._refused(effect.mount, effect.failures)
+                case "FeedBatch":
+                    self._fed(effect.mount, effect.payload)
+                case "Answer" if not effect.request:
+                    self._news(effect.connection, effect.message)
+                case "Answer":
+                    self._answered(effect.connection, effect.message)
+                case "AwaitTurn":
+                    self.turn_due = True
+                case "RefuseRequest" | "CutOff":
+                    raise Violation(f"a request that nothing is wrong with is refused: {effect.error}")
+
+    def _present(self, wire: Wire) -> Client | None:
+        client = self.clients[wire.client]
+        return client if client.wire is wire else None
+
+    def _refused(self, mount: Any, failures: Any) -> None:
+        client = self._present(mount.connection)
+        if client is None:
+            return
+        for sequence, value, reason in failures:
+            if reason is FailureReason.LOCK_CONFLICT and value > self.mark:
+                raise Violation(f"a conflict with {value} is told, and the log ends at {self.mark}")
+            if reason is FailureReason.SESSION_ENDED and client.ready and not client.knows_why:
+                raise Violation(f"append {sequence} ended with its session, and nobody has said what ended that")
+            client.outstanding.refused(sequence, Failure(reason, value))
+
+    def _news(self, wire: Wire, message: Any) -> None:
+        client = self._present(wire)
+        if client is None:
+            return
+        hindered = message.state is MountState.NOT_READY
+        if hindered is client.knows_why or hindered is not bool(message.reason):
+            raise Violation(f"news that says nothing: {message}")
+        client.knows_why = hindered
+
+    def _fed(self, mount: Any, payload: bytes) -> None:
+        client = self._present(mount.connection)
+        batch = Batch(memoryview(payload))
+        if batch.last > self.mark:
+            raise Violation(f"{batch.first} to {batch.last} are fed, and {self.mark} is committed")
+        if client is None:
+            return
+        if batch.first != client.fed + 1:
+            raise Violation(f"{batch.first} is fed to one who has {client.fed}")
+        client.fed = batch.last
+        number = mount.connection.client + 1
+        places = [place for place, owner in enumerate(batch.client_ids.tolist()) if owner == number]
+        if places:
+            sequences = batch.sequences.tolist()
+            try:
+                client.outstanding.committed([sequences[p] for p in places], [batch.first + p for p in places])
+            except ConsistencyLost as error:
+                raise Violation(str(error)) from error
+
+    def _answered(self, wire: Wire, message: object) -> None:
+        client = self._present(wire)
+        if client is None:
+            return
+        match message:
+            case Mounted(state=MountState.READY, high_water_mark=mark):
+                if client.fed < mark:
+                    raise Violation(f"ready at {mark}, and fed up to {client.fed}")
+                client.ready = True
+                client.outstanding.passed(client.sent_before)
+            case Flushed(high_water_mark=mark):
+                asked = client.flushes[0]
+                if not asked.mark <= mark <= client.fed:
+                    raise Violation(f"flushed at {mark}: asked at {asked.mark}, and fed up to {client.fed}")
+                client.outstanding.passed(asked.sent)
+            case HighWaterMarkIs(high_water_mark=mark):
+                if not client.asks[0] <= mark <= self.mark:
+                    raise Violation(f"the mark is told as {mark}; it was {client.asks[0]} and is {self.mark}")
+            case _:
+                raise Violation(f"nobody asked for {message}")
+
+    def _check_fates(self) -> None:
+        """What a client was told of an append is true, and says why."""
+        there: dict[tuple[int, int], int] = {}
+        for sealed in self.log:
+            batch = Batch(memoryview(sealed.raw))
+            for place, key in enumerate(zip(batch.client_ids.tolist(), batch.sequences.tolist(), strict=True)):
+                there[key] = batch.first + place
+        for number, client in enumerate(self.clients):
+            for entry in client.entries:
+                found = there.get((number + 1, entry.sequence))
+                if entry.failure is not None and found is not None:
+                    raise Violation(f"append {entry.sequence} was told {entry.failure.reason}, and is there as {found}")
+                if entry.failure is not None and entry.failure.reason is Unordered.UNTOLD:
+                    raise Violation(f"append {entry.sequence} failed, and nobody said why")
+                if entry.id >= 0 and found != entry.id:
+                    raise Violation(f"append {entry.sequence} was told committed as {entry.id}, and is at {found}")
+
+
+def frames_of(bounds: Bounds) -> list[list[ReceivedAppends]]:
+    """What each client sends: append frames, made once."""
+    return [
+        [
+            frame(Tx(locks=[(lock(letter), WRITE)] if letter != "-" else []), first_sequence=place + 1)
+            for place, letter in enumerate(letters)
+        ]
+        for letters in bounds.frames
+    ]

@@ -1,0 +1,11 @@
+"""The programs that the tests of pages need."""
+
+from __future__ import annotations
+
+import pytest
+from pagerig import program
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    return program("chromium", "chromium")

@@ -1,0 +1,253 @@
+"""Bodies that do not decode: a run fails on them, or goes on without them and tells; each dead letter is there once."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from viewsrig import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes
+
+from polonaise.errors import BadOption, BodyUndecodable
+from polonaise.pipelines.audit import audit_table
+from polonaise.pipelines.declarations import View
+from polonaise.pipelines.definitions import definition_of
+from polonaise.pipelines.delta import DeltaTarget
+from polonaise.pipelines.parquet import ParquetTarget
+from polonaise.pipelines.targets import open_target
+from polonaise.pipelines.views import follow, rebuild, update
+from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of
+from polonaise.views.letters import DeadLetters
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from polonaise.blocking.log import Log
+
+BAD = b'{"account": "nobody"}'
+WORSE = b"\x00 no JSON"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    """With two bodies that do not decode behind the good ones of partition 0, and one of partition 1."""
+    with bank_log(tmp_path / "log") as log:
+        for body, partition, header in ((BAD, 0, 7), (WORSE, 0, 0), (BAD, 1, 0)):
+            log.append(body, partition, header=header).result(timeout=30)
+        yield log
+
+
+@pytest.fixture
+def address(tmp_path: Path, log: Log) -> str:
+    return f"embedded:{tmp_path / 'log'}"
+
+
+@pytest.fixture(params=["parquet", "sqlite", "delta"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'views.db'}"
+    return f"{request.param}:{tmp_path / 'table'}"
+
+
+def letters_in(table: str, view: View) -> list[tuple[Any, ...]]:
+    """Partition, id, header and body of each dead letter, as anybody reads the table."""
+    if table.startswith("sqlite:"):
+        with closing(sqlite3.connect(table.removeprefix("sqlite:///"))) as database:
+            return database.execute(
+                f"SELECT partition, transaction_id, header, data FROM {view.name}_undecodable ORDER BY 1, 2"
+            ).fetchall()
+    kind, _, directory = table.partition(":")
+    if kind == "parquet":
+        found = ds.dataset(sorted(Path(directory).glob("current/_undecodable/*.parquet"))).to_table()
+    else:
+        found = DeltaTable(f"{directory}/_undecodable").to_pyarrow_table()
+    names = ("partition", "transaction_id", "header", "data")
+    return sorted(tuple(row[name] for name in names) for row in found.to_pylist())
+
+
+def rows_in(spark: SparkSession, table: str, view: View, log: Log) -> list[tuple[Any, ...]]:
+    columns = {
+        "balances": "account int, balance long, changes long, largest long",
+        "changes": "partition int, transaction_id long, account int, amount long",
+    }
+    with closing(open_target(spark, table, view, log.cluster_key.hex())) as target:
+        target.prepare(spark.createDataFrame([], columns[view.name]).schema)
+        with target.held() as held:
+            return sorted(map(tuple, held.rows.collect()))
+
+
+LETTERS = [(0, COUNT, 7, BAD), (0, COUNT + 1, 0, WORSE), (1, COUNT, 0, BAD)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", [balances, changes], ids=lambda view: view.name)
+def test_what_becomes_of_them_changes_from_run_to_run_without_a_rebuild(
+    spark: SparkSession, log: Log, address: str, table: str, view: View
+) -> None:
+    expected = {"balances": expected_balances(COUNT, COUNT), "changes": expected_changes(COUNT, COUNT)}[view.name]
+    for _ in range(2):
+        with pytest.raises(BodyUndecodable, match=rf"transaction {COUNT} of partition .*onUndecodable=table"):
+            update(spark, address, view, table)
+    report = update(spark, address, view, table, on_undecodable="table", transactions_max=2 * COUNT + 1)
+    assert report.undecodable.count == 3
+    assert [each[:2] for each in report.undecodable.named] == [each[:2] for each in LETTERS]
+    assert all(each.reason for each in report.undecodable.named)
+    assert report.letters is not None
+    assert report.fields()["undecodable"]["named"][0]["transaction_id"] == COUNT
+    assert letters_in(table, view) == LETTERS
+    assert rows_in(spark, table, view, log) == expected
+    with pytest.raises(BodyUndecodable):
+        audit_table(spark, address, view, table)
+    audit = audit_table(spark, address, view, table, on_undecodable="skip")
+    assert (audit.well, audit.undecodable.count) == (True, 3)
+    log.append(WORSE, 1).result(timeout=30)
+    report = update(spark, address, view, table, on_undecodable="skip")
+    assert [each[:2] for each in report.undecodable.named] == [(1, COUNT + 1)]
+    assert report.letters is None
+    assert letters_in(table, view) == LETTERS
+    log.append(BAD, 1).result(timeout=30)
+    update(spark, address, view, table, on_undecodable="table")
+    assert letters_in(table, view) == [*LETTERS, (1, COUNT + 2, 0, BAD)]
+    report = rebuild(spark, address, view, table, on_undecodable="table")
+    assert letters_in(table, view) == [*LETTERS, (1, COUNT + 1, 0, WORSE), (1, COUNT + 2, 0, BAD)]
+    assert report.undecodable.count == 5
+    assert rows_in(spark, table, view, log) == expected
+
+
+@pytest.mark.slow
+def test_a_rebuild_that_leaves_them_out_has_no_older_letters(
+    spark: SparkSession, log: Log, address: str, table: str
+) -> None:
+    update(spark, address, changes, table, on_undecodable="table")
+    rebuild(spark, address, changes, table, on_undecodable="skip")
+    try:
+        assert letters_in(table, changes) == []
+    except FileNotFoundError:
+        assert table.startswith("parquet:")
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+def dying(real: Any, *, first: bool) -> Any:
+    """As `real`, and then the process dies; or before, if that comes `first`."""
+
+    def dies(*given: Any, **named: Any) -> Any:
+        if not first:
+            real(*given, **named)
+        raise Killed
+
+    return dies
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("table", "again"),
+    [("parquet", "update"), ("sqlite", "update"), ("delta", "update"), ("delta", "rebuild")],
+    indirect=["table"],
+)
+def test_a_run_that_dies_between_the_letters_and_the_rows_leaves_each_letter_once(
+    spark: SparkSession, log: Log, address: str, table: str, again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run may take another range. Only Delta's are two tables, of which a rebuild replaces both."""
+    update(spark, address, changes, table, on_undecodable="table", transactions_max=2 * COUNT + 1)
+    log.append(WORSE, 1).result(timeout=30)
+    places: list[tuple[type, str]] = {
+        "parquet": [(ParquetTarget, "_finish")],
+        "delta": [(DeltaTarget, "_transactions"), (DeltaTarget, "_write_letters")],
+        "sqlite": [(DeadLetters, "add")],
+    }[table.partition(":")[0]]  # type: ignore[assignment]
+    for kind, name in places:
+        with pytest.MonkeyPatch.context() as life:
+            life.setattr(kind, name, dying(getattr(kind, name), first=name == "_finish"))
+            with pytest.raises(Killed):
+                update(spark, address, changes, table, on_undecodable="table")
+    log.append(BAD, 1).result(timeout=30)
+    if again == "update":
+        update(spark, address, changes, table, on_undecodable="table")
+    else:
+        rebuild(spark, address, changes, table, on_undecodable="table")
+    assert letters_in(table, changes) == [*LETTERS, (1, COUNT + 1, 0, WORSE), (1, COUNT + 2, 0, BAD)]
+    assert rows_in(spark, table, changes, log) == expected_changes(COUNT, COUNT)
+
+
+@pytest.mark.slow
+def test_a_table_that_is_followed_tells_of_them_with_each_commit(
+    spark: SparkSession, log: Log, address: str, tmp_path: Path
+) -> None:
+    strict = View(
+        "strict", "SELECT account FROM {log}", read={**READ, "decoderSchema": "account int NOT NULL, amount bigint"}
+    )
+    log.append(b"{}", 0).result(timeout=30)
+    commits = follow(spark, address, strict, f"parquet:{tmp_path / 'table'}", on_undecodable="table")
+    letters = next(commits).undecodable
+    assert letters.count == 4
+    assert [each.reason for each in letters.named if each.transaction_id == COUNT + 2] == [
+        "account is NOT NULL, and is not there"
+    ]
+
+
+@pytest.mark.slow
+def test_the_command_tells_it_in_one_line_and_ends(address: str, tmp_path: Path) -> None:
+    """Without the traces of its tries."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "polonaise.cli", "pipeline", "views", address,
+         f"{Path(__file__).with_name('viewsrig.py')}:balances", f"parquet:{tmp_path / 'table'}"],
+        capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    told = [line for line in ended.stderr.splitlines() if not line.startswith("WARNING: Using incubator")]
+    assert len(told) == 1, ended.stderr
+    assert told[0].startswith("polonaise: [body_undecodable] transaction ")
+
+
+# ------------------------------------------------------------------ what is said of them
+
+
+def declared(**read: str) -> View:
+    return View("balances", balances.query, key=["account"], merge=balances.merge, read={**READ, **read})
+
+
+def test_the_run_says_it_or_else_the_view() -> None:
+    assert policy_of(declared()) is UndecodablePolicy.FAIL
+    assert policy_of(declared(onUndecodable="Table")) is UndecodablePolicy.TABLE
+    assert policy_of(declared(onUndecodable="table"), "skip") is UndecodablePolicy.SKIP
+    assert policy_of(declared(failOnDecodeError="true"), "skip") is UndecodablePolicy.SKIP
+    assert policy_of(declared(onUndecodable="column")) is UndecodablePolicy.FAIL
+    assert policy_of(declared(failOnDecodeError="false")) is UndecodablePolicy.FAIL
+
+
+@pytest.mark.parametrize(
+    ("view", "said", "why"),
+    [
+        (declared(), "drop", "onUndecodable='drop': write one of fail, skip, table"),
+        (declared(failOnDecodeError="false"), "skip", "a part of its definition"),
+        (declared(onUndecodable="column"), "table", "a part of its definition"),
+        (declared(onUndecodable="skip", failOnDecodeError="true"), None, "say onUndecodable alone"),
+        (View("plain", "SELECT data FROM {log}"), "table", "view plain has no decoder"),
+    ],
+)
+def test_what_can_not_be_meant_is_refused(view: View, said: str | None, why: str) -> None:
+    with pytest.raises(BadOption, match=why):
+        policy_of(view, said)
+
+
+def test_it_is_no_part_of_the_definition() -> None:
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    schema = StructType([StructField("account", IntegerType())])
+
+    def digest(**read: str) -> str:
+        return definition_of(declared(**read), schema).digest
+
+    assert {digest(onUndecodable=how) for how in ("fail", "skip", "table")} == {digest()}
+    assert digest(onUndecodable="column") == digest(failOnDecodeError="false") != digest()
+    assert digest(onUndecodable="only") not in (digest(), digest(onUndecodable="column"))

@@ -1,0 +1,106 @@
+"""What an owner says of what keeps appends from being committed."""
+
+from __future__ import annotations
+
+from ownerrig import Talk
+
+
+def test_sessions_that_end_one_after_the_other_without_a_commit_are_a_trouble_until_one_commits() -> None:
+    talk = Talk()
+    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1", "A fails", "session 2 at -1"):
+        talk(event)
+    assert talk.owner.readiness.trouble(talk.now.monotonic_s) == "", "a fault alone is none"
+    for event in ("x appends 2", "A fails", "session 3 at -1"):
+        talk(event)
+    assert "2 sessions in a row" in talk.owner.readiness.trouble(talk.now.monotonic_s)
+    assert "gone" in talk.owner.readiness.trouble(talk.now.monotonic_s)
+    assert talk.owner.readiness.trouble(talk.now.monotonic_s + 60) == "", "nothing has failed for long"
+    for event in ("x appends 3", "A B store 1"):
+        talk(event)
+    assert talk.owner.readiness.trouble(talk.now.monotonic_s) == ""
+
+
+def test_mounts_are_told_what_keeps_their_appends_once_and_when_nothing_does_any_more() -> None:
+    talk = Talk()
+    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1"):
+        talk(event)
+    a, both = "storage node A: [connection_lost] gone", "storage node B: [connection_lost] gone"
+    assert talk("A fails")[0] == f"news for x: hindered by {a}", "before it is told that its append has failed"
+    assert "tell x: 1 SESSION_ENDED -1" in talk("session 2 at -1")
+    assert talk("time 1") == ["news for x: commits again"], "as far as is known: one fault is none"
+    talk("x appends 2")
+    assert talk("B fails")[0] == f"news for x: hindered by {a}; {both}"
+    talk("session 3 at -1")
+    assert talk("time 1") == [], "it is known already, and sessions prove nothing"
+    talk("y mounts at -1")
+    assert talk("A B store 1")[-2:] == ["answer y: ready at -1", f"news for y: hindered by {a}; {both}"]
+    talk("x appends 3")
+    assert talk("A B store 2")[-3:-1] == ["news for x: commits again", "news for y: commits again"]
+    assert talk("time 1") == []
+
+
+def lagging_mount() -> Talk:
+    """A fault, and behind it a mount that is proved and does not know it yet: its feed waits for credit."""
+    talk = Talk()
+    for event in ("session 1 at -1", "y mounts at -1", "A B C store 1", "y appends 1 2 3", "A B C store 2", "C fails"):
+        talk(event)
+    for event in ("session 2 at 2 of A B", "x mounts at -1 credit 0", "A B store 1"):
+        talk(event)
+    return talk
+
+
+def test_what_is_over_by_the_time_that_a_mount_is_ready_is_not_told_to_it() -> None:
+    talk = lagging_mount()
+    assert talk("time 0.25") == ["news for y: commits again"]
+    assert talk("x gives 100000") == ["feed x: 0..2", "answer x: ready at 2"]
+
+
+def test_what_began_before_a_mount_was_told_that_it_is_ready_is_told_behind_that() -> None:
+    talk = lagging_mount()
+    talk("time 0.25")
+    talk("y appends 4")
+    gone = "[connection_lost] gone"
+    hindered = f"hindered by storage node C: {gone}; storage node B: {gone}"
+    assert talk("B fails")[0] == f"news for y: {hindered}"
+    assert talk("x gives 100000") == ["feed x: 0..2", "answer x: ready at 2", f"news for x: {hindered}"]
+
+
+def test_mounts_are_told_what_a_session_that_does_not_start_waits_for() -> None:
+    talk = Talk()
+    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "ends"):
+        talk(event)
+    talk.owner.readiness.attempt_waits("session 2 waits for a quorum: no answer from A, B")
+    assert talk("time 1") == [], "most that end are followed by the next one at once"
+    assert talk("time 1") == ["news for x: hindered by session 2 waits for a quorum: no answer from A, B"]
+    assert talk("time 1") == []
+    talk("session 2 at -1")
+    assert talk("time 1") == ["news for x: commits again"]
+
+
+def test_replicas_that_fail_after_the_session_has_ended_are_named_too() -> None:
+    talk = Talk()
+    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1", "A fails"):
+        talk(event)
+    a, both = "storage node A: [connection_lost] gone", "storage node B: [connection_lost] gone"
+    assert talk("B fails") == [f"news for x: hindered by {a}; {both}"]
+    assert talk("B fails") == []
+
+
+def test_what_replicas_failed_with_long_ago_is_not_blamed_again() -> None:
+    talk = Talk()
+    for event in ("session 1 at -1", "x mounts at -1", "A fails", "session 2 at -1", "time 30"):
+        talk(event)
+    assert talk("B fails")[0] == "news for x: hindered by storage node B: [connection_lost] gone"
+
+
+def test_a_member_that_takes_no_part_is_known_with_its_reason() -> None:
+    talk = Talk()
+    talk("session 1 at -1 of A B")
+    assert talk.owner.readiness.late == {"C": ""}
+    talk.owner.readiness.replica_late("C", "was trimmed, and there are no fragments")
+    talk.owner.readiness.replica_late("A", "is engaged")
+    assert talk.owner.readiness.late == {"C": "was trimmed, and there are no fragments"}
+    talk("C fails")
+    talk("ends")
+    talk("session 2 at -1")
+    assert talk.owner.readiness.late == {}

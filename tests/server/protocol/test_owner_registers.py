@@ -1,0 +1,57 @@
+"""What an owner answers to those who ask for registers."""
+
+from __future__ import annotations
+
+import pytest
+from ownerrig import Talk
+
+from polonaise.errors import ProtocolError
+from polonaise.wire.messages import ListRegisters
+
+
+def test_registers_are_listed_by_their_keys_once_a_message_after_the_question_is_committed() -> None:
+    talk = Talk()
+    talk.owner.registers.replace({b"seat/2": b"b", b"day": b"1", b"seat/1": b"a"})
+    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1"):
+        talk(event)
+    assert talk("x lists") == ["turn"]
+    assert talk("A B store 2")[0] == "send 3: barrier"
+    assert talk("A C store 3") == ["answer x: registers day=1 seat/1=a seat/2=b"]
+    assert talk("x lists seat/") == ["send 4: barrier"]
+    assert talk("A C store 4") == ["answer x: registers seat/1=a seat/2=b"]
+    talk("x lists nothing")
+    assert talk("A C store 5") == ["answer x: registers none"]
+
+
+def test_a_long_list_of_registers_is_answered_in_pages() -> None:
+    talk = Talk(listing_count_max=2)
+    talk.owner.registers.replace({b"%d" % number: b"v" for number in range(3)})
+    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x lists"):
+        talk(event)
+    assert talk("A C store 2") == ["answer x: registers 0=v 1=v and more"]
+
+
+def test_so_many_lists_of_registers_wait_at_once_and_no_more_however_they_end() -> None:
+    """Each is made in the turn in which a message is committed: thousands of them would hold up everybody."""
+    talk = Talk()
+    for event in ("session 1 at -1", "x mounts at -1", "A B store 1"):
+        talk(event)
+    for events, end in (
+        (("turn", "A C store 2", "A C store 3"), "answer x: registers none"),
+        (("A B fails", "time 9"), "refuse x: partition_not_ready"),
+        (("session 2 at -1", "A B store 1"), "answer x: registers none"),
+        (("stops",), "refuse x: not_owner"),
+    ):
+        assert all(talk("x lists") != ["refused: overloaded"] for _ in range(16))
+        assert talk("x lists") == ["refused: overloaded"]
+        told = [line for event in events for line in talk(event)]
+        assert told.count(end) == 16
+
+
+@pytest.mark.parametrize(("first", "prefix"), [(1_026, 0), (0, 1_025)])
+def test_registers_behind_what_no_key_is_are_refused(first: int, prefix: int) -> None:
+    talk = Talk()
+    talk("session 1 at -1")
+    with pytest.raises(ProtocolError):
+        talk.owner.ask_registers("x1", 1, ListRegisters(bytes(first), bytes(prefix)), talk.now)
+    talk.owner.ask_registers("x1", 1, ListRegisters(bytes(1_025), bytes(1_024)), talk.now)

@@ -1,0 +1,183 @@
+"""What becomes of appends and questions when a session ends, or none is there."""
+
+from __future__ import annotations
+
+from ownerrig import READY, Talk, check
+
+# ------------------------------------------------------------------ sessions that end
+
+
+def test_what_was_in_flight_is_told_when_the_next_session_is_engaged() -> None:
+    """The batch with 1 was found by the recovery, the one with 2 was not: its fate is known only now."""
+    check(f"""{READY}
+    > x appends 1
+    send 2: 0..0
+    > x appends 2
+    turn
+    > turn
+    send 3: 1..1
+    > C fails
+    news for x: hindered by storage node C: [connection_lost] gone
+    end: C: [connection_lost] gone
+    > x appends 3
+    > session 2 at 0 of A B
+    confirm 0
+    send 1: 1..1
+    tell x: 2 SESSION_ENDED 0
+    feed x: 0..0
+    news for x: commits again
+    mark 0
+    mark 0
+    > A B store 1
+    feed x: 1..1
+    mark 1
+    """)
+
+
+def test_a_refusal_whose_ground_went_with_its_session_is_told_as_that() -> None:
+    check(f"""{READY}
+    > x appends 1
+    send 2: 0..0
+    > x appends 2:k
+    turn
+    > x appends 3:k
+    > turn
+    send 3: 1..1
+    > C fails
+    news for x: hindered by storage node C: [connection_lost] gone
+    end: C: [connection_lost] gone
+    > session 2 at 0 of A B
+    confirm 0
+    tell x: 2 SESSION_ENDED 0
+    tell x: 3 SESSION_ENDED 0
+    feed x: 0..0
+    news for x: commits again
+    mark 0
+    mark 0
+    """)
+
+
+def test_a_refusal_whose_ground_was_kept_by_the_recovery_is_told_before_it_is_fed() -> None:
+    check(f"""{READY}
+    > x appends 1:k
+    send 2: 0..0
+    > x appends 2:k 3
+    turn
+    > C fails
+    news for x: hindered by storage node C: [connection_lost] gone
+    end: C: [connection_lost] gone
+    > session 2 at 0 of A B
+    confirm 0
+    tell x: 2 LOCK_CONFLICT 0
+    tell x: 3 SESSION_ENDED 0
+    feed x: 0..0
+    news for x: commits again
+    mark 0
+    mark 0
+    """)
+
+
+def test_questions_live_on_in_the_next_session() -> None:
+    check(f"""{READY}
+    > x asks for the mark
+    send 2: barrier
+    > ends
+    end: asked to
+    > session 2 at -1
+    confirm -1
+    answer x: the mark is -1
+    mark -1
+    """)
+
+
+def test_acknowledgements_of_an_older_session_or_of_an_unengaged_replica_count_for_nothing() -> None:
+    check("""
+    > session 1 at -1 of A B
+    confirm -1
+    mark -1
+    > x mounts at -1
+    send 1: barrier
+    > A C store 1
+    > B store 1
+    answer x: ready at -1
+    > x appends 1
+    send 2: 0..0
+    > C fails
+    > A C store 2
+    > B store 2
+    feed x: 0..0
+    mark 0
+    """)
+
+
+def test_a_replica_that_is_late_ends_the_session() -> None:
+    check(f"""{READY}
+    > C store 1
+    > x appends 1
+    send 2: 0..0
+    > A store 2
+    > time 2
+    > time 2
+    news for x: hindered by storage node B: did not sync within 3 s; storage node C: did not sync within 3 s
+    end: B, C: did not sync within 3 s late B C
+    """)
+
+
+def test_an_idle_partition_is_asked_whether_it_is_alive() -> None:
+    check(f"""{READY}
+    > C store 1
+    > time 50
+    > time 11
+    send 2: barrier
+    """)
+
+
+def test_a_checkpoint_ends_the_session_after_everything_was_told() -> None:
+    check(
+        f"""{READY}
+    > x appends 1 2 3
+    send 2: 0..2
+    > x flushes
+    turn
+    > A B store 2
+    feed x: 0..2
+    mark 2
+    end: checkpoint
+    > session 2 at 2
+    confirm 2
+    answer x: flushed 2
+    mark 2
+    """,
+        checkpoint_transactions=3,
+    )
+
+
+# ------------------------------------------------------------------ waiting, and the end
+
+
+def test_without_a_session_questions_expire_and_say_what_is_waited_for() -> None:
+    check("""
+    > x mounts at -1
+    > x asks for the mark
+    > x lists
+    > time 3
+    > time 2
+    answer x: not ready: partition 2 is not ready: its first session has not begun
+    refuse x: partition_not_ready
+    refuse x: partition_not_ready
+    """)
+
+
+def test_who_waits_when_the_partition_moves_is_sent_elsewhere() -> None:
+    talk = Talk()
+    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "y mounts at -1", "x asks for r", "x lists"):
+        talk(event)
+    assert talk("stops") == [
+        "answer y: not ready: moved",
+        "refuse x: not_owner",
+        "refuse x: not_owner",
+        "refuse x its mount: not_owner",
+        "mark -1",
+        "end: moved",
+    ]
+    assert talk("stops") == []

@@ -1,0 +1,239 @@
+"""The turns in which partitions start their sessions, and a server with more partitions than may start at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
+from storyrig import Town
+
+from polonaise.client.log import Log
+from polonaise.errors import DeadlineExceeded
+from polonaise.server import catchup
+from polonaise.server.catchup import CatchUp
+from polonaise.server.history import ToCopy
+from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.session import StartedSession
+from polonaise.server.sessionstart import SessionStart
+from polonaise.server.settings import ServerSettings
+from polonaise.server.starts import SessionStarts
+from polonaise.simulator import World
+from polonaise.terms import PartitionId, TransactionId
+
+TURN_S = 2.0
+WAIT_S = 30.0
+
+
+class Starts(SessionStarts):
+    """Two at a time; says which have their turn."""
+
+    def __init__(self) -> None:
+        super().__init__(2, TURN_S, WAIT_S, lambda: self.storage_is_there)
+        self.storage_is_there = True
+        self.come: list[str] = []
+        self.waited: list[str] = []
+        self.said: list[str] = []
+
+    def _wait(self, name: str, what: str) -> None:
+        self.waited.append(name)
+        self.said.append(what)
+
+    def begin(self, name: str, seconds: float, *, wanted: bool = False) -> asyncio.Task[None]:
+        async def start() -> None:
+            async with self.turn(name, wanted=wanted, waits=lambda what: self._wait(name, what)):
+                self.come.append(name)
+                await asyncio.sleep(seconds)
+
+        return asyncio.get_running_loop().create_task(start())
+
+
+def in_virtual_time(given: Callable[[Starts], Awaitable[None]]) -> None:
+    async def scenario() -> None:
+        await given(Starts())
+
+    World(1).run(scenario())
+
+
+def test_those_that_have_to_wait_say_so_and_come_when_others_are_done() -> None:
+    async def given(starts: Starts) -> None:
+        tasks = [starts.begin(name, 1.0) for name in "abc"]
+        tasks.append(starts.begin("d", 1.0, wanted=True))
+        await asyncio.sleep(0.5)
+        assert starts.come == ["a", "b"]
+        assert starts.waited == ["c", "d"]
+        for task in tasks:
+            await task
+        assert starts.come == ["a", "b", "d", "c"]
+
+    in_virtual_time(given)
+
+
+def test_one_that_takes_long_goes_on_beside_the_next() -> None:
+    async def given(starts: Starts) -> None:
+        stuck = [starts.begin(name, 1e6) for name in "ab"]
+        following = starts.begin("c", 0.0)
+        await asyncio.sleep(TURN_S * 1.1)
+        assert following.done()
+        assert not any(task.done() for task in stuck)
+
+    in_virtual_time(given)
+
+
+def test_without_storage_nobody_else_is_let_in_until_it_is_there() -> None:
+    async def given(starts: Starts) -> None:
+        starts.storage_is_there = False
+        for name in "abcd":
+            starts.begin(name, 1e6)
+        await asyncio.sleep(TURN_S * 10)
+        assert starts.come == ["a", "b"]
+        starts.storage_is_there = True
+        await asyncio.sleep(TURN_S * 1.1)
+        assert starts.come == ["a", "b", "c", "d"]
+
+    in_virtual_time(given)
+
+
+def test_when_nobody_gets_a_turn_those_that_wait_are_told_and_leave_the_queue() -> None:
+    async def given(starts: Starts) -> None:
+        starts.storage_is_there = False
+        stuck = [starts.begin(name, 1e6) for name in "ab"]
+        waiting = starts.begin("c", 0.0)
+        await asyncio.sleep(WAIT_S * 0.9)
+        assert "majority of the storage nodes" in starts.said[0]
+        assert not waiting.done()
+        await asyncio.sleep(WAIT_S * 0.2)
+        assert isinstance(error := waiting.exception(), DeadlineExceeded)
+        assert "majority of the storage nodes" in error.text
+        starts.storage_is_there = True
+        await asyncio.sleep(TURN_S * 1.1)
+        assert starts.come == ["a", "b"], "who was told has left"
+        for task in stuck:
+            task.cancel()
+
+    in_virtual_time(given)
+
+
+def test_as_long_as_turns_come_those_at_the_end_wait_for_theirs() -> None:
+    async def given(starts: Starts) -> None:
+        tasks = [starts.begin(f"{number}", 1e6) for number in range(60)]
+        await asyncio.sleep(TURN_S * 31)  # twice as long as anybody waits for nothing
+        assert len(starts.come) == len(tasks)
+        assert not any(task.done() for task in tasks)
+        assert set(starts.said) == {"its turn to start a session: other partitions of this server come first"}
+        for task in tasks:
+            task.cancel()
+
+    in_virtual_time(given)
+
+
+def test_who_is_cancelled_leaves_its_turn_and_its_place() -> None:
+    async def given(starts: Starts) -> None:
+        first, second, third = (starts.begin(name, 1e6) for name in "abc")
+        starts.begin("d", 1.0)
+        await asyncio.sleep(0.1)
+        third.cancel()
+        first.cancel()
+        await asyncio.sleep(0.1)
+        assert starts.come == ["a", "b", "d"]
+        second.cancel()
+
+    in_virtual_time(given)
+
+
+def test_a_server_starts_some_at_a_time_those_in_use_first_and_tells_those_at_rest_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partitions, at_once, wanted = 40, 3, 39
+    under_way: list[PartitionId] = []
+    begun: list[PartitionId] = []
+    most = 0
+    told: list[PartitionId] = []
+    run, tick = SessionStart.run, PartitionOwner.tick
+
+    async def counted(self: SessionStart) -> StartedSession:
+        nonlocal most
+        under_way.append(self._partition)
+        begun.append(self._partition)
+        most = max(most, len(under_way))
+        try:
+            return await run(self)
+        finally:
+            under_way.remove(self._partition)
+
+    def noted(self: PartitionOwner, now: object) -> object:
+        told.append(self.partition)
+        return tick(self, now)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SessionStart, "run", counted)
+    monkeypatch.setattr(PartitionOwner, "tick", noted)
+
+    async def story(town: Town) -> None:
+        async def append(log: Log) -> None:
+            await log.append(b"x", partition=wanted)
+
+        await town.application("user", append)
+        assert begun.index(wanted) < partitions // 2
+        await asyncio.sleep(60)
+        assert sorted(begun) == list(range(partitions))
+        assert most == at_once
+        told.clear()
+        await asyncio.sleep(10)
+        assert len(told) <= 10 * 4 * 3  # and not all 40 of them four times a second
+
+    Town(1, partitions=partitions, server=ServerSettings(session_starts_max=at_once)).run(story)
+
+
+def test_while_a_storage_node_is_away_nobody_looks_for_it_and_when_it_is_back_some_at_a_time_bring_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partitions, at_once = 20, 4
+    looks, under_way, most = 0, 0, 0
+    copy = CatchUp._read
+
+    async def sleep(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        await asyncio.sleep(seconds)
+
+    async def counted(self: CatchUp, first: TransactionId, last: TransactionId) -> ToCopy:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            await asyncio.sleep(0.5)
+            return await copy(self, first, last)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(catchup, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(CatchUp, "_read", counted)
+
+    async def story(town: Town) -> None:
+        async def all_engaged(log: Log) -> None:
+            while any(len(each["engaged"]) < 3 for each in (await log.health(0))["partitions"].values()):
+                await asyncio.sleep(1)
+
+        async def append_to_all(log: Log) -> None:
+            for partition in range(partitions):
+                await log.run(lambda tx: tx.append(b"missed"), partition=partition, timeout=60)
+
+        await town.application("operator", all_engaged)
+        away = town.cluster.storage[2]
+        away.hold_down()
+        assert away.process is not None
+        away.process.crash()
+        await town.application("writer", append_to_all)  # something to copy in each
+        await asyncio.sleep(60)
+        assert looks <= 2 * partitions  # and not twice a second in each
+        away.let_up()
+        async with asyncio.timeout(60):
+            await town.application("operator", all_engaged)
+        assert 0 < most <= at_once
+
+    Town(1, partitions=partitions, server=ServerSettings(session_starts_max=at_once)).run(story)

@@ -1,0 +1,242 @@
+"""Runs the cluster and its clients, disturbs them, samples them, and compares at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import polonaise
+from polonaise.errors import PolonaiseError
+from polonaise.host.real import RealHost
+from polonaise.link.connection import Connection, connect, hello
+from polonaise.node.addresses import coordinator_at
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
+
+from . import journal
+from .flatness import Course, Stretch, courses
+from .journal import Line
+from .node import PARTITIONS, SEGMENT_BYTES
+from .processes import PATIENCE_S, Client, Node, Process
+from .sampling import Sample, look
+from .told import Comparison, body, compare
+
+EVERY_S: Final = 0.5
+"""Between two looks at a process."""
+SEGMENTS_CACHED: Final = 40
+"""More than a storage node keeps open."""
+ROLES: Final = ("storage 0", "storage 1", "storage 2", "server, owner", "server, standing by", "client a", "client b")
+"""Each of them has to be judged in at least one of its lives."""
+
+
+@dataclass
+class Report:
+    """What happened, and whether it was right."""
+
+    minutes: float
+    server_kills: int = 0
+    client_restarts: int = 0
+    storage_stops: int = 0
+    courses: list[Course] = field(default_factory=list)
+    comparison: Comparison = field(default_factory=Comparison)
+    problems: list[str] = field(default_factory=list)
+    """What was wrong with a process, or with this campaign."""
+
+    @property
+    def wrong(self) -> list[str]:
+        grown = [
+            f"{course.stretch}: {course.figure} grew from {course.early:g} to {course.late:g}"
+            for course in self.courses
+            if course.grown
+        ]
+        judged = {course.stretch.partition(" life ")[0] for course in self.courses}
+        missed = [f"{role}: no life was long enough to be judged" for role in ROLES if role not in judged]
+        return [*grown, *missed, *self.problems, *self.comparison.wrong]
+
+
+class Campaign:
+    """Use as a context manager: no process outlives it."""
+
+    def __init__(self, directory: Path, minutes: float, seed: int = 1, leak: str = "") -> None:
+        """`leak`: what the clients lose on purpose; see `leaks`."""
+        self._seconds = 60 * minutes
+        self._random = random.Random(seed)
+        self._coordinator = f"file:{directory / 'coordinator'}"
+        self._storage = [
+            Node(directory, f"storage {n}", ["storage", str(directory / f"storage-{n}")]) for n in range(3)
+        ]
+        self._directory = directory
+        self._servers: list[Node] = []
+        self._clients = [Client(directory, f"client {name}", self._coordinator, leak) for name in "ab"]
+        self._stretches: dict[str, list[Sample]] = {}
+        self._filled: list[Line] = []
+        self._host: RealHost
+        self._key = b""
+        self.report = Report(minutes)
+        short = self._seconds < 600
+        self._server_every_s = self._seconds / 2 if short else 240.0
+        self._client_every_s = self._seconds / 2.5 if short else 150.0
+        self._storage_every_s = 10.0 if short else 20.0
+        self._warm_up_s = 0.15 * self._seconds if short else 60.0
+
+    def __enter__(self) -> Campaign:
+        self._host = RealHost()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._processes:
+            each.kill()
+        self._host.close()
+
+    @property
+    def _processes(self) -> list[Process]:
+        return [*self._storage, *self._servers, *self._clients]
+
+    async def run(self, progress: Callable[[float], None] = lambda seconds: None) -> None:
+        """Everything, up to the report. Raises `GaveUp`."""
+        await self._start()
+        began_s = time.monotonic()
+        disturbing = [
+            asyncio.create_task(each())
+            for each in (self._kill_servers, self._restart_clients, self._stop_storage, self._sample)
+        ]
+        try:
+            while (left_s := began_s + self._seconds - time.monotonic()) > 0:
+                progress(self._seconds - left_s)
+                done, _ = await asyncio.wait(disturbing, timeout=min(1.0, left_s), return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in disturbing:
+                task.cancel()
+            await asyncio.wait(disturbing)
+            for node in self._storage:
+                node.go_on()
+        await self._end()
+
+    async def _start(self) -> None:
+        await asyncio.gather(*(node.start() for node in self._storage))
+        addresses = ",".join(node.address for node in self._storage)
+        self._servers = [
+            Node(self._directory, f"server {n}", ["server", self._coordinator, addresses]) for n in range(2)
+        ]
+        for node in self._servers:
+            await node.start()
+        coordinator = coordinator_at(self._host, self._coordinator)
+        self._key = (await coordinator.describe()).key
+        await coordinator.close()
+        await self._fill()
+        await asyncio.gather(*(client.start() for client in self._clients))
+
+    async def _fill(self) -> None:
+        """Fill the caches of segments first, or they would grow for as long as a busy machine takes to do so."""
+        async with polonaise.connect(self._coordinator) as log:
+            for partition in range(PARTITIONS):
+                for number in range(SEGMENTS_CACHED):
+                    operation = f"fill/{partition}/{number}"
+                    receipt = await log.append(body(operation, SEGMENT_BYTES), partition)
+                    self._filled += [Line(journal.ASK, operation, -1), Line(journal.ACK, operation, receipt.id)]
+
+    async def _end(self) -> None:
+        for client in self._clients:
+            await client.stop()
+        async with polonaise.connect(self._coordinator) as log:
+            logs = {
+                partition: {tx.id: tx.data async for tx in log.read(partition, timeout=PATIENCE_S)}
+                for partition in range(PARTITIONS)
+            }
+        lines = [line for client in self._clients for line in client.lines]
+        self.report.comparison = compare(logs, [*self._filled, *lines])
+        for node in [*self._servers, *self._storage]:
+            await node.stop()
+        self.report.problems += [
+            f"{each.name} wrote a traceback: {each.log}" for each in self._processes if each.failed
+        ]
+        (self._directory / "samples.json").write_text(json.dumps(self._stretches))
+        for name, samples in self._stretches.items():
+            self.report.courses += courses(Stretch(name, samples), self._warm_up_s)
+
+    # ------------------------------------------------------------------ looking
+
+    async def _sample(self) -> None:
+        while True:
+            began_s = time.monotonic()
+            await asyncio.gather(*(self._sample_one(each) for each in self._processes))
+            await asyncio.sleep(max(0.0, began_s + EVERY_S - time.monotonic()))
+
+    async def _sample_one(self, process: Process) -> None:
+        process.check()
+        role, tasks = process.name, -1
+        pid, life = process.pid, process.life
+        if isinstance(process, Client):
+            process.journal.follow()
+            tasks = process.journal.tasks
+            if tasks < 0:
+                return
+        elif isinstance(process, Node) and process in self._servers:
+            health = await self._health(process)
+            if health is None:
+                return
+            role, tasks = "server, owner" if health["partitions"] else "server, standing by", health["tasks"]
+        found = look(pid, time.monotonic(), tasks) if process.pid == pid else None
+        if found is not None:
+            which = f"{role} life {life}" if role == process.name else f"{role} life {process.name[-1]}.{life}"
+            self._stretches.setdefault(which, []).append(found)
+
+    async def _health(self, server: Node) -> dict[str, Any] | None:
+        """What a server says of itself; None while it says nothing."""
+
+        def make() -> Connection:
+            greeting = hello(ROLE_CLIENT, "soak", cluster_key=self._key)
+            return Connection(self._host, hello=greeting, peer_roles=(ROLE_SERVER,), on_message=lambda *_: None)
+
+        with contextlib.suppress(PolonaiseError):
+            asked = server.asked
+            if asked is None or asked.closed:
+                asked = server.asked = await connect(self._host, server.address, make, deadline_s=2)
+            answer = await asked.request(Health(), deadline_s=2)
+            assert isinstance(answer, HealthIs)
+            told: dict[str, Any] = json.loads(answer.document)
+            return told
+        return None
+
+    # ------------------------------------------------------------------ disturbing
+
+    async def _kill_servers(self) -> None:
+        """The owner, and its successor in turn; the last one has its time to be judged."""
+        for kill in range(max(1, round(self._seconds / self._server_every_s) - 1)):
+            await asyncio.sleep(self._server_every_s)
+            victim = self._servers[kill % 2]
+            victim.kill()
+            self.report.server_kills += 1
+            await asyncio.sleep(1)
+            await victim.start()
+
+    async def _restart_clients(self) -> None:
+        """One of the two, by a kill and by a stop in turn."""
+        client = self._clients[1]
+        while True:
+            await asyncio.sleep(self._client_every_s)
+            if self.report.client_restarts % 2:
+                await client.stop()
+            else:
+                client.kill()
+            await client.start()
+            self.report.client_restarts += 1
+
+    async def _stop_storage(self) -> None:
+        """For a moment mostly; now and then for longer than its session waits for it."""
+        while True:
+            await asyncio.sleep(self._storage_every_s * self._random.uniform(0.5, 1.5))
+            node = self._random.choice(self._storage)
+            node.signal(signal.SIGSTOP)
+            self.report.storage_stops += 1
+            await asyncio.sleep(self._random.choice([0.2, 1.0, 4.0]))
+            node.go_on()

@@ -1,0 +1,179 @@
+"""The processes of the soak: started, killed, stopped, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from polonaise.link.connection import Connection
+
+from .journal import Line, Reader
+
+PATIENCE_S: Final = 60.0
+"""How long anything may take before the campaign gives up: the machine may be busy."""
+_ROOT: Final = Path(__file__).parents[2]
+
+
+class GaveUp(Exception):
+    """Something did not come about; the message says what."""
+
+
+class Process:
+    """One process, through all its lives."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self.life = 0
+        self._directory = directory
+        self._errors = directory / f"{name}.errors"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    @property
+    def log(self) -> str:
+        """The end of what it wrote to standard error, over all its lives."""
+        return self._errors.read_text(errors="replace")[-3000:]
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ever written of a fault that nobody took care of."""
+        return "Traceback" in self._errors.read_text(errors="replace")
+
+    def _begin(self, module: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        self.life += 1
+        with self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", f"tests.soak.{module}", *arguments],
+                cwd=_ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        return self._process
+
+    def check(self) -> None:
+        """Raises `GaveUp` when it has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            raise GaveUp(f"{self.name} ended by itself with {self._process.returncode}: {self.log}")
+
+    async def until(self, holds: Callable[[], bool], what: str) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while not holds():
+            self.check()
+            if time.monotonic() >= until_s:
+                raise GaveUp(f"{self.name}: {what} did not come about within {PATIENCE_S:g} s: {self.log}")
+            await asyncio.sleep(0.02)
+
+    def signal(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def go_on(self) -> None:
+        """After a SIGSTOP, if there was one."""
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """With -9; also one that is stopped."""
+        if self._process is not None:
+            self._process.kill()
+            self._gone()
+
+    async def stop(self) -> None:
+        """Ask it to stop. Raises `GaveUp` unless it does, and without an error."""
+        if self._process is None:
+            return
+        process = self._process
+        process.terminate()
+        until_s = time.monotonic() + PATIENCE_S
+        while process.poll() is None:
+            if time.monotonic() >= until_s:
+                raise GaveUp(f"{self.name} does not stop: {self.log}")
+            await asyncio.sleep(0.02)
+        status = self._gone()
+        if status:
+            raise GaveUp(f"{self.name} stopped with {status}: {self.log}")
+
+    def _gone(self) -> int:
+        process, self._process = self._process, None
+        assert process is not None
+        status = process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+        return status
+
+
+class Node(Process):
+    """A storage node or a server; see `node`."""
+
+    def __init__(self, directory: Path, name: str, arguments: list[str]) -> None:
+        super().__init__(directory, name)
+        self._arguments = arguments
+        self.address = ""
+        self.asked: Connection | None = None
+        """On which a server of this life is asked how it is."""
+
+    async def start(self) -> None:
+        pipe = self._begin("node", self._arguments).stdout
+        assert pipe is not None
+        os.set_blocking(pipe.fileno(), False)
+        said = b""
+
+        def listens() -> bool:
+            nonlocal said
+            with contextlib.suppress(BlockingIOError):
+                said += os.read(pipe.fileno(), 256)
+            return said.endswith(b"\n")
+
+        await self.until(listens, "its address")
+        self.address = said.decode().removeprefix("listening ").strip()
+
+    def _gone(self) -> int:
+        if self.asked is not None:
+            self.asked.close()
+            self.asked = None
+        return super()._gone()
+
+
+class Client(Process):
+    """A client; see `client`."""
+
+    def __init__(self, directory: Path, name: str, coordinator: str, leak: str) -> None:
+        super().__init__(directory, name)
+        self._arguments = [str(directory), coordinator, name[-1]]
+        self._leak = leak
+        self._earlier: list[Line] = []
+        self.journal = Reader(Path())
+
+    @property
+    def lines(self) -> list[Line]:
+        """What all its lives asked and were told."""
+        return [*self._earlier, *self.journal.lines]
+
+    async def start(self) -> None:
+        self._earlier = self.lines
+        life = str(self.life + 1)
+        self.journal = reader = Reader(self._directory / f"{self.name[-1]}.{life}.journal")
+        self._begin("client", [*self._arguments, life, self._leak])
+
+        def opened() -> bool:
+            reader.follow()
+            return reader.opened
+
+        await self.until(opened, "an open log")
+
+    def _gone(self) -> int:
+        status = super()._gone()
+        self.journal.follow()
+        return status

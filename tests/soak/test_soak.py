@@ -1,0 +1,164 @@
+"""A short soak, and the judgement tried on processes that grow and on logs that are wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from . import journal
+from .campaign import Campaign, Report
+from .flatness import SAMPLES_MIN, Course, Stretch, courses
+from .journal import Journal, Line, Reader
+from .leaks import EVERY_S, LEAKS
+from .sampling import FIGURES, Sample, look
+from .told import body, compare
+
+FLAT = Sample(0.0, files=20, sockets=8, other=9, threads=6, memory_mb=50.0, tasks=20)
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+async def test_two_minutes_of_work_with_kills_and_give_ups_leave_every_process_as_small_as_it_was(
+    tmp_path: Path,
+) -> None:
+    with Campaign(tmp_path, minutes=2) as campaign:
+        await campaign.run()
+    report = campaign.report
+    assert report.wrong == []
+    assert report.server_kills
+    assert report.client_restarts
+    assert report.storage_stops
+    assert report.comparison.acknowledged > 500
+    assert report.comparison.unknown > 10
+
+
+# ------------------------------------------------------------------ figures
+
+
+def series(change: Callable[[int, Sample], Mapping[str, Any]], count: int = 120) -> Stretch:
+    samples = [FLAT._replace(at_s=0.5 * number) for number in range(count)]
+    return Stretch("it life 1", [sample._replace(**change(n, sample)) for n, sample in enumerate(samples)])
+
+
+def grown(found: list[Course]) -> list[str]:
+    return [course.figure for course in found if course.grown]
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_what_grows_little_by_little_is_found(figure: str) -> None:
+    step = 0.5 if figure == "memory_mb" else 0.2
+    found = courses(series(lambda n, sample: {figure: getattr(sample, figure) + type(step)(int(step * n))}), 10)
+    assert grown(found) == [figure]
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_work_that_is_heavier_now_and_then_and_at_the_end_is_no_growth(figure: str) -> None:
+    dice = Random(1)
+
+    def change(number: int, sample: Sample) -> dict[str, Any]:
+        busy = dice.random() < (0.3 if number < 80 else 0.7)
+        return {figure: getattr(sample, figure) * (2 if busy else 1)}
+
+    assert grown(courses(series(change), 10)) == []
+
+
+def test_what_grows_during_the_warm_up_and_not_later_is_no_growth() -> None:
+    assert grown(courses(series(lambda n, sample: {"files": min(n, 20), "memory_mb": 30.0 + min(n, 20)}), 10)) == []
+
+
+def test_a_stretch_that_is_too_short_is_not_judged_and_a_process_that_was_not_judged_is_told() -> None:
+    assert courses(series(lambda n, sample: {}, count=20 + SAMPLES_MIN - 1), 10) == []
+    assert courses(series(lambda n, sample: {}, count=20 + SAMPLES_MIN), 10) != []
+    assert "client b: no life was long enough to be judged" in Report(2).wrong
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+@pytest.mark.slow
+def test_a_process_that_leaks_is_found(figure: str) -> None:
+    samples: list[Sample] = []
+    command = [sys.executable, "-m", "tests.soak.leaks", figure]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE) as leaking:
+        assert leaking.stdout is not None
+        try:
+            for number in range(int(4 * SAMPLES_MIN)):
+                found = look(leaking.pid, number * EVERY_S, int(leaking.stdout.readline()))
+                assert found is not None
+                samples.append(found)
+        finally:
+            leaking.kill()
+    assert grown(courses(Stretch("it life 1", samples), SAMPLES_MIN * EVERY_S)) == [figure]
+
+
+def test_a_process_that_is_gone_holds_nothing() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert look(process.pid, 0.0) is None
+
+
+def test_every_figure_has_a_leak_that_is_tried() -> None:
+    assert set(LEAKS) == set(FIGURES)
+
+
+# ------------------------------------------------------------------ what was told
+
+LOGS = {0: {0: body("a.1/0/1"), 1: body("b.1/0/1", 30), 3: b""}, 1: {0: body("a.1/1/2")}}
+LINES = [
+    Line(journal.ASK, "a.1/0/1", -1),
+    Line(journal.ASK, "b.1/0/1", -1),
+    Line(journal.ACK, "a.1/0/1", 0),
+    Line(journal.ASK, "a.1/1/2", -1),
+    Line(journal.ACK, "a.1/1/2", 0),
+    Line(journal.ASK, "a.1/0/3", -1),
+    Line(journal.FAIL, "a.1/0/3", -1),
+]
+
+
+def test_logs_that_are_as_was_told_have_nothing_wrong() -> None:
+    found = compare(LOGS, LINES)
+    assert found.wrong == []
+    assert (found.asked, found.acknowledged, found.failed, found.unknown, found.transactions) == (4, 2, 1, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("logs", "naming"),
+    [
+        ({0: LOGS[0], 1: {}}, "a.1/1/2 was acknowledged as 0, and is not there"),
+        ({0: LOGS[0], 1: {0: body("b.1/0/1")}}, "a.1/1/2 was acknowledged as 0, and is not there"),
+        ({0: LOGS[0] | {4: body("a.1/0/3")}, 1: LOGS[1]}, "a.1/0/3 was reported failed"),
+        ({0: LOGS[0] | {4: body("b.1/0/1")}, 1: LOGS[1]}, "b.1/0/1 is in the log 2 times"),
+        ({0: LOGS[0] | {4: body("c.1/0/1")}, 1: LOGS[1]}, "nobody asked for it"),
+    ],
+)
+def test_logs_that_are_not_as_was_told_are_found(logs: dict[int, dict[int, bytes]], naming: str) -> None:
+    assert any(naming in each for each in compare(logs, LINES).wrong)
+
+
+def test_an_append_with_two_ids_and_what_a_client_found_wrong_are_told() -> None:
+    lines = [*LINES, Line(journal.ACK, "a.1/0/1", 1), Line(journal.WRONG, "read twice", -1)]
+    wrong = compare(LOGS, lines).wrong
+    assert "a.1/0/1 was acknowledged as 0 and as 1" in wrong
+    assert "read twice" in wrong
+
+
+def test_a_journal_is_followed_line_by_line_and_a_torn_line_waits(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    reader = Reader(path)
+    reader.follow()
+    book = Journal(path)
+    book.write(journal.OPEN)
+    book.write(journal.TASKS, id=12)
+    with path.open("ab") as file:
+        file.write(b'["ack", "a/')
+        file.flush()
+        reader.follow()
+        assert (reader.opened, reader.tasks, reader.lines) == (True, 12, [])
+        file.write(b'1", 0]\n')
+    reader.follow()
+    assert reader.lines == [Line(journal.ACK, "a/1", 0)]

@@ -1,0 +1,211 @@
+"""The scrub: reads everything again and again at its rate, finds what rots unseen, and has it repaired."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from logrig import Maker, crcs
+from storagerig import Node, Owner, connected, simulate
+
+from polonaise.errors import PartitionUnavailable
+from polonaise.host import Host
+from polonaise.log.batch import Batch
+from polonaise.log.segment import SegmentHeader
+from polonaise.storage.protocol.scrub import DAMAGES_MAX, Look, Rest, Scrub
+from polonaise.terms import UNRESOLVED
+
+QUICK: dict[str, Any] = {"segment_bytes_max": 900, "scrub_first_s": 1.0, "scrub_every_s": 2.0}
+SETTLED_S = 8.0
+
+# ------------------------------------------------------------------ the decisions
+
+
+def test_a_round_looks_at_every_partition_from_its_beginning_to_its_end() -> None:
+    scrub, asked = Scrub(1_000_000, every_s=100.0, first_s=0.0), []
+    for following in (5, 9, None, None, 3, None):
+        step = scrub.next(0.0, 7, {4, 1, 2})
+        assert isinstance(step, Look)
+        asked.append(step)
+        scrub.looked(0.0, 8, 0, following)
+    assert asked == [Look(1, 0), Look(1, 5), Look(1, 9), Look(2, 0), Look(4, 0), Look(4, 3)]
+    assert scrub.next(0.0, 9, {1}) == Rest(100.0)
+    told = scrub.scrubbed
+    assert (told.rounds, told.partitions, told.partitions_of, told.started_us, told.finished_us) == (1, 3, 3, 7, 8)
+    assert scrub.next(100.0, 10, {1}) == Look(1, 0)
+
+
+def test_no_more_is_read_than_the_rate_allows() -> None:
+    scrub, now_s, total = Scrub(1_000, every_s=0.0, first_s=0.0), 0.0, 0
+    while now_s < 60.0:
+        step = scrub.next(now_s, 0, [0])
+        if isinstance(step, Rest):
+            assert step.seconds > 0
+            now_s += step.seconds
+        else:
+            total += 700
+            scrub.looked(now_s, 0, 700, total)
+    assert 59_000 <= total <= 61_000
+
+
+def test_time_in_which_nothing_was_read_is_not_made_up_for() -> None:
+    scrub = Scrub(1_000, every_s=0.0, first_s=0.0)
+    assert scrub.next(1_000.0, 0, [0]) == Look(0, 0)
+    scrub.looked(1_000.0, 0, 5_000, 1)
+    assert scrub.next(1_000.0, 0, [0]) == Rest(5.0)
+
+
+def test_what_can_not_be_read_does_not_hold_up_the_rest() -> None:
+    scrub = Scrub(1_000, every_s=10.0, first_s=0.0)
+    assert scrub.next(0.0, 0, [0, 1, 2]) == Look(0, 0)
+    scrub.skip(0)
+    assert scrub.next(0.0, 0, []) == Look(1, 0)
+    scrub.damaged(5, "no frame")
+    assert scrub.next(0.0, 0, []) == Look(2, 0)
+    scrub.looked(0.0, 0, 0, None)
+    told = scrub.scrubbed
+    assert (told.rounds, told.partitions, told.skipped, told.found) == (1, 3, 2, 1)
+    assert told.damages == ((1, "no frame", 5, 0),)
+
+
+def test_what_was_found_is_repaired_once_its_partition_is_whole() -> None:
+    scrub = Scrub(1_000, every_s=0.0, first_s=0.0)
+    for number, partition in enumerate((0, 1, 1)):
+        scrub.next(2.0 * number, 0, [partition])
+        scrub.damaged(number, "bad")
+    assert scrub.unrepaired == {0, 1}
+    assert scrub.repaired(7, 1) == 2
+    assert scrub.repaired(8, 1) == 0
+    assert (scrub.scrubbed.found, scrub.scrubbed.repaired, scrub.unrepaired) == (3, 2, {0})
+    assert [damage.repaired_us for damage in scrub.scrubbed.damages] == [0, 7, 7]
+
+
+def test_a_node_without_partitions_rests() -> None:
+    assert isinstance(Scrub(1_000, every_s=10.0, first_s=0.0).next(0.0, 0, []), Rest)
+
+
+def test_findings_are_remembered_up_to_a_bound() -> None:
+    scrub = Scrub(1_000, every_s=0.0, first_s=0.0)
+    for number in range(DAMAGES_MAX + 50):
+        scrub.next(2.0 * number, 0, [0])
+        scrub.damaged(number, "bad")
+    assert scrub.scrubbed.found == DAMAGES_MAX + 50
+    assert [damage.found_us for damage in scrub.scrubbed.damages] == list(range(50, DAMAGES_MAX + 50))
+
+
+# ------------------------------------------------------------------ a node
+
+
+async def filled(host: Host, made: list[Batch]) -> Owner:
+    owner = await connected(host)
+    await owner.open(1)
+    for number, batch in enumerate(made, 1):
+        await owner.store(number, batch)
+    return owner
+
+
+def made_batches() -> list[Batch]:
+    maker = Maker()
+    return [maker.batch(size=150, changes=[(b"r", b"v%d" % number)]) for number in range(24)]
+
+
+@pytest.mark.parametrize("where", ["batch", "header", "preamble", "open segment"])
+def test_rot_that_nobody_reads_is_found_and_repaired(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = made_batches()
+
+    async def script(host: Host, node: Node) -> None:
+        owner = await filled(host, made)
+        place = -1 if where == "open segment" else 2
+        path = node.segments()[place]
+        header = SegmentHeader.decode(node.disk.contents(path))
+        offset = {
+            "batch": header.data_start + 90,
+            "header": 20,
+            "preamble": 130,
+            "open segment": header.data_start + 90,
+        }
+        node.disk.flip_bit(path, offset[where])
+        assert node.node.scrubbed.found == 0
+        await asyncio.sleep(SETTLED_S)
+        told = node.node.scrubbed
+        assert (told.found, told.repaired) == (1, 0)
+        assert "segment" in told.damages[0].what or "offset" in told.damages[0].what
+        with pytest.raises(PartitionUnavailable):
+            await owner.store(100)  # a barrier: so the owner learns of it
+        info = await owner.fence(2)
+        assert info.lost_above == header.first - 1 == info.max_synced
+        await owner.truncate(info.max_synced)
+        await owner.copy(made[info.max_synced + 1 :])
+        await owner.join(23, made[-1].crc)
+        assert crcs(await owner.read_all()) == crcs(made)
+        assert (await owner.fence(2)).lost_above == UNRESOLVED
+        assert (node.node.scrubbed.repaired, node.node.scrubbed.damages[0].repaired_us > 0) == (1, True)
+        rounds = node.node.scrubbed.rounds
+        await asyncio.sleep(SETTLED_S)
+        assert node.node.scrubbed.rounds > rounds
+        assert node.node.scrubbed.found == 1
+
+    with caplog.at_level(logging.WARNING):
+        simulate(script, **QUICK)
+    assert any("scrub of" in record.message for record in caplog.records if record.levelno == logging.WARNING)
+
+
+def test_a_node_that_is_told_not_to_scrub_reads_nothing() -> None:
+    async def script(host: Host, node: Node) -> None:
+        await filled(host, made_batches())
+        await asyncio.sleep(SETTLED_S)
+        assert node.node.scrubbed.rounds == node.node.scrubbed.bytes == 0
+
+    simulate(script, **QUICK, scrub_bytes_per_s=0)
+
+
+def test_a_round_reads_every_byte_of_every_segment_at_its_rate() -> None:
+    made = made_batches()
+
+    async def script(host: Host, node: Node) -> None:
+        await filled(host, made)
+        held = sum(len(node.disk.contents(path)) for path in node.segments())
+        await asyncio.sleep(1.5 + held / 1_000 + 3)
+        told = node.node.scrubbed
+        assert told.rounds == 1
+        assert (told.finished_us - told.started_us) / 1e6 > 0.8 * (held - 1_000) / 1_000
+        assert held - 32 * len(made) - 8 * len(node.segments()) <= told.bytes <= held
+
+    simulate(script, segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=3600.0, scrub_bytes_per_s=1_000)
+
+
+def test_a_log_that_is_written_trimmed_and_cut_meanwhile_is_not_accused() -> None:
+    async def script(host: Host, node: Node) -> None:
+        maker = Maker()
+        owner = await connected(host)
+        await owner.open(1)
+        for number in range(1, 120):
+            await owner.store(number, maker.batch(size=150))
+            if number % 40 == 0:
+                info = await owner.fence(number)
+                await owner.truncate(info.max_synced - 7)
+                kept = (await owner.read(info.max_synced - 7, info.max_synced - 7))[0]
+                await owner.join(kept.last, kept.crc)
+                maker = Maker(kept.last, kept.crc)
+            await asyncio.sleep(0.02)
+        assert node.node.scrubbed.rounds >= 3
+        assert node.node.scrubbed.found == 0
+
+    simulate(script, segment_bytes_max=900, scrub_first_s=0.1, scrub_every_s=0.0, scrub_bytes_per_s=500_000)
+
+
+def test_a_partition_that_nobody_has_asked_for_since_the_start_is_read_too() -> None:
+    made = made_batches()
+
+    async def script(host: Host, node: Node) -> None:
+        await filled(host, made)
+        node.process.crash()
+        path = node.segments()[2]
+        node.disk.flip_bit(path, SegmentHeader.decode(node.disk.contents(path)).data_start + 90)
+        node.start(**QUICK)
+        await asyncio.sleep(SETTLED_S)
+        assert node.node.scrubbed.found == 1
+
+    simulate(script, **QUICK)
