@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 import signal
@@ -48,6 +47,8 @@ class Report:
     comparison: Comparison = field(default_factory=Comparison)
     problems: list[str] = field(default_factory=list)
     """What was wrong with a process, or with this campaign."""
+    unanswered: str = ""
+    """Why a server did not tell how it is, the last time."""
 
     @property
     def wrong(self) -> list[str]:
@@ -58,6 +59,8 @@ class Report:
         ]
         judged = {course.stretch.partition(" life ")[0] for course in self.courses}
         missed = [f"{role}: no life was long enough to be judged" for role in ROLES if role not in judged]
+        if missed and self.unanswered:
+            missed.append(f"a server did not tell how it is: {self.unanswered}")
         return [*grown, *missed, *self.problems, *self.comparison.wrong]
 
 
@@ -197,15 +200,17 @@ class Campaign:
             greeting = hello(ROLE_CLIENT, "soak", cluster_key=self._key)
             return Connection(self._host, hello=greeting, peer_roles=(ROLE_SERVER,), on_message=lambda *_: None)
 
-        with contextlib.suppress(PolonaiseError):
+        try:
             asked = server.asked
             if asked is None or asked.closed:
                 asked = server.asked = await connect(self._host, server.address, make, deadline_s=2)
             answer = await asked.request(Health(), deadline_s=2)
-            assert isinstance(answer, HealthIs)
-            told: dict[str, Any] = json.loads(answer.document)
-            return told
-        return None
+        except PolonaiseError as error:
+            self.report.unanswered = f"{server.name}: {error}"
+            return None
+        assert isinstance(answer, HealthIs)
+        told: dict[str, Any] = json.loads(answer.document)
+        return told
 
     # ------------------------------------------------------------------ disturbing
 

@@ -33,6 +33,8 @@ GIVEN_UP: Final = 0.15
 UNDECIDED_MAX: Final = 500
 """Fates that are waited for beside everything else."""
 PATIENCE_S: Final = 20.0
+STOPS_S_MAX: Final = 45.0
+"""Longer than any wait here may take, and shorter than the campaign's patience."""
 LEAK_EVERY_S: Final = 0.5
 WANTED: Final = 1
 """The header of transactions whose bodies a lazy view wants."""
@@ -302,13 +304,25 @@ async def _count_tasks(book: Journal) -> None:
         await asyncio.sleep(0.2)
 
 
+def _tell_what_is_waited_for() -> None:
+    """To standard error, which the campaign shows when this process does not stop."""
+    for task in asyncio.all_tasks():
+        task.print_stack()
+
+
 async def main(directory: Path, coordinator: str, name: str, life: str, kind: str) -> None:
     book = Journal(directory / f"{name}.{life}.journal")
     marks = dict.fromkeys(range(PARTITIONS), -1)
     view = Follower(marks, lambda what: book.write(journal.WRONG, f"{name}.{life}: {what}"), lazy=False)
     async with polonaise.connect(coordinator, view=view, settings=SETTINGS) as log:
         client = Client(log, book, name, life, coordinator)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, client.stopping.set)
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            client.stopping.set()
+            loop.call_later(STOPS_S_MAX, _tell_what_is_waited_for)
+
+        loop.add_signal_handler(signal.SIGTERM, stop)
         beside = [asyncio.create_task(_count_tasks(book)), asyncio.create_task(leak(kind, LEAK_EVERY_S))]
         book.write(journal.OPEN)
         await client.work()

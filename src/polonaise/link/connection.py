@@ -27,7 +27,7 @@ from polonaise.host import Buffer, Host
 from polonaise.link.budget import Budget
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
-from polonaise.wire.frame import FRAME_BYTES_MAX, Frame, Frames
+from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
 from polonaise.wire.messages import (
     PROTOCOL_VERSION,
     Hello,
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             raise self.closed.with_traceback(None)
 
-    def send(self, message: Message, *, request: int = 0, partition: int = -1, shared: bool = False) -> None:
+    def send(self, message: Message, *, request: int = 0, partition: int = NO_PARTITION, shared: bool = False) -> None:
         """Send without waiting; silently nothing on a closed connection (the closing is told through `on_closed`).
 
         `shared`: the payload is in memory anyway, and not on account of this connection.
@@ -217,7 +217,9 @@ class Connection(asyncio.Protocol):
             high = self._settings.unsent_bytes_tight if self._tight else self._settings.unsent_bytes_high
             self._transport.set_write_buffer_limits(high=high)
 
-    def refuse(self, error: PolonaiseError, *, request: int = 0, partition: int = -1, detail: int = 0) -> None:
+    def refuse(
+        self, error: PolonaiseError, *, request: int = 0, partition: int = NO_PARTITION, detail: int = 0
+    ) -> None:
         self.send(Refused(detail=detail, code=error.code, text=error.text), request=request, partition=partition)
 
     def _next_request(self) -> int:
@@ -225,7 +227,7 @@ class Connection(asyncio.Protocol):
         self._last_request = (self._last_request + 1) & 0x7FFF_FFFF
         return 0x8000_0000 | self._last_request
 
-    async def request(self, message: Message, *, partition: int = -1, deadline_s: float) -> Message:
+    async def request(self, message: Message, *, partition: int = NO_PARTITION, deadline_s: float) -> Message:
         """Send and wait for the answer. Raises what the peer refused with, `DeadlineExceeded` or `ConnectionLost`."""
         if self.closed:
             raise self.closed.with_traceback(None)

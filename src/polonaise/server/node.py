@@ -38,6 +38,7 @@ from polonaise.server.storagehealth import StorageHealth
 from polonaise.server.unready import Unready
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
+from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Fetch, Health, HealthIs, Read, TrimLog
 
 _log = logging.getLogger(__name__)
@@ -261,8 +262,9 @@ class Server:
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         if isinstance(message, Health):
-            # A server that has only just started may not have read that the partition is its own.
-            if partition not in self.partitions:
+            # A server that has only just started may not have read that the partition is its own. Asked without a
+            # partition, it tells how it is itself, also while it owns none.
+            if partition != NO_PARTITION and partition not in self.partitions:
                 raise self._not_owner(partition)
             self._answer(connection, partition, request, self._told_health(), self._storage_health.ask())
             return

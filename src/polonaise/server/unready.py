@@ -66,7 +66,7 @@ class Unready:
         self._host = host
         self._owners = owners
         self._links = links
-        self._owners_before: Sequence[PartitionOwner] = ()
+        self._owners_before: frozenset[PartitionOwner] = frozenset()
         """Those that it saw at its last look."""
         self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
         self._late = _Trouble(settings.warn_s, settings.warn_again_s, "all storage nodes take part again")
@@ -80,9 +80,9 @@ class Unready:
             await asyncio.sleep(_LOOK_S)
             owners = [owner for owner in self._owners() if owner.stopped is None]
             now = self._host.clock.monotonic_s()
-            if any(owner not in owners for owner in self._owners_before):
+            if not self._owners_before.issubset(owners):
                 self._last_fault_s = float("-inf")  # it may have been of what is another server's now
-            self._owners_before = owners
+            self._owners_before = frozenset(owners)
             waiting = [owner for owner in owners if owner.session is None]
             if (for_s := self._waiting.due(now, len(waiting))) is not None:
                 _log.warning("%s", self._not_ready(waiting, for_s))

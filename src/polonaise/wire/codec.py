@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast, dataclass_transform,
 
 from polonaise.errors import ProtocolError
 from polonaise.wire import frame
-from polonaise.wire.frame import Buffer, Frame
+from polonaise.wire.frame import NO_PARTITION, Buffer, Frame
 
 U8 = Annotated[int, "B"]
 U16 = Annotated[int, "H"]
@@ -43,7 +43,7 @@ class Message:
     _VARIABLE: ClassVar[tuple[tuple[str, str], ...]] = ()
     _HAS_PAYLOAD: ClassVar[bool] = False
 
-    def frame(self, *, request: int = 0, partition: int = -1) -> list[Buffer]:
+    def frame(self, *, request: int = 0, partition: int = NO_PARTITION) -> list[Buffer]:
         """The buffers of a frame that carries this message."""
         head = self._FIXED.pack(*[getattr(self, name) for name in self._FIXED_NAMES])
         for name, kind in self._VARIABLE:

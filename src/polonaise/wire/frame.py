@@ -25,6 +25,8 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest frame anybody accepts once greeted."""
 HELLO_BYTES_MAX: Final = 4096
 """Largest frame accepted before the peer has said hello."""
+NO_PARTITION: Final = -1
+"""What a frame names that is about no partition."""
 
 Buffer = bytes | bytearray | memoryview
 

@@ -228,7 +228,10 @@ class RegisterIs(Message):
 
 @message(27)
 class Health(Message):
-    """Asks a server how it is: partitions, sessions, storage connections; or a storage node, for its scrub."""
+    """Asks a server how it is: its partitions, sessions and storage connections; or a storage node, for its scrub.
+
+    A server that is asked about a partition answers only if it owns it; about none, it answers in any case.
+    """
 
 
 @message(28)

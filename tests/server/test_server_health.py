@@ -1,0 +1,80 @@
+"""A server tells how it is to whoever asks about no partition, and of a partition only what it knows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
+from storyrig import Town
+
+from polonaise.errors import NotOwner, PolonaiseError, UnknownPartition
+from polonaise.host import Host
+from polonaise.link.connection import Connection, connect, hello
+from polonaise.simulator.cluster import CLUSTER_KEY, Node
+from polonaise.wire.frame import NO_PARTITION
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
+
+
+async def health(host: Host, address: str, partition: int) -> dict[str, Any]:
+    def make() -> Connection:
+        greeting = hello(ROLE_CLIENT, "operator", cluster_key=CLUSTER_KEY)
+        return Connection(host, hello=greeting, peer_roles=(ROLE_SERVER,), on_message=lambda *_: None)
+
+    connection = await connect(host, address, make, deadline_s=5)
+    try:
+        answer = await connection.request(Health(), partition=partition, deadline_s=5)
+    finally:
+        connection.close()
+    assert isinstance(answer, HealthIs)
+    told: dict[str, Any] = json.loads(answer.document)
+    return told
+
+
+def told(partition: int, *, owns: bool = True) -> dict[str, Any] | PolonaiseError:
+    """What a server answers that owns partition 0, or nothing."""
+
+    async def story(town: Town) -> dict[str, Any] | PolonaiseError:
+        answers: list[dict[str, Any] | PolonaiseError] = []
+
+        async def live(node: Node, host: Host) -> None:
+            (server,) = town.cluster.running_servers
+            if not owns:
+                server.partitions.clear()
+            try:
+                answers.append(await health(host, server.address, partition))
+            except PolonaiseError as error:
+                answers.append(error)
+
+        await town.application("writer", lambda log: log.append(b"first", 0))
+        node = Node(town.cluster, "operator", live)
+        node.start()
+        assert node.process is not None
+        await node.process.ended()
+        return answers[0]
+
+    return Town(1).run(story)
+
+
+def test_a_server_that_is_asked_about_no_partition_tells_of_all_that_it_owns() -> None:
+    answer = told(NO_PARTITION)
+    assert isinstance(answer, dict)
+    assert list(answer["partitions"]) == ["0"]
+    assert len(answer["storage"]) == 3
+
+
+def test_one_that_stands_by_tells_that_it_owns_none() -> None:
+    answer = told(NO_PARTITION, owns=False)
+    assert isinstance(answer, dict)
+    assert answer["partitions"] == {}
+
+
+@pytest.mark.parametrize(("partition", "owns", "refused"), [(7, True, UnknownPartition), (0, False, NotOwner)])
+def test_nothing_is_told_about_a_partition_that_is_not_its_own(
+    partition: int, owns: bool, refused: type[PolonaiseError]
+) -> None:
+    assert isinstance(told(partition, owns=owns), refused)
