@@ -301,7 +301,11 @@ def test_a_demo_whose_checks_fail_ends_with_another_status_than_0(
 
 
 @pytest.mark.slow
-def test_bad_rows_are_named_by_the_demo(tmp_path: Path) -> None:
+def test_bad_rows_are_named_by_the_demo(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from polonaise.cli import main
+
     path = tmp_path / "payments.csv"
     rows = [
         "1,7,1993-01-05,credit,cash,100,100,",
@@ -310,12 +314,14 @@ def test_bad_rows_are_named_by_the_demo(tmp_path: Path) -> None:
         "2,7,1993-01-06,debit,cash,150,-50,",
     ]
     path.write_text("trans_id,account_id,date,direction,operation,amount,balance,purpose\n" + "\n".join(rows) + "\n")
-    where = ["--payments", str(path), "--output", str(tmp_path / "day")]
-    ended = subprocess.run(
-        [sys.executable, "-m", "polonaise.cli", "demo", "bank", *where],
-        capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "COLUMNS": "160"},
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "not used: line 3: direction 'cre[/foo]dit' is neither" in ended.stdout, "what a file says is no markup"
-    assert "not used: line 4" in ended.stdout
-    assert "every final balance is the bank's own" in ended.stdout
+    monkeypatch.setattr(demo, "_told", without_spark)
+    monkeypatch.setenv("COLUMNS", "160")
+    argv = ["polonaise", "demo", "bank", "--payments", str(path), "--output", str(tmp_path / "day")]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert not ended.value.code, said.out + said.err
+    assert "not used: line 3: direction 'cre[/foo]dit' is neither" in said.out, "what a file says is no markup"
+    assert "not used: line 4" in said.out
+    assert "every final balance is the bank's own" in said.out

@@ -35,6 +35,7 @@ UNDECIDED_MAX: Final = 500
 PATIENCE_S: Final = 20.0
 STOPS_S_MAX: Final = 45.0
 """Longer than any wait here may take, and shorter than the campaign's patience."""
+FOLLOWED_S_MAX: Final = 10.0
 LEAK_EVERY_S: Final = 0.5
 WANTED: Final = 1
 """The header of transactions whose bodies a lazy view wants."""
@@ -203,7 +204,9 @@ class Client:
         end = await self._log.high_water_mark(partition, timeout=PATIENCE_S)
         if self._random.random() < 0.2:
             following = self._log.read(partition, after=end, follow=True, timeout=PATIENCE_S)
-            await self._perhaps_given_up(self._read_in_order(following, end, end + 20), 0.5)
+            with contextlib.suppress(TimeoutError):  # it has no end of its own: the others may write no more
+                async with asyncio.timeout(FOLLOWED_S_MAX):
+                    await self._perhaps_given_up(self._read_in_order(following, end, end + 20), 0.5)
             return
         after = max(-1, end - 300 if self._random.random() < 0.7 else self._random.randrange(end + 2) - 1)
         reading = self._log.read(partition, after=after, until=min(end, after + 300), timeout=PATIENCE_S)
