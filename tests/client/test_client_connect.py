@@ -197,6 +197,16 @@ async def test_one_that_does_not_come_is_said_with_what_was_the_matter(tmp_path:
     assert str(tmp_path) in str(raised.value)
 
 
+async def test_it_is_looked_for_up_to_the_end_of_the_wait(tmp_path: Path) -> None:
+    settings = polonaise.ClientSettings(retry_s_min=0.01, retry_s_max=60)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    with pytest.raises(DeadlineExceeded):
+        async with polonaise.connect(f"file:{tmp_path}", wait=1, settings=settings):
+            raise AssertionError("there is nothing to be connected to")
+    assert 0.9 < loop.time() - began_s < 10, "no pause between two tries is longer than half of what is left"
+
+
 async def test_what_waiting_does_not_mend_is_said_at_once(tmp_path: Path) -> None:
     for address in ("nonsense", f"embedded:{tmp_path}/log?host=maybe"):
         with pytest.raises(BadOption):

@@ -14,7 +14,7 @@ import pytest
 from embeddedrig import processes
 
 import polonaise
-from polonaise.errors import BadOption, CoordinatorUnavailable, DeadlineExceeded, DiskFull
+from polonaise.errors import AppendUnknown, BadOption, CoordinatorUnavailable, DeadlineExceeded, DiskFull
 from polonaise.host import files
 from polonaise.host.files import try_lock
 from polonaise.host.real import RealHost
@@ -58,6 +58,10 @@ async def test_who_waits_for_a_host_that_is_stopped_is_told_which_process_that_i
                 DeadlineExceeded, match=rf"process {host.pid} hosts the log, says {tmp_path}/host\.lock"
             ):
                 await log.health(0, timeout=0.5)
+            with pytest.raises(AppendUnknown, match=rf"process {host.pid} hosts the log"):
+                await log.run(lambda tx: tx.append(b"in vain"), timeout=0.5)
+            with pytest.raises(DeadlineExceeded, match=rf"process {host.pid} hosts the log"):
+                await log.append(b"too").applied(timeout=0.5)
             host.signal(signal.SIGCONT)
             assert (await log.health(0))["partitions"]["0"]["ready"]
 

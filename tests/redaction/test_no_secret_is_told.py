@@ -87,6 +87,11 @@ async def connected(address: str) -> None:
         await log.high_water_mark()
 
 
+async def waited_for(address: str) -> None:
+    async with asyncio.timeout(2), polonaise.connect(address, wait=0.1) as log:
+        await log.high_water_mark()
+
+
 def blocking(address: str) -> None:
     with polonaise.blocking.connect(address) as log:
         log.high_water_mark(timeout=0.5)
@@ -152,6 +157,7 @@ def spark_storage(url: str) -> None:
 
 CALLS: list[tuple[Callable[[str], Any], list[str]]] = [
     (connected, LOGS),
+    (waited_for, LOGS),
     (blocking, LOGS),
     (embedded, LOGS),
     (spark_read, LOGS),

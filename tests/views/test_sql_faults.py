@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from viewrig import ACCOUNTS, Bank, accounts, body, check_fold, engine_at, journal, open_accounts, transactions
 
-from polonaise.errors import ClientAhead, ViewFailed, ViewUnavailable, ViewUnfit
+from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
 
 WAIT_S = 20.0
@@ -86,6 +86,18 @@ async def test_a_context_reads_its_own_commits(world: World, url: str) -> None:
     with view.reading() as db:
         assert db.execute(select(journal.c.amount).order_by(journal.c.id)).scalars().all() == [1, 2, 4, 8]
     await client.close()
+
+
+async def test_who_gives_up_waiting_for_a_mount_is_told_that_the_views_database_is_away(world: World) -> None:
+    client = await world.client(view=Bank("postgresql+psycopg://bank@127.0.0.1:1/bank"))
+    try:
+        await until(lambda: isinstance(client.trouble(0), ViewUnavailable), WAIT_S)
+        with pytest.raises(DeadlineExceeded, match="can't connect"):
+            await client.ready(0, timeout=0.1)
+        with pytest.raises(AppendExpired, match="can't connect"):
+            await client.run(lambda tx: tx.append(b"x"), partition=0, timeout=0.1)
+    finally:
+        await client.close()
 
 
 @pytest.mark.slow

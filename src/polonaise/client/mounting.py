@@ -133,6 +133,7 @@ class Mounting:
         """Credit to give back to the server, in steps."""
         self._begun = False
         appends.waits_for = self._waits_for
+        appends.whereabouts = self._routes.whereabouts
 
     async def keep_mounted(self) -> None:
         """Until the partition stops; a task of its own."""

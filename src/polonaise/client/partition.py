@@ -78,18 +78,25 @@ class PartitionAppends:
         as far as is known."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
         """What the mount under way waits for, in words; the mounting tells."""
+        self.whereabouts: Callable[[], str] = lambda: ""
+        """What else is known of who serves the log, as the end of a sentence; the mounting tells."""
 
     def obstacle(self) -> str:
         """What keeps an append waiting, for the message of who has given up waiting."""
         if self._stream is None:
-            trouble = f" (the last trouble: {self.trouble})" if self.trouble else ""
+            last = self.trouble or self.mark.trouble  # the view's: it has to tell its mark before there is a mount
+            trouble = f" (the last trouble: {last})" if last else ""
             return f"it is not mounted and waits for {self.waits_for()}{trouble}"
-        return f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) are undecided{self.because()}"
+        return f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) are undecided{self.silence()}"
 
     def because(self) -> str:
         """What keeps appends, as far as this client knows, to be put behind what came of that; else nothing."""
         cause = self._cause()
         return f"; what keeps it: {cause}" if cause else ""
+
+    def silence(self) -> str:
+        """Why what was sent is not answered: what keeps it, or who should answer. Goes behind what came of that."""
+        return self.because() or self.whereabouts()
 
     def _cause(self) -> str:
         cause = self.hindrance or self.trouble

@@ -92,7 +92,7 @@ class Producer:
         except TimeoutError:
             raise AppendUnknown(
                 f"append {sequence} of producer {self.name!r} is not decided after {timeout:g} s: "
-                f"call append again with the same number{self._appends.because()}"
+                f"call append again with the same number{self._appends.silence()}"
             ) from None
 
     async def _append(self, sequence: int, body: bytes, header: int, locks: bytes) -> TransactionId:

@@ -278,7 +278,7 @@ class _Run:
         if not receipt.settled:
             raise AppendUnknown(
                 f"append {receipt.sequence} to partition {appends.partition} was sent and is not decided after "
-                f"{self._timeout:g} s: it may still commit; await the error's receipt{appends.because()}",
+                f"{self._timeout:g} s: it may still commit; await the error's receipt{appends.silence()}",
                 receipt,
             ) from None
 

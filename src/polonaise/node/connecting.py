@@ -107,11 +107,13 @@ async def _waited_for(
             if error.retry is not Retry.AGAIN and not isinstance(error, NotInitialized | NotFound):
                 raise
             trouble = error
-        pause_s = backoff.pause_s(random.random())
-        if loop.time() + pause_s >= deadline_s:
+        left_s = deadline_s - loop.time()
+        if left_s < settings.retry_s_min:
             why = "it did not answer" if trouble is None else str(trouble)
-            raise DeadlineExceeded(f"no log to connect to at {address} within {wait_s:g} s: {why}") from trouble
-        await asyncio.sleep(pause_s)
+            where = redacted(address)
+            raise DeadlineExceeded(f"no log to connect to at {where} within {wait_s:g} s: {why}") from trouble
+        # Never more than half of what is left: the last try is made when hardly anything is.
+        await asyncio.sleep(min(backoff.pause_s(random.random()), left_s / 2))
 
 
 @asynccontextmanager
