@@ -255,6 +255,9 @@ def test_replicas_are_compared(shell: Shell, storage: Path, tmp_path: Path) -> N
     assert said.status == 0
     assert f"partition 0: the same up to 7; {storage} alone goes on to 17" in said.output
     assert "partition 1: only one of these holds it" in said.output
+    least = make_storage(tmp_path / "least", partitions=1, batches=2)
+    said = shell.run("segment", "compare", storage, behind, least)
+    assert f"partition 0: the same up to 7, of which {least} has only what is up to 3; {storage} alone" in said.output
     other = make_storage(tmp_path / "other", partitions=1, body=b"other")
     said = shell.run("segment", "compare", storage, other, "--json")
     assert (said.status, said.objects[0]["differs_from"], said.objects[0]["same"]) == (0, 0, -1)

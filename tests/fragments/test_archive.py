@@ -202,6 +202,24 @@ async def test_a_damaged_fragment_is_told_with_what_writes_it_again(
             await restore(store, str(tmp_path / "again"), HowToRestore())
 
 
+async def test_ids_that_nothing_holds_are_told_also_when_every_other_fragment_is_damaged(
+    log: Log, store: ObstoreStore
+) -> None:
+    for _ in range(3):
+        await fill(log, 20)
+        await archived(log, store, rest=True)
+    lost, kept, damaged = sorted(await fragments_of(store, 0))
+    await store.delete(lost.path)
+    await flip(store, damaged)
+    report = await verify(store, 0)
+    assert report.missing == (Span(lost.first, lost.last),)
+    assert any(f"nothing holds {lost.first} to {lost.last}: put" in each for each in report.troubles)
+    await flip(store, kept)
+    report = await verify(store, 0)
+    assert report.damaged == [kept, damaged]
+    assert any(f"nothing holds {lost.first} to {lost.last}: put" in each for each in report.troubles)
+
+
 @pytest.mark.parametrize("marked", [True, False])
 async def test_a_store_is_not_repaired_from_another_log(
     marked: bool, log: Log, store: ObstoreStore, tmp_path: Path

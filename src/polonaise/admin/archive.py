@@ -185,7 +185,7 @@ class StoreReport:
     holes: tuple[Span, ...] = ()
     """What no good fragment holds."""
     missing: tuple[Span, ...] = ()
-    """What of that no damaged one holds either."""
+    """What no fragment holds, damaged or not, below the end of those that there are."""
     cluster_key: builtins.bytes | None = None
     """Whose the first good fragment is; None without one."""
     wrong: list[str] = field(default_factory=list)
@@ -196,10 +196,10 @@ class StoreReport:
     @property
     def troubles(self) -> list[str]:
         """What is not well, line by line; nothing when all is."""
-        told = list(self.wrong)
+        told = [*self.wrong, *(f"nothing holds {span.first} to {span.last}: {PUT_BACK}" for span in self.missing)]
         for hole in self.holes:
-            lacks = any(span.first <= hole.last and hole.first <= span.last for span in self.missing)
-            told.append(f"nothing holds {hole.first} to {hole.last}" + (f": {PUT_BACK}" if lacks else ""))
+            if not any(span.first <= hole.last and hole.first <= span.last for span in self.missing):
+                told.append(f"no good fragment holds {hole.first} to {hole.last}")
         return told
 
 
@@ -220,7 +220,7 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
     last = max((name.last for name, _ in good), default=NO_TRANSACTION)
     covered = cover([name for name, _ in good], Span(0, last))
     report.holes = covered.holes
-    report.missing = cover(listed, Span(0, last)).holes
+    report.missing = cover(listed, Span(0, max((name.last for name in listed), default=NO_TRANSACTION))).holes
     report.transactions = sum(piece.span.last - piece.span.first + 1 for piece in covered.pieces)
     report.last = archived_up_to([name for name, _ in good])
     report.cluster_key = good[0][1].cluster_key if good else None

@@ -332,7 +332,7 @@ def health(
                     "ready" if each.ready else "NOT READY",
                     "unknown" if each.committed_high_water_mark is None else each.committed_high_water_mark,
                     ", ".join(each.engaged),
-                    "\n".join(each.troubles),
+                    each.troubles,
                 )
                 for each in told
             ]

@@ -104,14 +104,17 @@ def say_json(fields: dict[str, Any], *, now: bool = False) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> None:
-    """A table; the columns at the places `right` are numbers. Where nobody looks at it, it is as wide as it needs."""
+    """A table; the columns at the places `right` are numbers. Where nobody looks at it, it is as wide as it needs.
+
+    A cell that is a list has a line for each of its items.
+    """
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place in right else "left", overflow="fold")
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    cells = [[_shown(cell) for cell in row] for row in rows]
     for row in cells:
         table.add_row(*row)
     console = Console(markup=False, highlight=False, emoji=False)
@@ -120,8 +123,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
     console.print(table)
 
 
+def _shown(cell: object) -> str:
+    lines = cell if isinstance(cell, list) else [cell]
+    return "\n".join(printable(str(line)) for line in lines)
+
+
 def _widest(cells: Sequence[str]) -> int:
-    return max(map(len, cells))
+    return max(len(line) for cell in cells for line in (cell.splitlines() or [""]))
 
 
 def data_fields(data: bytes, name: str = "data") -> dict[str, str]:

@@ -125,7 +125,7 @@ def _show_table(report: AuditReport) -> None:
 def _show_log(report: LogAuditReport) -> None:
     rows = [
         [f"{each.partition}", copy.where, f"{copy.transactions:,}", f"{copy.last:,}", f"{copy.behind:,}",
-         copy.digest[:16], "\n".join(copy.troubles) or "well"]
+         copy.digest[:16], list(copy.troubles) or "well"]
         for each in report.partitions
         for copy in each.copies
     ]  # fmt: skip

@@ -256,18 +256,17 @@ def _told_of(report: ComparisonReport) -> str:
     if all(each.last < each.first for each in report.replicas):
         return told + "none of these holds anything of it"
     if report.difference is None:
-        ends = sorted({each.last for each in report.replicas})
         told += f"the same up to {report.same}"
-        if ends[-1] > report.same:
-            told += f"; {', '.join(_holding(report, report.same))} alone goes on to {ends[-1]}"
+        for each in report.replicas:
+            if each.last < report.same:
+                told += f", of which {each.directory} has only what is up to {each.last}"
+        ahead = [each for each in report.replicas if each.last > report.same]
+        for each in ahead:
+            told += f"; {each.directory}{' alone' if len(ahead) == 1 else ''} goes on to {each.last}"
         return told
     sides = "; ".join(" and ".join(side) for side in report.difference.sides)
     told += f"the same up to {report.difference.first - 1}; from {report.difference.first} on they differ: {sides}"
     return told + (f". CONTRADICTION: {report.contradiction}" if report.contradiction else "")
-
-
-def _holding(report: ComparisonReport, above: TransactionId) -> list[str]:
-    return [each.directory for each in report.replicas if each.last > above]
 
 
 def _comparison_fields(report: ComparisonReport) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Producer:
         these under which another body or header is in the log, and `AppendUnknown` after `timeout` seconds: call it
         again with the same number to learn what became of it.
         """
-        checked_id("sequence", sequence, 0, "a producer's numbers are integers from 0 on")
+        checked_id("sequence", sequence, 0, "a producer's numbers are integers from 0 to 2**63 - 1")
         checked_seconds("timeout", timeout)
         checked_header(header)
         body = self._check(data)
