@@ -1,4 +1,4 @@
-"""What the watcher of P1 takes for durable: it must neither miss what is there nor count what is not."""
+"""What the simulator's looks at the disks see: they must neither miss what is there nor count what is not."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from logrig import DIRECTORY, PARTITION, SEGMENT, Maker, Open, life, simulate
 
 from polonaise.host import Host
 from polonaise.log.partition import LogSettings
-from polonaise.log.segment import FRAME_BYTES, SegmentHeader
+from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.simulator.disk import SimulatedDisk
-from polonaise.simulator.ground import durable_last
+from polonaise.simulator.ground import durable_last, read_replica
 from polonaise.simulator.world import Machine
 
 PER_SEGMENT = 4
@@ -70,5 +70,40 @@ def test_the_last_id_that_is_durable_is_that_of_the_last_whole_batch_that_follow
         await life(machine, write)
         spoil(machine.disk)
         assert durable_last(machine.disk, DIRECTORY, PARTITION) == last
+
+    simulate(scenario)
+
+
+async def write_registers(host: Host, count: int) -> None:
+    opened = await Open.on(host, LogSettings(segment_batches_max=PER_SEGMENT))
+    maker = Maker()
+    for number in range(count):
+        await opened.log.append([maker.batch(changes=[(b"register", b"%d" % number)])])
+
+
+def test_a_rotten_preamble_is_seen_and_the_batches_after_it_are_read() -> None:
+    async def scenario(machine: Machine) -> None:
+        await life(machine, lambda host: write_registers(host, 7))
+        assert SegmentHeader.decode(machine.disk.contents(SECOND)).preamble_bytes
+        assert not read_replica("a", machine.disk, DIRECTORY, PARTITION).bad
+        machine.disk.flip_bit(SECOND, HEADER_BYTES + 3)
+        replica = read_replica("a", machine.disk, DIRECTORY, PARTITION)
+        assert SECOND in replica.bad
+        assert "preamble" in replica.bad
+        assert replica.last == 6
+
+    simulate(scenario)
+
+
+def test_a_preamble_before_no_batch_is_nobodys_promise() -> None:
+    """The scrub looks at it with the first batch, as soon as there is one."""
+
+    async def scenario(machine: Machine) -> None:
+        await life(machine, lambda host: write_registers(host, 5))
+        start = SegmentHeader.decode(machine.disk.contents(SECOND)).data_start
+        machine.disk.truncate(SECOND, start)
+        machine.disk.flip_bit(SECOND, HEADER_BYTES + 3)
+        replica = read_replica("a", machine.disk, DIRECTORY, PARTITION)
+        assert (replica.bad, replica.last) == ("", 3)
 
     simulate(scenario)

@@ -152,6 +152,19 @@ def test_a_loop_without_delay_is_found() -> None:
         world.run(scenario())
 
 
+def test_steps_that_were_granted_are_taken_and_no_more() -> None:
+    world = World(1, Configuration(steps_max=1000))
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().grant(500)  # type: ignore[attr-defined]
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(StepsExceeded, match="1500 steps"):
+        world.run(scenario())
+    assert world.loop.steps == 1501
+
+
 def test_a_failing_callback_fails_the_schedule_under_the_name_of_its_process() -> None:
     world = World(7)
 

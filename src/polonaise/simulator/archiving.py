@@ -23,6 +23,7 @@ from polonaise.simulator.checkers import check_trims
 from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
 from polonaise.simulator.ground import FinalLog
 from polonaise.simulator.history import History, Violation
+from polonaise.simulator.observer import SCRUB_S
 from polonaise.simulator.store import SimulatedStore
 from polonaise.terms import PartitionId, TransactionId
 
@@ -58,6 +59,12 @@ class Archiving:
     async def _run(self, node: Node, host: Host) -> None:
         await self.archivist.run(node, host)
         await asyncio.get_running_loop().create_future()
+
+    @property
+    def scrub_s(self) -> float:
+        """Virtual time in which rot in the store is found: the round that is under way may have been listed before."""
+        stored = sum(map(len, self.store.fragments().values()))
+        return SCRUB_S + 2 * stored / self._cluster.knobs.server.scrub_bytes_per_s
 
     def rot_is_found(self) -> bool:
         """Whether every damaged object was mended by a server's scrub, or is told as one that it can't mend."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
+from zlib import crc32
 
 from polonaise.errors import BatchDamaged, SegmentDamaged
 from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.log.control import CONTROL_FILE, offset_of
 from polonaise.log.promises import NOTHING_TRIMMED, SECTOR_BYTES, Copy, Trimmed
-from polonaise.log.segment import FRAME_BYTES, SegmentHeader, open_batch, open_frame
+from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_batch, open_frame
 from polonaise.simulator.disk import SimulatedDisk
 from polonaise.simulator.history import Body, parse_body
 from polonaise.terms import PartitionId, Transaction, TransactionId
@@ -79,6 +80,10 @@ def _read_segment(raw: bytes, replica: Replica) -> None:
         batch = open_batch(view, offset, offset=offset, seed=header.seed)
         replica.batches.append(batch)
         offset += FRAME_BYTES + batch.length
+    # Last, for batches do not rest on it. Before the first of them nobody was promised anything of this file.
+    preamble = raw[HEADER_BYTES : HEADER_BYTES + header.preamble_bytes]
+    if offset > header.data_start and crc32(preamble) != header.preamble_crc:
+        raise SegmentDamaged("its preamble does not fit its CRC")
 
 
 def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) -> TransactionId:

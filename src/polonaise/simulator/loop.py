@@ -308,6 +308,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def stop(self) -> None:
         self._stop_asked = True
 
+    def grant(self, steps: int) -> None:
+        """Let the schedule take so many steps more, for something that needs them and not every schedule has."""
+        self._steps_max += steps
+
     def _run(self) -> None:
         queue = self._queue
         self._stop_asked = False

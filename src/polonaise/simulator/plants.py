@@ -300,6 +300,12 @@ PLANTS: Final[dict[str, Plant]] = {
         "        batches = await log.read(log.last, log.last, bytes_max)\n",
         "P10: rot stays where nobody reads, until the other replicas have it, too",
     ),
+    "scrub-that-passes-over-preambles": Plant(
+        "polonaise.log.reading",
+        "                await read_preamble(opened.file, header)\n",
+        "                await opened.file.read(HEADER_BYTES, header.preamble_bytes)\n",
+        "P10: registers before a segment rot, and nobody finds that before the node opens its files again",
+    ),
     "scrub-that-ends-with-its-first-finding": Plant(
         "polonaise.storage.protocol.scrub",
         "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n",

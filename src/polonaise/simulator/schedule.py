@@ -28,7 +28,7 @@ from polonaise.simulator.ground import FinalLog, Replica, durable_last
 from polonaise.simulator.history import History, Violation
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
-from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SCRUB_S, SETTLE_S, Observer
+from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
 from polonaise.simulator.rarework import RARE_STEPS
 from polonaise.simulator.trials import Trials
 from polonaise.simulator.workload import STEPS, Session
@@ -210,7 +210,7 @@ class Schedule:
         await self.trials.run()
         if self._archiving is not None:
             if self._archiving.store.damage(FragmentName.parse):
-                await self._observer.until("P10 corruption", SCRUB_S, self._archiving.rot_is_found)
+                await self._observer.until("P10 corruption", self._archiving.scrub_s, self._archiving.rot_is_found)
                 self._archiving.store.restore()
             await self._trimmed_as_far_as_can_be(self._archiving)
         watch.cancel()
