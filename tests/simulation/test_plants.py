@@ -41,7 +41,7 @@ FOUND_BY = {
     "hindrance-told-to-nobody": 5,
     "refused-directory-refused-without-a-reason": 13,
     "trim-without-looking-whether-it-is-archived": 19,
-    "farewell-before-it-is-committed": 336,
+    "farewell-before-it-is-committed": 243,
     "trim-above-confirmed": 11,
     "trim-before-it-is-noted": 11,
     "fragments-ahead-not-checked": 11,

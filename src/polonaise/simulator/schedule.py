@@ -24,7 +24,7 @@ from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
 from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.doubleowner import DoubleOwner
-from polonaise.simulator.ground import FinalLog, Replica, durable_last
+from polonaise.simulator.ground import FinalLog, Replica, durable_last, promised_by
 from polonaise.simulator.history import History, Violation
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
@@ -270,7 +270,10 @@ class Schedule:
         self._observer.stop_if_violated()
 
     async def _watch(self) -> None:
-        """P1 at every moment: what was told to be committed is durable on a quorum, but for disks that were spoilt."""
+        """P1 at every moment: what was told to be committed, or is noted as such on a disk, is durable on a quorum.
+
+        Disks that were spoilt are left out, and nothing is asked of them.
+        """
         quorum = self.knobs.storage // 2 + 1
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -280,10 +283,16 @@ class Schedule:
                 self.history.violations.extend(self._archiving.check_trims())
             for partition, told in enumerate(self.history.told):
                 lasts = {node.name: durable_last(node.machine.disk, DIRECTORY, partition) for node in sound}
-                if sum(last >= told for last in lasts.values()) < needed:
-                    expected = f"{told}, which was committed, on {needed} of {', '.join(lasts)}"
-                    self.history.violated("P1 durability", expected, f"their logs end at {lasts}")
-                    return
+                known = {"somebody": told}
+                for node in sound:
+                    copy = promised_by(node.machine.disk, DIRECTORY, partition)
+                    if copy is not None:
+                        known[node.name] = copy.promises.confirmed
+                for who, committed in known.items():
+                    if sum(last >= committed for last in lasts.values()) < needed:
+                        expected = f"{committed}, committed as {who} was told, on {needed} of {', '.join(lasts)}"
+                        self.history.violated("P1 durability", expected, f"their logs end at {lasts}")
+                        return
 
     async def _repaired(self) -> None:
         """Every replica takes part again; one whose promises are damaged comes back as a new one."""
