@@ -18,6 +18,7 @@ import polonaise
 from polonaise import blocking, testing
 from polonaise.errors import Abandoned, AppendUnknown, BadOption, OnceDiffers
 from polonaise.terms import Transaction
+from polonaise.views.once import OnceKept
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "web-services.md"
 
@@ -87,6 +88,45 @@ async def test_a_view_that_is_built_anew_knows_the_keys(sqlite_url: str, tmp_pat
         first = await log.once("key", pay, 1, timeout=10)
         async with log.cluster.connect(view=OnceBank(f"sqlite:///{tmp_path / 'new.db'}")) as late:
             assert await late.once("key", pay, 2, timeout=10) == first._replace(repeated=True)
+
+
+FAR_KEYS = ("a\0b", "ключ", "📦 7", "é", "\x01\n\x7f", "a\\u0000b", '"', "ключ" * 128)
+
+
+def receipted(tx: polonaise.Draft) -> str:
+    tx.append(body(1))
+    return "чек \0"
+
+
+async def check_far_keys(url: str) -> None:
+    async with testing.log(view=OnceBank(url)) as log:
+        for number, key in enumerate(FAR_KEYS):
+            first = await log.once(key, receipted, request="о\0", timeout=10)
+            assert (first.id, first.value, first.repeated) == (2 * number, "чек \0", False)
+            again = await log.once(key, pay, 2, request="о\0", timeout=10)
+            assert again == first._replace(repeated=True)
+        await log.wait_applied(2 * len(FAR_KEYS) - 1, timeout=10)
+        assert log.trouble(0) is None
+    rows = kept(url)
+    assert all((row[2] + row[6]).isascii() for row in rows)
+    assert [row[2] for row in rows][:2] == ["a\\u0000b", "\\u043a\\u043b\\u044e\\u0447"]
+
+
+async def test_every_key_that_is_taken_is_kept(url: str) -> None:
+    await check_far_keys(url)
+
+
+async def test_a_database_whose_encoding_lacks_its_letters_keeps_a_key_all_the_same(narrow_url: str) -> None:
+    await check_far_keys(narrow_url)
+
+
+async def test_a_key_that_was_kept_as_it_is_by_an_older_version_is_found(url: str) -> None:
+    async with testing.log(view=OnceBank(url)) as log:
+        first = await log.once("ключ", pay, 1, timeout=10)
+        await log.wait_applied(1, timeout=10)
+        with engine_at(url) as engine, engine.begin() as db:
+            db.execute(OnceKept("polonaise_once", None).table.update().values(key="ключ"))
+        assert await log.once("ключ", pay, 2, timeout=10) == first._replace(repeated=True)
 
 
 async def test_a_group_is_done_once_and_what_gives_up_leaves_the_key_free(sqlite_url: str) -> None:
