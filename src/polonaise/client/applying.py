@@ -17,7 +17,7 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, takes_own
 from polonaise.client.waiting import AppliedMark
-from polonaise.errors import PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
+from polonaise.errors import Forked, PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, TransactionId
@@ -248,12 +248,15 @@ class Applier:
         self.mounting.rewind(mark)
 
     async def _views_mark(self) -> TransactionId:
-        """What the view says, however often it is asked. Raises `ViewUnfit`, and `BadOption` for what is no mark."""
+        """What the view says, however often it is asked.
+
+        Raises `ViewUnfit`, `Forked`, and `BadOption` for what is no mark.
+        """
         while True:
             try:
                 asked: Any = self._view.high_water_mark(self._partition)
                 mark = await asked if hasattr(asked, "__await__") else asked
-            except ViewUnfit:
+            except (ViewUnfit, Forked):
                 raise
             except ViewUnavailable as error:
                 self._note(error)
