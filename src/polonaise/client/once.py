@@ -70,8 +70,8 @@ async def run_once(
     def waits_for() -> str:
         if looking_since_s is None or deadline_s is None:
             return ""
-        left_s = max(0.0, deadline_s - looking_since_s)
-        return f"{_NOT_SEEN}: the view's database did not answer within the {left_s:.2g} s that were left for it"
+        left_s = max(0.0, round(deadline_s - looking_since_s, 2))
+        return f"{_NOT_SEEN}: the view's database did not answer within the {left_s:g} s that were left for it"
 
     async def look() -> None:
         nonlocal looking_since_s

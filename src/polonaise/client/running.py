@@ -219,7 +219,7 @@ class _Run:
             return waited
         ran_s = self._appends.loop.time() - self._began_s
         if self._tally is not None and ran_s < (self._timeout or 0) / 2:
-            return f"its time was over after one more run of the context, which took {ran_s:.2g} s"
+            return f"its time was over after one more run of the context, which took {round(ran_s, 2):g} s"
         return "the context took too long"
 
     async def awaited(self, made: Awaitable[Any]) -> Any:
