@@ -433,7 +433,7 @@ class WrongThread(PolonaiseError):
 
 
 class Forked(PolonaiseError):
-    """A log was used in another process than the one that opened it: a child of that, after a fork."""
+    """A log, or a view, was used in another process than the one that opened it: a child of that, after a fork."""
 
     code = "forked"
 

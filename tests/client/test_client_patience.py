@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Sequence
 
 import pytest
 from clientrig import Memo, World, until
@@ -13,7 +14,8 @@ from polonaise import testing
 from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Draft
 from polonaise.coordination.values import Assignment, Versioned
-from polonaise.errors import AppendExpired, AppendUnknown, DeadlineExceeded, PolonaiseError
+from polonaise.errors import AppendExpired, AppendUnknown, DeadlineExceeded, PolonaiseError, ViewUnavailable
+from polonaise.terms import Transaction
 
 SHORT_S = 0.03
 
@@ -111,6 +113,39 @@ async def test_a_receipt_whose_transaction_the_view_has_not_applied(world: World
     assert isinstance(raised.value, PolonaiseError)
     view.gate.set()
     await receipt.applied(5)
+
+
+class Runs(Memo):
+    """As `Memo`, in runs."""
+
+    async def apply_run(self, run: Sequence[Transaction]) -> int:
+        for tx in run:
+            await self.apply(tx)
+        return run[-1].id
+
+
+@pytest.mark.parametrize(("kind", "which"), [(Memo, "transaction 1"), (Runs, "transactions 1 to 2")])
+async def test_a_view_that_does_not_come_back_from_applying_is_told(
+    world: World, kind: type[Memo], which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = kind()
+    client = await world.client(view=view)
+    await client.append(b"well").applied(5)
+    view.gate = asyncio.Event()
+    client.append(b"hangs")
+    receipt = client.append(b"with it")
+    with pytest.raises(DeadlineExceeded, match=rf"applied up to 0; the view has been applying {which} for 0\.\d+ s"):
+        await receipt.applied(SHORT_S)
+    assert client.trouble(0) is None, "it may just be busy"
+    monkeypatch.setattr("polonaise.client.partition._SLOW_S", SHORT_S)
+    trouble = client.trouble(0)
+    assert isinstance(trouble, ViewUnavailable)
+    assert f"partition 0: the view has been applying {which} for 0." in trouble.text
+    view.gate.set()
+    await receipt.applied(5)
+    assert client.trouble(0) is None
+    with pytest.raises(DeadlineExceeded, match=r"applied up to 2$"):
+        await client.wait_applied(9, timeout=SHORT_S)
 
 
 async def test_a_context_that_always_conflicts() -> None:

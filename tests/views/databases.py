@@ -82,10 +82,10 @@ class Server:
         finally:
             engine.dispose()
 
-    def database(self) -> str:
-        """The address of a new, empty database."""
+    def database(self, options: str = "") -> str:
+        """The address of a new, empty database, made with these options of CREATE DATABASE."""
         name = f"view_{next(_numbers)}"
-        self._administer(f"CREATE DATABASE {name}")
+        self._administer(f"CREATE DATABASE {name} {options}")
         return self.url(name)
 
     def stop(self, how: signal.Signals | None = None) -> None:

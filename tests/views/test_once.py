@@ -16,8 +16,10 @@ from viewrig import Bank, accounts, body, engine_at
 
 import polonaise
 from polonaise import blocking, testing
-from polonaise.errors import Abandoned, AppendUnknown, BadOption, OnceDiffers
-from polonaise.terms import Transaction
+from polonaise.client.protocol.once import OnceRecord
+from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers
+from polonaise.terms import PartitionId, Transaction, TransactionId
+from polonaise.views.once import OnceKept
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "web-services.md"
 
@@ -87,6 +89,45 @@ async def test_a_view_that_is_built_anew_knows_the_keys(sqlite_url: str, tmp_pat
         first = await log.once("key", pay, 1, timeout=10)
         async with log.cluster.connect(view=OnceBank(f"sqlite:///{tmp_path / 'new.db'}")) as late:
             assert await late.once("key", pay, 2, timeout=10) == first._replace(repeated=True)
+
+
+FAR_KEYS = ("a\0b", "ключ", "📦 7", "é", "\x01\n\x7f", "a\\u0000b", '"', "ключ" * 128)
+
+
+def receipted(tx: polonaise.Draft) -> str:
+    tx.append(body(1))
+    return "чек \0"
+
+
+async def check_far_keys(url: str) -> None:
+    async with testing.log(view=OnceBank(url)) as log:
+        for number, key in enumerate(FAR_KEYS):
+            first = await log.once(key, receipted, request="о\0", timeout=10)
+            assert (first.id, first.value, first.repeated) == (2 * number, "чек \0", False)
+            again = await log.once(key, pay, 2, request="о\0", timeout=10)
+            assert again == first._replace(repeated=True)
+        await log.wait_applied(2 * len(FAR_KEYS) - 1, timeout=10)
+        assert log.trouble(0) is None
+    rows = kept(url)
+    assert all((row[2] + row[6]).isascii() for row in rows)
+    assert [row[2] for row in rows][:2] == ["a\\u0000b", "\\u043a\\u043b\\u044e\\u0447"]
+
+
+async def test_every_key_that_is_taken_is_kept(url: str) -> None:
+    await check_far_keys(url)
+
+
+async def test_a_database_whose_encoding_lacks_its_letters_keeps_a_key_all_the_same(narrow_url: str) -> None:
+    await check_far_keys(narrow_url)
+
+
+async def test_a_key_that_was_kept_as_it_is_by_an_older_version_is_found(url: str) -> None:
+    async with testing.log(view=OnceBank(url)) as log:
+        first = await log.once("ключ", pay, 1, timeout=10)
+        await log.wait_applied(1, timeout=10)
+        with engine_at(url) as engine, engine.begin() as db:
+            db.execute(OnceKept("polonaise_once", None).table.update().values(key="ключ"))
+        assert await log.once("ключ", pay, 2, timeout=10) == first._replace(repeated=True)
 
 
 async def test_a_group_is_done_once_and_what_gives_up_leaves_the_key_free(sqlite_url: str) -> None:
@@ -165,6 +206,60 @@ async def test_what_only_python_takes_for_json_is_refused_and_nothing_is_appende
             await log.once("key", context, timeout=10)
         assert await log.high_water_mark() == -1
         assert (await log.once("key", pay, 1, timeout=10)).id == 0, "the key is free"
+
+
+class Hanging(OnceBank):
+    """Its database stops answering, as one does whose process is stopped."""
+
+    hangs = False
+
+    async def once(self, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
+        if self.hangs:
+            await asyncio.sleep(3_600)
+        return await super().once(partition, key)
+
+
+@pytest.mark.parametrize("hangs_from", ["before the context", "within it"])
+async def test_a_database_that_does_not_say_whether_the_key_was_used_is_told_as_that(
+    sqlite_url: str, hangs_from: str
+) -> None:
+    view = Hanging(sqlite_url)
+
+    def raises(tx: polonaise.Draft) -> None:
+        view.hangs = True
+        raise ValueError("the second look never ends")
+
+    async with testing.log(view=view) as log:
+        first = await log.once("key", pay, 1, timeout=10)
+        await log.wait_applied(1, timeout=10)
+        view.hangs = hangs_from == "before the context"
+        with pytest.raises(AppendExpired) as raised:
+            await log.once("other", raises, timeout=0.5)
+        told = raised.value.text
+        assert "within 0.5 s, and nothing will be: whether the key was used before could not be seen" in told
+        assert "the view's database did not answer within the 0." in told
+        assert "context" not in told
+        view.hangs = False
+        assert await log.once("key", pay, 2, timeout=10) == first._replace(repeated=True)
+
+
+async def test_a_context_that_is_slow_itself_is_blamed_with_the_callers_own_timeout(sqlite_url: str) -> None:
+    async def slow(tx: polonaise.Draft) -> None:
+        await asyncio.sleep(3_600)
+
+    async with testing.log(view=OnceBank(sqlite_url)) as log:
+        with pytest.raises(AppendExpired, match=r"within 0\.5 s, and nothing will be: the context took too long"):
+            await log.once("key", slow, timeout=0.5)
+
+
+async def test_no_time_is_told_as_that(sqlite_url: str) -> None:
+    async with testing.log(view=OnceBank(sqlite_url)) as log:
+        told = []
+        for asked in (log.once("key", pay, 1, timeout=0), log.run(pay, 1, timeout=0)):
+            with pytest.raises(AppendExpired, match="timeout=0 leaves no time") as raised:
+                await asked
+            told.append(raised.value.text)
+        assert told[0] == told[1]
 
 
 async def test_a_key_and_what_was_done_are_applied_together(sqlite_url: str) -> None:

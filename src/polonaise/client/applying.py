@@ -16,8 +16,8 @@ from polonaise.client.protocol.arguments import wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, takes_own
-from polonaise.client.waiting import AppliedMark
-from polonaise.errors import PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
+from polonaise.client.waiting import AppliedMark, Given
+from polonaise.errors import Forked, PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, TransactionId
@@ -78,6 +78,7 @@ class Applier:
         self._backoff = Backoff(settings.retry_s_min, settings.apply_retry_s_max)
         self._queue: deque[tuple[Batch, Wanted | None]] = deque()
         self._arrived = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._singly_until = NO_TRANSACTION
         """A run up to here has failed: its transactions are offered one by one."""
         self._given = NO_TRANSACTION
@@ -129,7 +130,11 @@ class Applier:
             try:
                 applied = apply(tx)
                 if applied is not None:
-                    await applied
+                    self._mark.given = Given(tx.id, tx.id, self._loop.time())
+                    try:
+                        await applied
+                    finally:
+                        self._mark.given = None
             except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
                 await self._failed(tx.id, error)
                 return
@@ -148,7 +153,11 @@ class Applier:
         try:
             reached = cast(RunView, self._view).apply_run(run)
             if not isinstance(reached, int):
-                reached = await reached
+                self._mark.given = Given(run[0].id, run[-1].id, self._loop.time())
+                try:
+                    reached = await reached
+                finally:
+                    self._mark.given = None
         except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
             if len(run) == 1 or isinstance(error, ViewUnavailable | ViewUnfit):
                 await self._failed(run[0].id, error)
@@ -248,12 +257,15 @@ class Applier:
         self.mounting.rewind(mark)
 
     async def _views_mark(self) -> TransactionId:
-        """What the view says, however often it is asked. Raises `ViewUnfit`, and `BadOption` for what is no mark."""
+        """What the view says, however often it is asked.
+
+        Raises `ViewUnfit`, `Forked`, and `BadOption` for what is no mark.
+        """
         while True:
             try:
                 asked: Any = self._view.high_water_mark(self._partition)
                 mark = await asked if hasattr(asked, "__await__") else asked
-            except ViewUnfit:
+            except (ViewUnfit, Forked):
                 raise
             except ViewUnavailable as error:
                 self._note(error)

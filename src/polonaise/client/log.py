@@ -422,14 +422,14 @@ class Log(ReadableLog):
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
         """Why a mounted partition is not ready, commits nothing, or its view gets no further, at the moment.
 
-        With full disks, or without a quorum, it names the storage nodes, as the server that owns the partition does.
-        None if all is well, or the partition was never used.
+        With full disks, or without a quorum, it names the storage nodes, as the server that owns the partition does. A
+        view that has been applying the same for 5 s is told, too. None if all is well, or the partition was never used.
         """
         held = self._partitions.get(partition)
         if held is None:
             return None
         appends = held.appends
-        return appends.stopped or appends.trouble or appends.hindrance or appends.mark.trouble
+        return appends.stopped or appends.trouble or appends.hindrance or appends.views_trouble()
 
     def decode(self, tx: Transaction) -> Any:
         """The value of a transaction, by the client's serializer; its bytes without one."""

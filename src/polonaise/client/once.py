@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from polonaise.client.asking import Questions
 from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.draft import Draft, append_own
 from polonaise.client.protocol.once import LOCK, Once, OnceRecord, encoded_value
-from polonaise.client.running import Running
+from polonaise.client.running import Running, check_leaves_time
 from polonaise.errors import AppendExpired, BadOption, DeadlineExceeded, OnceDiffers
 from polonaise.terms import OwnKind, PartitionId, TransactionId
+
+_NOT_SEEN: Final = "whether the key was used before could not be seen"
 
 
 class OnceView(Protocol):
@@ -60,11 +61,23 @@ async def run_once(
     on the key makes two at the same time one after the other: the second is refused, and runs again when the view has
     applied the first, whose row it then finds. What keeps the key is in the same group.
     """
-    partition = appends.partition
-    left_s = await _caught_up(questions, appends, timeout)
+    partition, loop = appends.partition, appends.loop
+    check_leaves_time(timeout, partition)
+    deadline_s = None if timeout is None else loop.time() + timeout
+    await _caught_up(questions, appends, timeout, deadline_s)
+    looking_since_s: float | None = None
+
+    def waits_for() -> str:
+        if looking_since_s is None or deadline_s is None:
+            return ""
+        left_s = max(0.0, round(deadline_s - looking_since_s, 2))
+        return f"{_NOT_SEEN}: the view's database did not answer within the {left_s:g} s that were left for it"
 
     async def look() -> None:
+        nonlocal looking_since_s
+        looking_since_s = loop.time()
         found = await view.once(partition, key)
+        looking_since_s = None  # not where it is given up: that is when it is asked for
         if found is not None:
             raise _Found(*found)
 
@@ -86,7 +99,7 @@ async def run_once(
         return value
 
     try:
-        receipt = await running.run(appends, guarded, args, left_s)
+        receipt = await running.run(appends, guarded, args, timeout, deadline_s=deadline_s, waits_for=waits_for)
     except _Found as found:
         id, record = found.id, found.record
         if request and record.request and request != record.request:
@@ -99,16 +112,15 @@ async def run_once(
     return Once(partition, receipt.id, receipt.count - 1, json.loads(receipt.value), repeated=False)
 
 
-async def _caught_up(questions: Questions, appends: PartitionAppends, timeout: float | None) -> float | None:
-    """Wait until the view has applied all that is committed by now; what is left of the time."""
-    loop = asyncio.get_running_loop()
-    deadline_s = None if timeout is None else loop.time() + timeout
+async def _caught_up(
+    questions: Questions, appends: PartitionAppends, timeout: float | None, deadline_s: float | None
+) -> None:
+    """Wait until the view has applied all that is committed by now."""
     try:
         committed = await questions.high_water_mark(appends.partition, timeout)
         await appends.mark.wait(committed, deadline_s)
     except (DeadlineExceeded, TimeoutError) as error:
         raise AppendExpired(
             f"nothing was appended to partition {appends.partition} within {timeout or 0:g} s, and nothing will be: "
-            f"whether the key was used before could not be seen: {appends.lag()}"
+            f"{_NOT_SEEN}: {appends.lag()}"
         ) from error
-    return None if deadline_s is None else max(0.001, deadline_s - loop.time())

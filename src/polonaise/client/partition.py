@@ -17,7 +17,7 @@ from polonaise.client.receipt import Receipt, tell
 from polonaise.client.settings import ClientSettings
 from polonaise.client.turntaking import TurnTaking
 from polonaise.client.waiting import Admission, AppliedMark, check_loop, own_loop, until
-from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError, fresh
+from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError, ViewUnavailable, fresh
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, TransactionId
 from polonaise.wire.appends import AppendColumns
@@ -25,6 +25,8 @@ from polonaise.wire.appends import Failure as Row
 from polonaise.wire.messages import Flush
 
 _NO_OPERATIONS: Operations = ()
+_SLOW_S: Final = 5.0
+"""A view that applies the same for so long is taken to hang."""
 _SEND_AT: Final = 512
 """So many appends of contexts are sent at once: the server works on them while the loop runs the other contexts."""
 
@@ -107,7 +109,19 @@ class PartitionAppends:
         applied = f"applied up to {self.mark.value}"
         if self.mark.trouble is not None:
             return f"{applied}; {self.mark.trouble}"
+        if self.mark.given is not None:
+            applied += f"; {self.mark.given.told(self.loop.time())}"
         return f"{applied}{self.because()}" if self._stream is not None else f"{applied}; {self.obstacle()}"
+
+    def views_trouble(self) -> PolonaiseError | None:
+        """Why the application's view gets no further at the moment; None while it does, or takes no longer than usual.
+
+        Of a view that fails its trouble is known. One whose database hangs just does not come back.
+        """
+        given, now_s = self.mark.given, self.loop.time()
+        if self.mark.trouble is None and given is not None and now_s - given.since_s >= _SLOW_S:
+            return ViewUnavailable(f"partition {self.partition}: {given.told(now_s)}")
+        return self.mark.trouble
 
     @property
     def mounted(self) -> bool:

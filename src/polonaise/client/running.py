@@ -18,7 +18,7 @@ from polonaise.client.protocol.turns import Turn, checked
 from polonaise.client.receipt import Receipt
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, ExpectationFailed, PolonaiseError
 from polonaise.host import Host
-from polonaise.terms import FailureReason, TransactionId
+from polonaise.terms import FailureReason, PartitionId, TransactionId
 
 Context: TypeAlias = Callable[..., Awaitable[Any] | Any]
 """`context(tx, *args)`: builds one transaction on `tx`, a `Draft`. A plain function or a coroutine function.
@@ -104,15 +104,22 @@ class Running:
         self._retry_s = retry_s
 
     async def run(
-        self, appends: PartitionAppends, context: Context, args: tuple[Any, ...], timeout: float | None
+        self,
+        appends: PartitionAppends,
+        context: Context,
+        args: tuple[Any, ...],
+        timeout: float | None,
+        *,
+        deadline_s: float | None = None,
+        waits_for: Callable[[], str] = lambda: "",
     ) -> Receipt:
-        """As `Log.run`."""
-        if timeout == 0:
-            raise AppendExpired(
-                f"nothing was appended to partition {appends.partition}, and nothing will be: "
-                "timeout=0 leaves no time to; give it seconds, or None for as long as it takes"
-            )
-        run = _Run(self._host, appends, self._retry_s, timeout)
+        """As `Log.run`.
+
+        `deadline_s`, a time of the loop, is when `timeout` is over if part of it was spent before. `waits_for` says
+        what a context that is given up was waiting for, if that is not the application's.
+        """
+        check_leaves_time(timeout, appends.partition)
+        run = _Run(self._host, appends, self._retry_s, timeout, deadline_s, waits_for)
         try:
             while True:
                 # Most contexts need not wait here, and a coroutine that does not wait still has its price.
@@ -143,14 +150,29 @@ class Running:
             run.end()
 
 
+def check_leaves_time(timeout: float | None, partition: PartitionId) -> None:
+    """Raises `AppendExpired` for 0 seconds: that is no time to append anything in."""
+    if timeout == 0:
+        raise AppendExpired(
+            f"nothing was appended to partition {partition}, and nothing will be: "
+            "timeout=0 leaves no time to; give it seconds, or None for as long as it takes"
+        )
+
+
 class _Run:
     """One context on its way: its deadline, its turn among others that want the same, and how often it was refused."""
 
     __slots__ = ("_appends", "_backoff", "_began_s", "_host", "_locks", "_position", "_retry_s", "_tally", "_timeout",
-                 "_turn", "deadline_s")  # fmt: skip
+                 "_turn", "_waits_for", "deadline_s")  # fmt: skip
 
     def __init__(
-        self, host: Host, appends: PartitionAppends, retry_s: tuple[float, float], timeout: float | None
+        self,
+        host: Host,
+        appends: PartitionAppends,
+        retry_s: tuple[float, float],
+        timeout: float | None,
+        deadline_s: float | None,
+        waits_for: Callable[[], str],
     ) -> None:
         self._host = host
         self._appends = appends
@@ -164,7 +186,8 @@ class _Run:
         self._locks: Sequence[Lock] = ()
         """The locks of the append that was built last; the next field is the position that it demands."""
         self._position: TransactionId | None = None
-        self.deadline_s = None if timeout is None else appends.loop.time() + timeout
+        self._waits_for = waits_for
+        self.deadline_s = appends.loop.time() + timeout if deadline_s is None and timeout is not None else deadline_s
 
     def begin_now(self) -> TransactionId | None:
         """Begin at once, with what `begin` returns, if there is nothing to wait for; else return None."""
@@ -192,9 +215,11 @@ class _Run:
 
     def _took_too_long(self) -> str:
         """What took the time: this run of the context, or those before it that were refused."""
+        if waited := self._waits_for():
+            return waited
         ran_s = self._appends.loop.time() - self._began_s
         if self._tally is not None and ran_s < (self._timeout or 0) / 2:
-            return f"its time was over after one more run of the context, which took {ran_s:.2g} s"
+            return f"its time was over after one more run of the context, which took {round(ran_s, 2):g} s"
         return "the context took too long"
 
     async def awaited(self, made: Awaitable[Any]) -> Any:

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from heapq import heapify, heappop, heappush
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from polonaise.errors import Forked, PolonaiseError, WrongEventLoop, fresh
@@ -76,16 +76,32 @@ def retrieve(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
+class Given(NamedTuple):
+    """A transaction, or a run of them, that was given to the application's view."""
+
+    first: TransactionId
+    last: TransactionId
+    since_s: float
+    """By the loop's clock."""
+
+    def told(self, now_s: float) -> str:
+        """For the message of who waits for it."""
+        which = f"transaction {self.first}" if self.first == self.last else f"transactions {self.first} to {self.last}"
+        return f"the view has been applying {which} for {round(now_s - self.since_s, 2):g} s"
+
+
 class AppliedMark:
     """How far a partition is applied in this process, and who waits for it to get further."""
 
-    __slots__ = ("_births", "_stopped", "_sweep_at", "_waiting", "trouble", "value")
+    __slots__ = ("_births", "_stopped", "_sweep_at", "_waiting", "given", "trouble", "value")
 
     def __init__(self, value: TransactionId) -> None:
         self.value = value
         """The client high-water mark: everything up to this id is applied."""
         self.trouble: PolonaiseError | None = None
         """Why the application's view gets no further at the moment; None while it does."""
+        self.given: Given | None = None
+        """What the view is applying; None while it is not waited for."""
         self._waiting: list[tuple[TransactionId, int, asyncio.Future[None]]] = []
         self._births = 0
         self._sweep_at = 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, InterfaceError, NoSuchModuleError, Ope
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from polonaise.errors import BadOption, NotFound, ViewUnavailable, ViewUnfit
+from polonaise.errors import BadOption, Forked, NotFound, ViewUnavailable, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.views.faults import translated, trouble_in
 
@@ -35,13 +36,18 @@ _SNAPSHOT_LEVELS: Final = ("REPEATABLE READ", "SERIALIZABLE")
 
 
 class Database:
-    """An engine, and what depends on which database is behind it. Safe to be used by several threads."""
+    """An engine, and what depends on which database is behind it. Safe to be used by several threads.
+
+    It belongs to the process that uses it first: a child's use of its parent's connections would answer neither.
+    """
 
     def __init__(self, engine: Engine | URL | str, isolation_level: str | None, busy_s: float) -> None:
         self._owned = not isinstance(engine, Engine)
         self.engine = engine if isinstance(engine, Engine) else _engine_at(engine)
         self._isolation_level = isolation_level
         self._busy_ms = max(0, int(1000 * busy_s))
+        self._pid: int | None = None
+        """The process that uses it; None before the first use, so that it may be made before a fork."""
         self.kind = self.engine.dialect.name
         if self.kind not in _KNOWN:
             raise BadOption(f"a SQL view needs PostgreSQL, MariaDB or SQLite; this engine speaks {self.kind}")
@@ -55,8 +61,22 @@ class Database:
         """Whether a second writer would only wait for the first."""
         return self.kind == SQLITE
 
+    @property
+    def is_parents(self) -> bool:
+        """Whether it was used before this process was forked off."""
+        return self._pid not in (None, os.getpid())
+
+    def check_process(self) -> None:
+        """Raises `Forked` in a child of the process that uses it."""
+        if self.is_parents:
+            raise Forked(
+                "this view was used before the process forked, and its connections to the database belong to the "
+                "parent: make a view, with an engine of its own, in each process, after the fork"
+            )
+        self._pid = os.getpid()
+
     def writer(self) -> Writer:
-        """A connection to apply with. Raises `ViewUnavailable` while there is none to be had, `ViewUnfit`."""
+        """A connection to apply with. Raises `ViewUnavailable` while there is none to be had, `ViewUnfit`, `Forked`."""
         db = self._connected()
         try:
             if self.kind != SQLITE:
@@ -100,7 +120,7 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """A connection within a new transaction that sees one state.
 
-        Raises `ViewUnavailable` when there is none, and within it when the database goes away.
+        Raises `ViewUnavailable` when there is none, and within it when the database goes away; `Forked`.
         """
         with translated(), self._connected() as db:
             if self.kind == SQLITE:
@@ -116,6 +136,7 @@ class Database:
         return None if self.engine.dialect.default_isolation_level in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
 
     def _connected(self) -> Connection:
+        self.check_process()
         try:
             return self.engine.connect()
         except (OperationalError, InterfaceError, PoolTimeout) as error:
@@ -124,8 +145,9 @@ class Database:
 
     def close(self) -> None:
         """Close what was opened here; the application's engine is the application's."""
-        if self._owned:
+        if self._owned and not self.is_parents:
             self.engine.dispose()
+            self._pid = None  # what is opened from now on may be another process's
 
 
 class Writer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -16,8 +17,9 @@ from polonaise.views.database import MARIADB
 class OnceKept:
     """By partition and key: the first transaction's id, how many there were, and what the context returned.
 
-    Rows are found by a digest of the key, so that no collation takes two keys for one. A row may be deleted when its
-    key will not come again: `commit_time_us` says how old it is.
+    Rows are found by a digest of the key, so that no collation takes two keys for one. All texts are ASCII, so that a
+    database of any encoding holds them: one that it does not take would stop the partition for good. A row may be
+    deleted when its key will not come again: `commit_time_us` says how old it is.
     """
 
     def __init__(self, name: str, schema: str | None) -> None:
@@ -27,7 +29,7 @@ class OnceKept:
             MetaData(schema=schema),
             Column("partition", Integer, primary_key=True, autoincrement=False),
             Column("digest", String(64), primary_key=True),
-            Column("key", long_text, nullable=False),
+            Column("key", long_text, nullable=False),  # for people to read: rows of older versions have it unescaped
             Column("id", BigInteger, nullable=False),
             Column("appended", Integer, nullable=False),
             Column("request", String(64), nullable=False),
@@ -42,7 +44,7 @@ class OnceKept:
     def find(self, db: Connection, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
         """What was done under this key; None if nothing was."""
         row = db.execute(self._select, {"at": partition, "of": _digest(key)}).one_or_none()
-        return None if row is None else (int(row.id), OnceRecord(row.key, row.request, int(row.appended), row.value))
+        return None if row is None else (int(row.id), OnceRecord(key, row.request, int(row.appended), row.value))
 
     def keep_all(self, db: Connection, run: Sequence[Transaction]) -> None:
         """Keep what these transactions say of keys. One that is there stays as it is."""
@@ -52,11 +54,16 @@ class OnceKept:
             record = OnceRecord.parse(tx)
             if self.find(db, tx.partition, record.key) is None:
                 values = {
-                    "partition": tx.partition, "digest": _digest(record.key), "key": record.key,
+                    "partition": tx.partition, "digest": _digest(record.key), "key": _escaped(record.key),
                     "id": tx.id - record.appended, "appended": record.appended, "request": record.request,
                     "value": record.value, "commit_time_us": tx.commit_time_us,
                 }  # fmt: skip
                 db.execute(self.table.insert(), values)
+
+
+def _escaped(key: str) -> str:
+    """A key as a string of JSON has it, without the quotes: ASCII, and no NUL, whatever it holds."""
+    return json.dumps(key)[1:-1]
 
 
 def _digest(key: str) -> str:

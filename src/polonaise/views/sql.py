@@ -52,7 +52,8 @@ class SqlView:
     `engine` is a SQLAlchemy engine, which stays the application's, or a URL. Missing tables of `metadata` and of the
     marks are made if `create`; what is there is checked, and `ViewUnfit` says what is wrong with it. `marks_table` is
     the table of high-water marks: views that share a database without sharing their tables need one each. `busy_s` is
-    how long SQLite waits for another process's write at a time.
+    how long SQLite waits for another process's write at a time. A view belongs to the process that uses it first: after
+    a fork each makes its own (`Forked`).
 
     Raises `BadOption` for an engine that a view can't be kept with.
     """
@@ -131,12 +132,13 @@ class SqlView:
 
         Blocks its thread for as long as the database takes: right for SQLite, and for a context that is a plain
         function. A coroutine asks a server through `read`. Raises `ViewUnavailable` when there is no connection, or
-        the database goes away meanwhile.
+        the database goes away meanwhile, and `Forked` in a child of the process that has used the view.
         """
         return self._database.reading()
 
     async def read(self, function: Callable[..., T], *args: Any) -> T:
         """The result of `function(db, *args)`, run in a thread with a connection of `reading`, and raises as that."""
+        self._database.check_process()  # the parent's threads are not there to do it
         if self._readers is None:
             self._readers = ThreadPoolExecutor(self._readers_max, thread_name_prefix="polonaise-view-reader")
 
@@ -216,7 +218,12 @@ class SqlView:
         return await self._do(run[0].partition, self._apply, run)
 
     async def close(self) -> None:
-        """Wait until nothing runs any more, end the threads, close the connections. The view can be used again."""
+        """Wait until nothing runs any more, end the threads, close the connections. The view can be used again.
+
+        Does nothing in a child of the process that has used it: nothing of that is the child's.
+        """
+        if self._database.is_parents:
+            return
         workers, self._workers = list(self._workers.values()), {}
         await end_all(workers, self._close_s_max)
         readers, self._readers = self._readers, None
@@ -226,6 +233,7 @@ class SqlView:
         self._database.close()
 
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
+        self._database.check_process()
         place = partition % self._worker_count
         worker = self._workers.get(place)
         if worker is None:

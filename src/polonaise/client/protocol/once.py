@@ -42,7 +42,7 @@ class OnceRecord(NamedTuple):
     """A digest of what was asked for; empty if nobody said."""
     appended: int
     value: str
-    """JSON."""
+    """JSON, in ASCII: a view's database of any encoding has to hold it."""
 
     def pack(self) -> bytes:
         """The body of the transaction that keeps it."""
