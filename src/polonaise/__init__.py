@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from polonaise.client.protocol.group import Group
     from polonaise.client.protocol.locks import Lock
     from polonaise.client.protocol.once import Once
-    from polonaise.client.reading import BatchReader
+    from polonaise.client.reading import BatchReader, TransactionReader
     from polonaise.client.receipt import Receipt
     from polonaise.client.running import Outcome, OutcomeKind, Submission
     from polonaise.client.settings import ClientSettings
@@ -61,6 +61,7 @@ __all__ = [
     "SqlView",
     "Submission",
     "Transaction",
+    "TransactionReader",
     "View",
     "connect",
 ]
@@ -72,7 +73,7 @@ _HOMES = {
     "polonaise.client.protocol.group": ("Group",),
     "polonaise.client.protocol.locks": ("Lock",),
     "polonaise.client.protocol.once": ("Once",),
-    "polonaise.client.reading": ("BatchReader",),
+    "polonaise.client.reading": ("BatchReader", "TransactionReader"),
     "polonaise.client.receipt": ("Receipt",),
     "polonaise.client.running": ("Outcome", "OutcomeKind", "Submission"),
     "polonaise.client.settings": ("ClientSettings",),

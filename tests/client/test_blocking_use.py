@@ -7,10 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polonaise import blocking, testing
+from polonaise.blocking import background
 from polonaise.client.protocol.draft import Draft, Expectation
 from polonaise.client.running import OutcomeKind
 from polonaise.errors import (
@@ -205,13 +207,48 @@ def test_following_waits_and_is_left_by_close_break_and_the_garbage_collector(lo
     assert pump._task.done()
 
 
-def test_what_ends_a_reading_is_raised_once_and_it_is_over(log: testing.BlockingMemoryLog) -> None:
-    log.append(b"1 0").result(5)
+def test_a_reading_whose_deadline_passed_raises_again_or_goes_on(log: testing.BlockingMemoryLog) -> None:
+    for number in range(3):
+        log.append(b"1 %d" % number).result(5)
     log.faults.lose_connection(reachable=False)
     reading = log.read(0, timeout=0.05)
-    with pytest.raises(DeadlineExceeded):
-        next(reading)
-    assert list(reading) == []
+    for _ in range(3):
+        with pytest.raises(DeadlineExceeded):
+            next(reading)
+    log.faults.reconnect()
+    assert [tx.id for tx in reading] == [0, 1, 2]
+
+
+def test_a_reading_whose_wait_was_interrupted_loses_nothing(
+    log: testing.BlockingMemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3_000):
+        receipt = log.append(b"1 %d" % number)
+    receipt.result(10)
+    reading = log.read(0)
+    call = background.Background.call
+    calls = 0
+
+    def interrupted(self: background.Background, make: Callable[[], Any]) -> Any:
+        """Ctrl-C in the very moment in which what it waited for is there."""
+        nonlocal calls
+        found = call(self, make)
+        calls += 1
+        if calls % 2:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(background.Background, "call", interrupted)
+    found: list[int] = []
+    while True:
+        try:
+            found.append(next(reading).id)
+        except KeyboardInterrupt:
+            pass
+        except StopIteration:
+            break
+    assert found == list(range(3_000))
+    assert calls >= 6
 
 
 # ------------------------------------------------------------------ threads

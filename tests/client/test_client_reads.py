@@ -174,7 +174,7 @@ async def test_leaving_a_read_early_leaves_no_request_behind(world: World) -> No
     async for tx in reading:
         if tx.id == 15:
             break
-    await reading.aclose()  # type: ignore[attr-defined]
+    await reading.aclose()
     await until(lambda: len(asyncio.all_tasks()) <= 2 + len(world.host.tasks))
 
 

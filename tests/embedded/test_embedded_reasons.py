@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
@@ -47,6 +48,11 @@ def test_the_process_that_has_the_lock_is_named_with_what_to_do_about_it(tmp_pat
         lock.release()
 
 
+def is_stopped(pid: int) -> bool:
+    threads = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(") ")[2].startswith("T") for thread in threads)
+
+
 @pytest.mark.slow
 async def test_who_waits_for_a_host_that_is_stopped_is_told_which_process_that_is(tmp_path: Path) -> None:
     async with processes(tmp_path) as group:
@@ -54,6 +60,8 @@ async def test_who_waits_for_a_host_that_is_stopped_is_told_which_process_that_i
         async with polonaise.connect(f"embedded:{tmp_path}") as log:
             await log.append(b"before")
             host.signal(signal.SIGSTOP)
+            while not is_stopped(host.pid):  # its threads go on until one of them has taken the signal
+                await asyncio.sleep(0.01)
             with pytest.raises(
                 DeadlineExceeded, match=rf"process {host.pid} hosts the log, says {tmp_path}/host\.lock"
             ):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import datetime
 
 from polonaise.client.connected import Connected
 from polonaise.client.protocol.arguments import INT64_MAX, checked_id, wrong
-from polonaise.client.reading import BatchReader, first_batch, transactions
+from polonaise.client.reading import BatchReader, TransactionReader, first_batch
 from polonaise.errors import BadOption, BeyondLog, OwnTransaction
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import Batches, Read
@@ -24,15 +23,16 @@ class ReadableLog(Connected):
         until: TransactionId | None = None,
         follow: bool = False,
         timeout: float | None = None,
-    ) -> AsyncIterator[Transaction]:
+    ) -> TransactionReader:
         """The application's transactions with ids above `after`, in order: `async for tx in log.read(0, after=-1)`.
 
         Ends at `until` (inclusive), or without it at what was committed when the reading began; with `follow` it goes
         on and waits for more. Every byte is checked. Raises `BatchDamaged`, `DataDamaged` or `LogForked` rather than
-        yield what is not the log, `DeadlineExceeded` when nothing can be read for `timeout` seconds.
+        yield what is not the log, `DeadlineExceeded` when nothing can be read for `timeout` seconds; after that, and
+        after a wait that was given up, whoever reads on goes on from there.
         """
         reader = self.read_batches(partition, after=after, until=until, follow=follow, timeout=timeout)
-        return transactions(reader, after, until)
+        return TransactionReader(reader, after, until)
 
     def read_batches(
         self,
@@ -73,7 +73,7 @@ class ReadableLog(Connected):
         since: int | datetime,
         follow: bool = False,
         timeout: float | None = None,
-    ) -> AsyncIterator[Transaction]:
+    ) -> TransactionReader:
         """As `read`, from the first transaction committed at `since` or later: microseconds UTC, or an aware datetime.
 
         Raises `BadOption` for a datetime without a time zone.
@@ -87,7 +87,7 @@ class ReadableLog(Connected):
             since_us=since_us,
             timeout=self._question_s(timeout),
         )
-        return transactions(reader, -1, None, since_us)
+        return TransactionReader(reader, -1, None, since_us)
 
     async def transaction(
         self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from polonaise.client.asking import Questions
@@ -12,7 +14,7 @@ from polonaise.client.protocol.ahead import Ahead
 from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
-from polonaise.errors import DeadlineExceeded, ProtocolError
+from polonaise.errors import DataDamaged, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
 from polonaise.log.batch import Batch, split
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import WHOLE, Batches, Read
@@ -34,8 +36,10 @@ class BatchReader:
     """Batches of one partition, whole and verified, in order: `async for batch in reader`.
 
     Promises: ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were
-    written. Raises `BatchDamaged`, `OutOfOrder` or `LogForked` rather than yield anything else. Close it with
-    `aclose`, or leave it to the client's end.
+    written. Raises `BatchDamaged`, `OutOfOrder` or `LogForked` rather than yield anything else, and the same again
+    to whoever asks again. A wait may be given up (`asyncio.wait_for(anext(reader), 1)`): the next one goes on from
+    there, and so it does after `DeadlineExceeded`. For one task at a time. Close it with `aclose` if it is left before
+    its end, or leave it to the garbage collector.
     """
 
     def __init__(
@@ -71,22 +75,41 @@ class BatchReader:
         self._batches: deque[Batch] = deque()
         self._asked: deque[_Asked] = deque()
         self._done = False
+        self._broken: PolonaiseError | None = None
+        """Why it can't go on; None at its end, and while it can."""
+        self._waited_for = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Batch:
         while not self._batches:
+            if self._broken is not None:
+                raise fresh(self._broken)
             if self._done:
                 raise StopAsyncIteration
-            await self._take_answer()
+            if self._waited_for:
+                raise RuntimeError("another task waits for what this reading brings next: one at a time")
+            self._waited_for = True
+            try:
+                await self._take_answer()
+            finally:
+                self._waited_for = False
         return self._batches.popleft()
 
     async def aclose(self) -> None:
         """Stop: what is on its way is not waited for."""
         self._done = True
+        self._broken = None
         self._batches.clear()
         self._drop_asked()
+
+    def __del__(self) -> None:
+        """Left before its end: nobody takes what is on its way. In whatever thread the garbage collector runs."""
+        for asked in getattr(self, "_asked", ()):
+            if not asked.coming.done():
+                with suppress(RuntimeError):  # the loop is closed
+                    asked.coming.get_loop().call_soon_threadsafe(asked.coming.cancel)
 
     async def _take_answer(self) -> None:
         if not self._follow and not self._end_known:
@@ -95,11 +118,14 @@ class BatchReader:
                 return
         self._ask()
         asked = self._asked[0]
+        if not asked.coming.done():
+            await asyncio.wait((asked.coming,))  # whoever no longer waits leaves it on its way, for the next who does
+        if self._done:
+            return  # closed meanwhile
         try:
-            answer = await asyncio.shield(asked.coming)
+            answer = asked.coming.result()
         except BaseException:
-            if asked.coming.done():  # its fault, not that of a caller who no longer waits: begin anew from here
-                self._drop_asked()
+            self._drop_asked()  # begin anew from here
             raise
         self._asked.popleft()
         batches = self._checked(answer)
@@ -150,7 +176,7 @@ class BatchReader:
         mark = await self._questions.high_water_mark(self._partition, self._timeout)
         self._end = mark if self._until is None else min(mark, self._until)
         self._end_known = True
-        self._done = self._first > self._end
+        self._done = self._done or self._first > self._end
 
     async def _pause(self) -> None:
         """Before something is asked for again. Whoever does not wait for that may go on later, anew from here."""
@@ -177,11 +203,13 @@ class BatchReader:
 
         In this order: what was damaged on the way must not look like a log that has forked.
         """
-        done, self._done = self._done, True
-        batches = split(answer.payload[0] if answer.payload else b"")
-        new = [batch for batch in batches if self._is_new(batch)]
-        self._done = done
-        return new
+        try:
+            batches = split(answer.payload[0] if answer.payload else b"")
+            return [batch for batch in batches if self._is_new(batch)]
+        except PolonaiseError as error:
+            self._broken = fresh(error)
+            self._drop_asked()
+            raise
 
     def _is_new(self, batch: Batch) -> bool:
         """Whether it goes on from the one before; a batch that reaches from one part into the next comes twice."""
@@ -228,21 +256,53 @@ def first_batch(answer: Batches) -> Batch | None:
     return Batch.parse(answer.payload[0]) if answer.payload else None
 
 
-async def transactions(
-    reader: BatchReader, after: TransactionId, until: TransactionId | None, since_us: int = 0
-) -> AsyncIterator[Transaction]:
-    """The transactions of a reader's batches above `after`, up to `until`, each body checked against its CRC."""
-    try:
-        async for batch in reader:
-            if batch.commit_time_us < since_us:
-                continue
-            if until is None or batch.last <= until:
-                for tx in batch.transactions(after):
-                    yield tx
-                continue
-            for tx in batch.transactions(after):
-                if tx.id > until:
-                    return
-                yield tx
-    finally:
-        await reader.aclose()
+class TransactionReader:
+    """Transactions of one partition, each body checked against its CRC, in order: `async for tx in log.read(0)`.
+
+    It ends where the reading ends, and nowhere else. A wait may be given up (`asyncio.wait_for(anext(reader), 1)`):
+    the next one goes on from there, and so it does after an error that may pass, such as `DeadlineExceeded`; any other
+    is raised again to whoever asks again. For one task at a time. Close it with `aclose` if it is left before its end,
+    or leave it to the garbage collector.
+    """
+
+    # No asynchronous generator: what is raised in one, were it only that its caller waits no longer, ends it for good.
+
+    def __init__(
+        self, batches: BatchReader, after: TransactionId, until: TransactionId | None, since_us: int = 0
+    ) -> None:
+        self._batches = batches
+        self._after = after
+        self._until = until
+        self._since_us = since_us
+        self._held: Iterator[Transaction] = iter(())
+        """What is left of the batch at hand."""
+        self._broken: DataDamaged | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Transaction:
+        while True:
+            try:
+                for tx in self._held:  # the next one: it is taken in the very step in which it is handed over
+                    return tx
+            except DataDamaged as error:
+                self._broken = fresh(error)
+                await self._batches.aclose()
+                raise
+            if self._broken is not None:
+                raise fresh(self._broken)
+            self._held = self._wanted(await self._batches.__anext__())
+
+    async def aclose(self) -> None:
+        """Stop: what is on its way is not waited for."""
+        self._held = iter(())
+        self._broken = None
+        await self._batches.aclose()
+
+    def _wanted(self, batch: Batch) -> Iterator[Transaction]:
+        """The transactions of a batch that lie in the range."""
+        if batch.commit_time_us < self._since_us:
+            return iter(())
+        found, until = batch.transactions(self._after), self._until
+        return found if until is None or batch.last <= until else takewhile(lambda tx: tx.id <= until, found)

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Final, cast
+from typing import Final
 
 from polonaise.client.log import Log
 from polonaise.client.producer import Producer
@@ -322,7 +322,7 @@ async def read(session: Session, partition: PartitionId) -> None:
     left = session.random.randrange(1, 40)
     reading = Reading(session.history, f"a reader of {session.application.who}", partition, after)
     transactions = session.log.read(partition, after=after, follow=follow, timeout=session.timeout_s())
-    async with asyncio.timeout(session.timeout_s()), aclosing(cast(Any, transactions)) as stream:
+    async with asyncio.timeout(session.timeout_s()), aclosing(transactions) as stream:
         async for tx in stream:
             reading.take(tx)
             left -= 1
@@ -343,7 +343,7 @@ async def read_since(session: Session, partition: PartitionId) -> None:
     since = session.random.choice(list(seen.values())).commit_time_us
     reading: Reading | None = None
     transactions = session.log.read_time(partition, since=since, timeout=session.timeout_s())
-    async with asyncio.timeout(session.timeout_s()), aclosing(cast(Any, transactions)) as stream:
+    async with asyncio.timeout(session.timeout_s()), aclosing(transactions) as stream:
         async for tx in stream:
             if reading is None:
                 reading = Reading(session.history, "a reader by time", partition, tx.id - 1)
