@@ -12,6 +12,7 @@ from polonaise.host import Clock
 from polonaise.log.batch import Batch
 from polonaise.server.carrying import InOrder
 from polonaise.server.clients import ClientMessages
+from polonaise.server.protocol.committedregisters import CommittedRegisters
 from polonaise.server.protocol.effects import (
     Answer,
     AwaitRoom,
@@ -30,7 +31,7 @@ from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.reading import PartitionReader
 from polonaise.server.settings import ServerSettings
-from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, StorageId, Transaction, TransactionId
+from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, Transaction, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Batches, Flushed, Mounted, ReadBatches
 
@@ -39,7 +40,7 @@ BEGINNING_US: Final = 946_684_800_000_000
 """Commit times are the same in every run: they begin with the year 2000, and each batch is a millisecond later."""
 STEP_US: Final = 1_000
 _REPLICA: Final[StorageId] = "memory"
-_SESSION: Final = 1
+_FIRST_SESSION: Final = 1
 _SETTINGS: Final = ServerSettings(lock_entries=1 << 16)
 
 
@@ -98,17 +99,9 @@ class MemoryPartition:
             AwaitRoom: self._await_room,
             AwaitTurn: self._await_turn,
             MarkMoved: lambda effect: self.reader.mark_moved(),
-            EndSession: lambda effect: None,
+            EndSession: self._start_next_session,
         }
-        started = StartedSession(
-            value=PartitionValue(GENERATION, _SESSION, (_REPLICA,)),
-            closing=NO_TRANSACTION,
-            last_crc=0,
-            commit_time_us=BEGINNING_US,
-            registers={},
-            engaged={_REPLICA: self._replica},
-        )
-        self.carry_out(self.owner.session_started(started, self.now))
+        self._start_session(_FIRST_SESSION)
 
     @property
     def now(self) -> Moment:
@@ -126,6 +119,29 @@ class MemoryPartition:
     def transactions(self) -> list[Transaction]:
         """Everything that is committed."""
         return [tx for batch in self._replica.batches for tx in batch.transactions()]
+
+    # ------------------------------------------------------------------ sessions
+
+    def _start_next_session(self, ended: EndSession) -> None:
+        """An owner ends a session now and then of itself, for a checkpoint."""
+        self._start_session(ended.session + 1)
+
+    def _start_session(self, session: SessionId) -> None:
+        """Start a session that goes on where the replica ends: all that was sent to it is there."""
+        batches = self._replica.batches
+        kept = CommittedRegisters(0)
+        kept.replace(self.owner.registers.values)
+        for batch in self._replica.from_id(self.owner.committed + 1):
+            kept.apply(batch.registers)
+        started = StartedSession(
+            value=PartitionValue(GENERATION, session, (_REPLICA,)),
+            closing=self._replica.last,
+            last_crc=batches[-1].crc if batches else 0,
+            commit_time_us=self._time_us,
+            registers=kept.values,
+            engaged={_REPLICA: self._replica},
+        )
+        self.carry_out(self.owner.session_started(started, self.now))
 
     # ------------------------------------------------------------------ effects
 
