@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from polonaise.client.asking import Questions
 from polonaise.client.bodies import Bodies, Wanted
@@ -24,6 +24,8 @@ from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, 
 
 if TYPE_CHECKING:
     from polonaise.client.mounting import Mounting
+
+T = TypeVar("T")
 
 _log = logging.getLogger("polonaise.client")
 
@@ -130,11 +132,7 @@ class Applier:
             try:
                 applied = apply(tx)
                 if applied is not None:
-                    self._mark.given = Given(tx.id, tx.id, self._loop.time())
-                    try:
-                        await applied
-                    finally:
-                        self._mark.given = None
+                    await self._while_told(applied, tx.id, tx.id)
             except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
                 await self._failed(tx.id, error)
                 return
@@ -153,11 +151,7 @@ class Applier:
         try:
             reached = cast(RunView, self._view).apply_run(run)
             if not isinstance(reached, int):
-                self._mark.given = Given(run[0].id, run[-1].id, self._loop.time())
-                try:
-                    reached = await reached
-                finally:
-                    self._mark.given = None
+                reached = await self._while_told(reached, run[0].id, run[-1].id)
         except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
             if len(run) == 1 or isinstance(error, ViewUnavailable | ViewUnfit):
                 await self._failed(run[0].id, error)
@@ -173,6 +167,14 @@ class Applier:
             self._went_well()
         else:
             await self._rest()
+
+    async def _while_told(self, applying: Awaitable[T], first: TransactionId, last: TransactionId) -> T:
+        """Wait for the view; meanwhile, whoever waits for its mark is told what it is applying, and for how long."""
+        self._mark.given = Given(first, last, self._loop.time())
+        try:
+            return await applying
+        finally:
+            self._mark.given = None
 
     async def _next_run(self) -> tuple[list[Transaction], TransactionId]:
         """What comes next of the queue, and through which id nothing else is for the view.

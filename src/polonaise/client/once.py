@@ -55,7 +55,7 @@ async def run_once(
     args: tuple[Any, ...],
     timeout: float | None,
 ) -> Once:
-    """As `Log.once`.
+    """Run a context once for a key, as `Log.once` says.
 
     Everything that was done before this was asked is applied first, so that its key is found and nothing runs. The lock
     on the key makes two at the same time one after the other: the second is refused, and runs again when the view has

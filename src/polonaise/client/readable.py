@@ -44,7 +44,7 @@ class ReadableLog(Connected):
         with_data: bool = True,
         timeout: float | None = None,
     ) -> BatchReader:
-        """As `read`, but whole batches: much faster, for those who look at columns.
+        """Read whole batches, otherwise like `read`: much faster, for those who look at columns.
 
         What the library wrote for itself is in them, and is recognized by a generation below 0;
         `Batch.transactions` leaves it out.
@@ -74,7 +74,7 @@ class ReadableLog(Connected):
         follow: bool = False,
         timeout: float | None = None,
     ) -> TransactionReader:
-        """As `read`, from the first transaction committed at `since` or later: microseconds UTC, or an aware datetime.
+        """Read from the first transaction committed at `since` or later: microseconds UTC, or an aware datetime.
 
         Raises `BadOption` for a datetime without a time zone.
         """

@@ -113,7 +113,7 @@ class Running:
         deadline_s: float | None = None,
         waits_for: Callable[[], str] = lambda: "",
     ) -> Receipt:
-        """As `Log.run`.
+        """Run a context until what it appends is committed, as `Log.run` says.
 
         `deadline_s`, a time of the loop, is when `timeout` is over if part of it was spent before. `waits_for` says
         what a context that is given up was waiting for, if that is not the application's.

@@ -38,7 +38,7 @@ class UndecodablePolicy(enum.Enum):
     SKIP = "skip"
     """It leaves the body out, counts it, and names it in its report."""
     TABLE = "table"
-    """As SKIP, and the body goes to the dead-letter table beside the view's, in the same step as the rows."""
+    """It leaves the body out, and writes it to the dead-letter table beside the view's in the same step."""
 
 
 class Named(NamedTuple):
@@ -118,15 +118,15 @@ class ViewSource:
         }
 
     def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
-        """As `LogSource.marks`."""
+        """The last id of each partition that the view's query reads up to there; see `LogSource.marks`."""
         return self._source.marks(self._read, until)
 
     def check_not_ahead(self, marks: Marks) -> None:
-        """As `LogSource.check_not_ahead`."""
+        """Raises `ClientAhead` for a table that is made of more than is committed now."""
         self._source.check_not_ahead(self._view.name, marks, self._read)
 
     def wait_beyond(self, marks: Marks) -> None:
-        """As `LogSource.wait_beyond`."""
+        """Return when there is more than this, and now and then; see `LogSource.wait_beyond`."""
         self._source.wait_beyond(marks)
 
     def rows(self, after: Marks, upto: Marks) -> DataFrame:

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from polonaise.coordination.values import PartitionValue
 from polonaise.host import Clock
+from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.server.carrying import InOrder
 from polonaise.server.clients import ClientMessages
-from polonaise.server.protocol.committedregisters import CommittedRegisters
 from polonaise.server.protocol.effects import (
     Answer,
     AwaitRoom,
@@ -129,16 +129,15 @@ class MemoryPartition:
     def _start_session(self, session: SessionId) -> None:
         """Start a session that goes on where the replica ends: all that was sent to it is there."""
         batches = self._replica.batches
-        kept = CommittedRegisters(0)
-        kept.replace(self.owner.registers.values)
+        kept = dict(self.owner.registers.values)
         for batch in self._replica.from_id(self.owner.committed + 1):
-            kept.apply(batch.registers)
+            registers.apply(kept, batch.registers)
         started = StartedSession(
             value=PartitionValue(GENERATION, session, (_REPLICA,)),
             closing=self._replica.last,
             last_crc=batches[-1].crc if batches else 0,
             commit_time_us=self._time_us,
-            registers=kept.values,
+            registers=kept,
             engaged={_REPLICA: self._replica},
         )
         self.carry_out(self.owner.session_started(started, self.now))

@@ -49,7 +49,7 @@ class SessionFaults:
 
     @property
     def causes(self) -> str:
-        """Who failed with what, as far as is known."""
+        """The replicas that failed, each with its fault, as far as is known."""
         return "; ".join(f"storage node {name}: {what}" for name, what in self._blamed.items()) or self.last
 
     def are_lasting(self, now_s: float) -> bool:

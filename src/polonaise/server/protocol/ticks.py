@@ -23,7 +23,7 @@ class Ticks:
         self._busy[partition] = None
 
     def due(self, partitions: Collection[PartitionId]) -> list[PartitionId]:
-        """Who is told the time now, of these. Whoever has still something under way then says `busy` again."""
+        """The partitions among these that get a tick now; one with something still under way says `busy` again."""
         busy, self._busy = self._busy, {}
         at_rest: list[PartitionId] = []
         for _ in range(_AT_REST_MAX):
