@@ -39,6 +39,8 @@ from polonaise.log.batch import Batch
 from polonaise.node.embedded import RESTORING
 from polonaise.node.local import LocalCluster
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[polonaise.Log]:
@@ -426,7 +428,6 @@ async def test_a_cluster_that_lacks_only_the_end_of_its_restore_is_not_made_agai
 # ------------------------------------------------------------------ processes
 
 
-@pytest.mark.slow
 async def test_a_cluster_of_processes_goes_on_from_a_restore(
     log: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
 ) -> None:
@@ -474,7 +475,6 @@ async def sessions_of_a_cluster(cluster: LocalCluster, counts: list[int]) -> Non
                 await producer.append(sequence, b"%d" % sequence)
 
 
-@pytest.mark.slow
 async def test_a_million_transactions_come_back_as_they_were(tmp_path: Path, store: ObstoreStore, target: Path) -> None:
     with LocalCluster(tmp_path / "cluster", storage=1, evidence=True) as cluster:
         await sessions_of_a_cluster(cluster, [300_000, 300_000, 400_000])
@@ -510,7 +510,6 @@ def polonaise_says(*arguments: object) -> tuple[int | None, str, str]:
     return process.returncode, output, errors
 
 
-@pytest.mark.slow
 async def test_killed_at_any_time_it_leaves_no_log_or_the_whole_one(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
@@ -539,7 +538,6 @@ async def test_killed_at_any_time_it_leaves_no_log_or_the_whole_one(
         assert await contents(copy) == await contents(log)
 
 
-@pytest.mark.slow
 async def test_the_command(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
     await fill(log, 20)
     await archived(log, store)

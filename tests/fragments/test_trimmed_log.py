@@ -34,6 +34,8 @@ from polonaise.fragments.store import Listed, ObstoreStore, open_store
 from polonaise.log.batch import Batch, Columns, seal, split
 from polonaise.wire.messages import Batches, Read
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Trimmed:
@@ -372,7 +374,6 @@ async def test_a_wiped_replica_is_filled_from_the_fragments(tmp_path: Path, stor
 # ------------------------------------------------------------------ fragments that are ahead
 
 
-@pytest.mark.slow
 async def test_nothing_is_appended_while_the_fragments_reach_farther_than_the_replicas(
     cluster: Cluster, store: ObstoreStore
 ) -> None:
@@ -395,7 +396,6 @@ async def test_nothing_is_appended_while_the_fragments_reach_farther_than_the_re
         assert await log.high_water_mark(0) == 100
 
 
-@pytest.mark.slow
 async def test_where_the_store_is_not_mounted_an_older_copy_gives_out_no_id_again(
     cluster: Cluster, store: ObstoreStore, tmp_path: Path
 ) -> None:

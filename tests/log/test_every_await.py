@@ -18,6 +18,8 @@ from polonaise.log.reading import SegmentCache
 from polonaise.log.segment import DamageFound
 from polonaise.simulator.world import Machine
 
+pytestmark = pytest.mark.slow
+
 SMALL = LogSettings(segment_bytes_max=700)
 EVERYTHING = 2**62
 READS_MAX = 3

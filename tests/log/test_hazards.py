@@ -26,6 +26,8 @@ from polonaise.storage.settings import StorageSettings
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import LastSessionInfo, SessionInfo
 
+pytestmark = pytest.mark.slow
+
 SMALL = LogSettings(segment_bytes_max=900)
 
 
@@ -141,7 +143,6 @@ def test_hazard_a_whatever_is_in_the_index_file_the_log_is_what_its_segments_say
 # ------------------------------------------------------------------ (b), (c)
 
 
-@pytest.mark.slow
 def test_hazards_b_and_c_a_roll_that_was_broken_off_anywhere_is_no_obstacle() -> None:
     """Waltz makes the index first and the header last: what a crash leaves blocks the roll, or the start."""
     die_at_every_call(appends, goes_on, seeds=2)

@@ -17,6 +17,8 @@ from .bounds import TINY, Bounds
 from .decisions import planted
 from .search import Search
 
+pytestmark = pytest.mark.slow
+
 _STATES_MAX = 100_000
 
 _FIRST = Bounds("first sessions", sessions=2, fresh=True)
@@ -309,7 +311,6 @@ _HARMLESS = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("plant", _HARMLESS, ids=lambda plant: plant.what)
 def test_a_change_that_only_looks_like_a_bug_breaks_nothing(plant: Plant) -> None:
     decisions = planted(plant.module, plant.old, plant.new)

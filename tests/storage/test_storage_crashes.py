@@ -19,6 +19,8 @@ from polonaise.log.batch import Batch
 from polonaise.simulator import Configuration, World
 from polonaise.terms import NO_SESSION, UNRESOLVED
 
+pytestmark = pytest.mark.slow
+
 SEGMENT_BYTES = 1_200
 
 
@@ -199,7 +201,6 @@ def test_a_node_that_dies_at_any_call_keeps_its_word(part: int, power_loss: bool
         live(call, nothing, crash_on_call=call, power_loss=power_loss)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_a_node_that_loses_power_at_any_call_keeps_its_word_whatever_is_left(seed: int) -> None:
     for call in range(1, calls_of_a_life() + 1):

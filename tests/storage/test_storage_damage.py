@@ -32,6 +32,8 @@ from polonaise.log.promises import SECTOR_BYTES
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.terms import UNRESOLVED
 
+pytestmark = pytest.mark.slow
+
 CONTROL = f"{DIRECTORY}/polonaise-storage.ctl"
 COPIES = SECTOR_BYTES + PARTITION * 3 * SECTOR_BYTES
 

@@ -13,6 +13,8 @@ from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
 
+pytestmark = pytest.mark.slow
+
 
 async def _cut_with_a_failing_sync(host: Host, node: Node, number: int) -> None:
     """Session 1 writes ids 0..9; session 2 cuts at 4, and the `number`-th sync of that fails. Then the node restarts.

@@ -17,6 +17,8 @@ from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import SessionInfo
 
+pytestmark = pytest.mark.slow
+
 
 async def _end_its_life(node: Node, how: str) -> None:
     if how != "goes on":
