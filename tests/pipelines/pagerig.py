@@ -151,7 +151,7 @@ def extent(text: ElementTree.Element) -> Box:
 def inside(svg: ElementTree.Element) -> None:
     """Nothing of a drawing is outside of it."""
     _, _, width, height = map(float, svg.attrib["viewBox"].split())
-    boxes = [box(each) for each in svg.iter("path") if each.attrib["d"].strip()]
+    boxes = [box(each) for each in svg.iter("path") if each.get("d", "").strip()]
     for each in [*boxes, *(extent(text) for text in svg.iter("text"))]:
         assert -4 <= each.left <= each.right <= width + 4, each
         assert -4 <= each.top <= each.bottom <= height + 4, each

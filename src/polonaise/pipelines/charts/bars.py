@@ -59,12 +59,14 @@ class Bars(Chart):
 
 
 def _upright(chart: Bars) -> tuple[Axes, list[str]]:
+    """Draw bars over time, and say what is not drawn."""
     months, values = chart.months(), [(day, value) for day, value in chart.values if isinstance(day, date)]
     counts = {day: day.year * 12 + day.month - 1 if months else round(place(day) / 86400) for day, _ in values}
     first, last = min(counts.values()), max(counts.values())
     each = -(-(last - first + 1) // _UPRIGHT_MAX)  # so many days or months share a bar
     middle = {day: first + (count - first) // each * each + (each - 1) / 2 for day, count in counts.items()}
-    shown = {middle[day]: (day, value) for day, value in sorted(values, key=lambda pair: abs(finite(pair[1])))}
+    far_last = sorted(values, key=lambda pair: abs(finite(pair[1])))
+    shown = dict(sorted({middle[day]: (day, value) for day, value in far_last}.items()))
 
     axes = canvas.upright_area([0, *(value for _, value in values)], chart.unit, top=46)
     low, high = first - 0.5, max(shown) + each / 2
@@ -77,11 +79,13 @@ def _upright(chart: Bars) -> tuple[Axes, list[str]]:
     labelled = len(shown) <= _LABELLED_MAX
     write = read if max(width_of(read(value), SMALL) for _, value in shown.values()) < room else short
     marks = {mark.at: (position, mark.text) for position, mark in chart.shown_marks()}
-    for x, (day, value) in shown.items():
-        colour = COLOUR["s1" if day in marks else "s0"]
-        bar = axes.bar(x, finite(value), width * each, color=colour, gid=f"{read(day)}: {read(value)}")
-        if labelled:
-            axes.bar_label(bar, [write(value)], padding=4, size=SMALL, color=COLOUR["soft"])
+    colours = [COLOUR["s1" if day in marks else "s0"] for day, _ in shown.values()]
+    bars = axes.bar(list(shown), [finite(value) for _, value in shown.values()], width * each, color=colours)
+    for bar, (day, value) in zip(bars, shown.values(), strict=True):
+        bar.set_gid(f"{read(day)}: {read(value)}")
+    if labelled:
+        texts = [write(value) for _, value in shown.values()]
+        axes.bar_label(bars, texts, padding=4, size=SMALL, color=COLOUR["soft"])
     for day, (position, why) in marks.items():
         top = max(finite(shown[middle[day]][1]), 0.0)
         canvas.number_mark(axes, position, (middle[day], top), (0, 26 if labelled and top else 13), why)
@@ -90,6 +94,7 @@ def _upright(chart: Bars) -> tuple[Axes, list[str]]:
 
 
 def _lying(chart: Bars) -> tuple[Axes, list[str]]:
+    """Draw bars below each other, and say what is not drawn."""
     shown, count = chart.values[:_ROWS_MAX], len(chart.values)
     names, texts = [read(name) for name, _ in shown], [read(value) for _, value in shown]
     sizes = [finite(value) for _, value in shown]
@@ -103,10 +108,11 @@ def _lying(chart: Bars) -> tuple[Axes, list[str]]:
     axes.tick_params("y", pad=10 + below)
     axes.axvline(0, color=COLOUR["zero"], linewidth=1)
     marks = {mark.at: (position, mark.text) for position, mark in chart.shown_marks()}
+    colours = [COLOUR["s1" if label in marks else "s0"] for label, _ in shown]
+    bars = axes.barh(range(len(shown)), sizes, 0.64, color=colours)
+    axes.bar_label(bars, texts, padding=6, size=SMALL, color=COLOUR["soft"])
     for row, (label, _) in enumerate(shown):
-        colour = COLOUR["s1" if label in marks else "s0"]
-        bar = axes.barh(row, sizes[row], 0.64, color=colour, gid=f"{names[row]}: {texts[row]}")
-        axes.bar_label(bar, [texts[row]], padding=6, size=SMALL, color=COLOUR["soft"])
+        bars[row].set_gid(f"{names[row]}: {texts[row]}")
         if label in marks:
             position, why = marks[label]
             aside = width_of(texts[row], SMALL) + 22 if sizes[row] >= 0 else 14

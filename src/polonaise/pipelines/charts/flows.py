@@ -79,6 +79,7 @@ def _names(places: Mapping[str, int]) -> list[str]:
 
 
 def _matrix(chart: Flows, row_of: Mapping[str, int], column_of: Mapping[str, int]) -> Axes:
+    """Draw the cells and their sums, given in which row and column each name is."""
     rows, columns = _names(row_of), _names(column_of)
     cells: dict[tuple[int, int], float] = defaultdict(float)
     sums: dict[tuple[int, int], float] = defaultdict(float)

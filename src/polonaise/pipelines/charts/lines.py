@@ -58,7 +58,7 @@ class Lines(Chart):
     @cached_property
     def lines(self) -> dict[str, _Points]:
         """By name, the points that have a value."""
-        return {series.name: [point for point in _points(series) if point[1] == point[1]] for series in self.series}
+        return {series.name: [(x, y) for x, y in _points(series) if not math.isnan(y)] for series in self.series}
 
     def marked(self, mark: Mark) -> tuple[float, float] | None:
         """Where on a line a mark is."""
@@ -119,8 +119,8 @@ def _draw(chart: Lines) -> Axes:
     axes.tick_params("x", length=5, pad=4)
     for order, series in enumerate(chart.series):
         points = _points(series)
-        gaps = [True, *(y != y for _, y in points), True]
-        alone = [at for at in range(len(points)) if gaps[at] and gaps[at + 2]]  # no line leads there: they become dots
+        gaps = [True, *(math.isnan(y) for _, y in points), True]
+        alone = [at for at in range(len(points)) if gaps[at] and gaps[at + 2]]  # no line leads there: it becomes a dot
         axes.plot(
             *zip(*points, strict=True), color=COLOUR[f"s{order}" if order < COLOURS else "other"], gid=series.name,
             linewidth=1.8 if order < COLOURS else 1.2, drawstyle="steps-post" if chart.stepped else "default",
@@ -152,7 +152,7 @@ def _name(axes: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
 def spread(wanted: Sequence[float], low: float, high: float) -> list[float]:
     """Move heights, given in ascending order, apart so that no name covers another, and none is above `high`."""
     placed: list[float] = []
-    for height in wanted:
+    for height in wanted:  # first all of them upwards, then those that are too high back down
         placed.append(max(height, placed[-1] + _GAP if placed else low))
     for index in reversed(range(len(placed))):
         placed[index] = min(placed[index], placed[index + 1] - _GAP if index + 1 < len(placed) else high)
