@@ -13,6 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+import matplotlib.style
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -351,10 +352,14 @@ def test_threads_draw_at_the_same_time() -> None:
         assert list(threads.map(lambda chart: chart.figure("f"), charts)) == alone
 
 
-def test_settings_of_a_process_stay_as_they_are() -> None:
-    before = dict(mpl.rcParams)
-    Bars("a", MONTHS).figure("f")
-    assert dict(mpl.rcParams) == before
+def test_settings_of_a_process_stay_as_they_are_and_change_nothing() -> None:
+    chart = Lines("a", [Series("s", [(1, 1), (2, 3)])])
+    with mpl.style.context(["ggplot", {"text.usetex": True}]):
+        before = dict(mpl.rcParams)
+        svg = drawn(chart)
+        assert dict(mpl.rcParams) == before
+    assert labels(svg) == labels(drawn(chart))
+    assert "#" not in ElementTree.tostring(svg, encoding="unicode"), "no colour but the page's"
 
 
 def test_matplotlib_is_for_reports_only_and_without_its_windows() -> None:

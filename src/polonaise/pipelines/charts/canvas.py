@@ -53,6 +53,7 @@ def area(height: float, left: float, right: float, top: float, bottom: float, he
     width, inner = WIDTH - left - right, height - top - bottom
     axes = figure.add_axes((left / WIDTH, bottom / height, width / WIDTH, inner / height), frameon=False)
     axes.set_axisbelow(True)
+    axes.grid(visible=False)  # whatever style an application has set
     axes.tick_params(length=0, pad=8, labelsize=TEXT, labelcolor=COLOUR["text"], color=COLOUR["zero"])
     axes.annotate(heading, (0, height - 12), xycoords="figure points", size=TEXT, color=COLOUR["soft"])
     return axes
@@ -180,6 +181,7 @@ def svg(axes: Axes, label: str, summary: str) -> Markup:
         artist.set_clip_on(False)  # which would be by an id
         if isinstance(artist, Text):
             artist.set_parse_math(False)  # a dollar is a dollar
+            artist.set_usetex(False)
     height, written = figure.get_figheight() * 72, StringIO()
     renderer = _Renderer(WIDTH, height, written)
     figure.draw(renderer)
