@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pagerig import browser, program
 
-from polonaise.pipelines.charts import Bars, Flows, Lines, Series
+from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
 from polonaise.pipelines.page import Page, Verdict
 from polonaise.pipelines.tables import Table
 
@@ -49,9 +49,21 @@ addEventListener("load", () => {
       });
     }
   }
+  const wrong = [];
+  for (const drawing of page.querySelectorAll("svg")) {
+    const all = drawing.getBoundingClientRect();
+    const boxes = [...drawing.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
+    for (const [word, box] of boxes)
+      if (box.left < all.left - 1 || box.right > all.right + 1 || box.top < all.top - 1 || box.bottom > all.bottom + 1)
+        wrong.push(`${word} leaves its drawing`);
+    boxes.forEach(([word, box], index) => boxes.slice(index + 1).forEach(([other, its]) => {
+      if (box.left < its.right && its.left < box.right && box.top + 2 < its.bottom && its.top + 2 < box.bottom)
+        wrong.push(`${word} covers ${other}`);
+    }));
+  }
   const told = document.createElement("pre");
   told.id = "told";
-  told.textContent = JSON.stringify({words: found, width: page.documentElement.clientWidth,
+  told.textContent = JSON.stringify({words: found, wrong: wrong, width: page.documentElement.clientWidth,
                                      scroll: page.documentElement.scrollWidth});
   document.body.replaceChildren(told);
 });
@@ -62,6 +74,8 @@ def page() -> Page:
     """As a report of a log has it, and with whatever words an application may have."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     points = [(begin + timedelta(hours=hour), 1000 + hour) for hour in range(200)]
+    later = [(at, value + 1) for at, value in points]
+    months = [(date(2025, month, 1), -(10**month) if month < 4 else 7**month) for month in range(1, 13)]
     columns = [
         "partition",
         "first id",
@@ -81,7 +95,8 @@ def page() -> Page:
         )
         .verdicts([Verdict("every internationalization", True), Verdict("the copies", False, f"differ at {LONG}")])
         .section("Over time", "Responsibilities and characteristics, as they were.")
-        .chart(Lines("Balances", [Series("transactions", points)]))
+        .chart(Lines("Balances", [Series("transactions", points), Series("acknowledged transactions", later)]))
+        .chart(Bars("Volumes", months, unit="crowns", marks=[Mark(months[11][0], "many")]))
         .chart(Bars("Transactions by kind", [(f'"{word} of the {LONG[:24]}"', 5) for word in ("NULL", "kind")]))
         .chart(Flows("Flows", {("Amsterdam", "Barcelona"): 5}))
         .section("Partitions")
@@ -112,6 +127,7 @@ def test_on_a_screen_no_word_is_divided_and_none_leaves_its_box(chromium: str, w
     assert found["width"] == width
     assert found["scroll"] <= width, "only charts and tables scroll to the side, each in its own box"
     assert len(found["words"]) > 300
+    assert found["wrong"] == []
     for each in found["words"]:
         length = len(each["word"])
         if length <= WORD_MAX:
