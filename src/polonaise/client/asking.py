@@ -11,7 +11,7 @@ from polonaise.client.links import Links
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
-from polonaise.errors import BeyondLog, DeadlineExceeded, FrameDamaged, PolonaiseError, ProtocolError, Retry
+from polonaise.errors import BeyondLog, DeadlineExceeded, PolonaiseError, ProtocolError, Retry
 from polonaise.host import Host
 from polonaise.log.registers import after, sets_of
 from polonaise.terms import PartitionId, TransactionId
@@ -98,7 +98,7 @@ class Questions:
             except BeyondLog:
                 raise
             except PolonaiseError as error:
-                if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE) and not isinstance(error, FrameDamaged):
+                if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
                     raise
                 _log.info("partition %d: %s is asked again: %s", partition, type(question).__name__, error)
                 note(error)
