@@ -227,7 +227,7 @@ async def initialized(cluster: Cluster) -> Coordinator:
 
 
 @on_every_implementation
-async def test_without_a_cluster_every_question_is_refused(cluster: Cluster) -> None:
+async def test_without_a_cluster_every_request_is_refused(cluster: Cluster) -> None:
     coordinator = await cluster.process()
     for ask in (
         coordinator.describe,
@@ -436,13 +436,13 @@ async def test_a_restart_keeps_everything(cluster: Cluster) -> None:
 @on_every_implementation
 async def test_damage_is_refused_by_name_and_says_what_to_do(cluster: Cluster) -> None:
     await initialized(cluster)
-    questions: list[tuple[str, Callable[[Coordinator], Awaitable[object]]]] = [
+    requests: list[tuple[str, Callable[[Coordinator], Awaitable[object]]]] = [
         ("partition-1", lambda coordinator: coordinator.partition(1)),
         ("partition-1", lambda coordinator: coordinator.set_partition(1, INITIAL, 0)),
         ("assignment", lambda coordinator: coordinator.assignment()),
         ("description", lambda coordinator: coordinator.describe()),
     ]
-    for name, ask in questions:
+    for name, ask in requests:
         await cluster.damage(name)
         with pytest.raises(CoordinatorDamaged, match=name) as refused:
             await ask(await cluster.process())

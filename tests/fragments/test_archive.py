@@ -27,7 +27,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments.format import batches_in
-from polonaise.fragments.objects import Archived, fragments_of, partitions_in, verified, write_fragments
+from polonaise.fragments.objects import ArchivedFragment, fragments_of, partitions_in, verified, write_fragments
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
@@ -54,7 +54,7 @@ async def fill(log: Log, count: int, partition: int = 0) -> None:
         await asyncio.gather(*(log.append(b"%d" % n * 20, partition) for n in range(10)))
 
 
-async def archived(log: Log, store: ObstoreStore, **how: Any) -> list[Archived]:
+async def archived(log: Log, store: ObstoreStore, **how: Any) -> list[ArchivedFragment]:
     return [each async for each in archive(log, store, 0, **how)]
 
 
@@ -345,7 +345,7 @@ async def test_what_was_whole_before_a_place_that_can_t_be_read_is_stored(
             size += batch.length
             yield batch
 
-    told: list[Archived] = []
+    told: list[ArchivedFragment] = []
 
     async def tell() -> None:
         async for each in write_fragments(store, log.cluster_key, damaged(), fragment_bytes=2_000):

@@ -223,7 +223,7 @@ os.register_at_fork(
 class _RealFile:
     """A descriptor, and the count of its users: the calls under way, and the opener until it closes.
 
-    The last one out closes the door, and only that one: a number closed twice may be another file's by then.
+    The last one out closes the descriptor, and nobody else: a number closed twice may be another file's by then.
     """
 
     def __init__(

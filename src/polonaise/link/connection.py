@@ -71,7 +71,7 @@ class LinkSettings:
     unsent_bytes_tight: int = 128 * 1024
     """The same, while all connections together hold more than half of what they may."""
     unread_bytes_max: int = 8 * 1024 * 1024
-    """A peer that connected and leaves this much unread is not read either until it does: its questions can't pile up
+    """A peer that connected and leaves this much unread is not read either until it does: its requests can't pile up
     as answers."""
     unsent_bytes_max: int = 256 * 1024 * 1024
     """A peer that lets this much pile up is cut off."""

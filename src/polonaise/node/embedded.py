@@ -12,7 +12,7 @@
       fragments               the address of the fragment store, where the log has one
 
 The host runs the nodes of any other cluster, all of them in one event loop. Everybody, the host's own application
-included, is their client through the sockets. `node.seat` decides which process hosts.
+included, is their client through the sockets. `node.hostelection` decides which process hosts.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import PolonaiseError, Retry
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
-from polonaise.server.history import History
+from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.coordinator import (
@@ -164,7 +164,7 @@ def _client(source: random.Random, link: LinkSettings) -> ClientSettings:
         idle_flush_s=uniform(0.1, 0.5),
         connect_s_max=uniform(0.5, 1.5),
         request_s_max=uniform(0.5, 2.0),
-        question_s_max=5.0,
+        answer_s_max=5.0,
         mount_s_max=uniform(0.5, 2.0),
         retry_s_min=0.02,
         retry_s_max=uniform(0.1, 0.4),
@@ -255,7 +255,7 @@ class Cluster:
         """Where the log is archived to; None in most seeds."""
         self.others: list[Node] = []
         """What few clusters have: an archivist, an owner with two connections."""
-        self.open_history: Callable[[bytes], History] | None = None
+        self.open_history: Callable[[bytes], ArchivedHistory] | None = None
         """How servers reach the archive."""
         addresses = tuple(self.storage_id(node) for node in self.storage)
         self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)

@@ -9,8 +9,8 @@ from typing import Any
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.simulator.application import Application
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
-from polonaise.simulator.ground import durable_last
-from polonaise.simulator.history import Fate, History, Kind, Violation
+from polonaise.simulator.diskaudit import durable_last
+from polonaise.simulator.observations import Fate, History, Kind, Violation
 from polonaise.simulator.observer import Observer
 from polonaise.terms import StorageId, TransactionId
 

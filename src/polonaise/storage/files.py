@@ -9,7 +9,7 @@ from typing import Final
 from polonaise.errors import BadOption, ControlFileDamaged, ControlFileMissing, NotFound
 from polonaise.host.files import LookedAt
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, decode_header, newest_promises, offset_of
-from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Evidence, Promises, Trimmed
+from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Promises, SyncEvidence, TrimMark
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
@@ -25,8 +25,8 @@ class Kept:
 
     cluster_key: bytes
     promises: Promises
-    evidence: Evidence
-    trimmed: Trimmed
+    evidence: SyncEvidence
+    trimmed: TrimMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,11 @@ def _kept(path: str, partition: PartitionId) -> Kept:
     raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable")
 
 
-def trimmed_in(files: Files) -> Trimmed:
+def trimmed_in(files: Files) -> TrimMark:
     """What was dropped from the beginning of these files; nothing, as far as is known, without a control file."""
     return files.kept.trimmed if files.kept is not None else NOTHING_TRIMMED
 
 
-def evidence_in(files: Files) -> Evidence:
+def evidence_in(files: Files) -> SyncEvidence:
     """Up to where these files are known to have been synced; of nothing without a control file."""
     return files.kept.evidence if files.kept is not None else NO_EVIDENCE
