@@ -71,6 +71,7 @@ class Campaign:
             wrong = self._played(copies)
         except (Hangs, DriverDied) as error:
             wrong = [f"{type(error).__name__}: {error}"]
+        if wrong:  # what is left of this round is not to be the next one's
             self._rig.drivers.end_all()
             self._rig.ground.account()
         report.wrong += [f"round {report.rounds}: {each}" for each in wrong]

@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination.file import coordinator_in
 from polonaise.errors import BadOption
 from polonaise.host import Host
 from polonaise.host.address import HostPort, parse_address
@@ -35,7 +35,7 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
                 f"{redacted(address)!r} is of an embedded log, which is reached through its directory alone: write "
                 f"embedded:{redacted(directory)}"
             )
-    return FileCoordinator(host, path)
+    return coordinator_in(host, path)
 
 
 def check_storage_address(address: str) -> None:

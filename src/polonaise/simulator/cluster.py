@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from polonaise import errors
 from polonaise.client.settings import ClientSettings
+from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S
-from polonaise.coordination.values import ClusterDescription, PartitionValue
+from polonaise.coordination.values import ClusterDescription, PartitionValue, partition_key
 from polonaise.errors import PolonaiseError, Retry
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
@@ -26,7 +27,6 @@ from polonaise.server.settings import ServerSettings
 from polonaise.simulator.coordinator import (
     CoordinatorConfiguration,
     SimulatedCoordinator,
-    SimulatedCoordinatorClient,
 )
 from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
@@ -294,7 +294,7 @@ class Cluster:
         loop = asyncio.get_running_loop()
         self._keepers = [loop.create_task(node.keep_running(), name=f"keeper of {node.name}") for node in self.nodes]
 
-    def coordinator(self, node: Node, host: Host) -> SimulatedCoordinatorClient:
+    def coordinator(self, node: Node, host: Host) -> Coordinator:
         """The coordinator as the process that calls this reaches it."""
         process = LIFE.get()
         assert isinstance(process, Process)
@@ -324,7 +324,7 @@ class Cluster:
 
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """What the coordinator holds."""
-        return PartitionValue.decode(self.service.snapshot()[f"partition-{partition}"][1])
+        return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
 
     # ------------------------------------------------------------------ what the processes run
 

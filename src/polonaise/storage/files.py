@@ -20,7 +20,7 @@ _LOOKS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ControlRecord:
     """What the control file says of one partition."""
 
     cluster_key: bytes
@@ -39,7 +39,7 @@ class Files:
     """Of the segment files, in order."""
     whole: bool
     """These are all segments of the partition, and not single files that somebody picked."""
-    kept: Kept | None = None
+    kept: ControlRecord | None = None
     """None without a control file beside them."""
     directory: str = ""
     """Of the storage node, if there is a control file."""
@@ -117,7 +117,7 @@ def found_again(files: Files) -> Files:
     return _files_of(files.directory, files.partition) if files.directory and files.partition is not None else files
 
 
-def _kept(path: str, partition: PartitionId) -> Kept:
+def _kept(path: str, partition: PartitionId) -> ControlRecord:
     with LookedAt(path) as file:
         key = decode_header(file.look(0, SECTOR_BYTES), path)
         for look in range(1, _LOOKS_MAX + 1):
@@ -128,7 +128,7 @@ def _kept(path: str, partition: PartitionId) -> Kept:
                     raise
                 continue
             if found is not None:
-                return Kept(key, found[0].promises, found[2], found[0].trimmed)
+                return ControlRecord(key, found[0].promises, found[2], found[0].trimmed)
     raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable")
 
 
