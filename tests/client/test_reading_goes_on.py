@@ -18,6 +18,8 @@ from polonaise import Batch, Group, testing
 from polonaise.errors import BatchDamaged, DataDamaged, DeadlineExceeded, LogForked, OutOfOrder, PolonaiseError
 from polonaise.log.batch import Columns
 
+pytestmark = pytest.mark.slow
+
 COUNT = 6_000
 
 READINGS: dict[str, Callable[..., Any]] = {

@@ -28,6 +28,8 @@ from polonaise.errors import (
 from polonaise.host.files import try_lock
 from polonaise.node import hostelection
 
+pytestmark = pytest.mark.slow
+
 
 async def bodies(log: polonaise.Log, partition: int = 0) -> list[bytes]:
     return [tx.data async for tx in log.read(partition, timeout=CAME_UP_S)]
@@ -262,7 +264,6 @@ async def test_a_log_that_was_begun_and_not_made_is_made(tmp_path: Path) -> None
     assert not (tmp_path / "polonaise-embedded.new").exists()
 
 
-@pytest.mark.slow
 async def test_who_only_attaches_waits_while_nobody_hosts_and_says_so(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path}"
     async with polonaise.connect(address) as log:

@@ -34,6 +34,8 @@ from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch
 
+pytestmark = pytest.mark.slow
+
 Log = polonaise.Log
 
 
@@ -420,7 +422,6 @@ def polonaise_says(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.slow
 def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     address, store = f"embedded:{tmp_path / 'log'}", tmp_path / "store"
     assert polonaise_says("log", "append", address, "hello").returncode == 0
@@ -460,7 +461,6 @@ def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     assert again.stdout.startswith("partition 0: no fragment holds 0 to 0, though later ones are there")
 
 
-@pytest.mark.slow
 def test_a_log_that_is_not_there_is_not_made_by_archiving_it(tmp_path: Path) -> None:
     ran = polonaise_says("archive", "run", f"embedded:{tmp_path / 'log'}", tmp_path / "store")
     assert ran.returncode == 1

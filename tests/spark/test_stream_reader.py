@@ -22,6 +22,8 @@ from polonaise.spark.protocol.admission import admitted
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.streamreader import StreamReader
 
+pytestmark = pytest.mark.slow
+
 ALL = ReadAllAvailable()
 IDS = columns(partition=pa.int32(), transaction_id=pa.int64())
 
@@ -152,7 +154,6 @@ def with_a_hole(log: Filled, to: Path) -> tuple[str, Path, int]:
     return f"fragments:{log.store}", elsewhere, int(second.name.split("-")[0])
 
 
-@pytest.mark.slow
 def test_a_stream_over_a_store_waits_at_a_hole_which_an_archiver_may_be_filling(
     log: Filled, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -234,7 +235,6 @@ def test_a_poll_over_a_store_alone_lists_it_once(log: Filled, monkeypatch: pytes
     assert listings == ["", ""]
 
 
-@pytest.mark.slow
 def test_a_hole_is_waited_for_and_told_once(log: Filled, caplog: pytest.LogCaptureFixture) -> None:
     log.append(100)
     log.archive(fragment_bytes=500)
