@@ -31,6 +31,8 @@ from polonaise.host import Host
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 DESCRIPTION = ClusterDescription(bytes(range(16)), 2, ("a:1", "b:1", "c:1"))
@@ -167,7 +169,6 @@ def test_a_crash_at_any_step_of_a_change_leaves_the_old_value_or_the_new(power_l
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
-@pytest.mark.slow
 def test_a_crash_at_any_step_of_initializing_leaves_no_cluster_or_a_whole_one(power_loss: bool) -> None:
     outcomes = set()
 
@@ -494,7 +495,6 @@ run(main)
 """
 
 
-@pytest.mark.slow
 def test_several_real_processes_lose_no_update_and_a_killed_one_is_no_member(tmp_path: Path) -> None:
     from polonaise.host.real import RealHost
 
