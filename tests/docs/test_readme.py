@@ -20,6 +20,11 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
 
 
+def example_with(text: str) -> str:
+    (example,) = [block for block in blocks("python") if text in block]
+    return example
+
+
 def run(script: Path) -> str:
     command = [sys.executable, script.name]
     done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, timeout=60, check=False)
@@ -30,12 +35,18 @@ def run(script: Path) -> str:
 
 @pytest.mark.slow
 def test_the_example_runs_as_it_stands_and_finds_its_log_again(tmp_path: Path) -> None:
-    example, *_ = blocks("python")
     script = tmp_path / "bank.py"
-    script.write_text(example)
+    script.write_text(example_with("def withdraw"))
     assert run(script) == "account 1 has 70\n"
     assert (tmp_path / "bank" / "host.lock").exists()
     assert run(script) == "account 1 has 140\n"
+
+
+def test_the_shortest_one_does_as_well(tmp_path: Path) -> None:
+    script = tmp_path / "shortest.py"
+    script.write_text(example_with('append(b"hello")'))
+    assert run(script) == "0 b'hello'\n"
+    assert run(script) == "0 b'hello'\n1 b'hello'\n"
 
 
 @pytest.mark.parametrize("line", re.findall(r"^polonaise .*", "".join(blocks("sh")), re.MULTILINE))
