@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 
 SEEDS ?= 200
 START ?= 0
-PLANT ?=
+MUTATION ?= $(PLANT)
 PAYMENTS ?=
 MODEL_ARGUMENTS ?=
 KILLS ?= 200
@@ -41,8 +41,8 @@ test: check ## all that a newcomer should see pass: about 20 minutes on 2 cores
 demo: $(STAMP) ## a bank on the log; PAYMENTS=file for real payments
 	$(BIN)/polonaise demo bank --output build/demo $(if $(PAYMENTS),--payments '$(PAYMENTS)')
 
-simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first PLANT=a planted bug to find
-	$(BIN)/python -m polonaise.simulator --seeds $(SEEDS) --start $(START) $(if $(PLANT),--plant $(PLANT))
+simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first MUTATION=one to find
+	$(BIN)/python -m polonaise.simulator --seeds $(SEEDS) --start $(START) $(if $(MUTATION),--mutation $(MUTATION))
 
 model: $(STAMP) ## session start and the owner explored exhaustively over the production decisions
 	$(BIN)/python -m tests.model $(MODEL_ARGUMENTS)

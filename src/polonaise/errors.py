@@ -2,7 +2,7 @@
 
 An *answer* (a lock conflict, a refused append) is a value and not here. A *fault* is a `PolonaiseError`. Our own
 mistake is an `invariant`, checked in production too: a node stops before it lies. Exceptions of the machine and of
-libraries are translated into these once, at the door through which they come in.
+libraries are translated into these once, in the adapter through which they come in.
 """
 
 from __future__ import annotations

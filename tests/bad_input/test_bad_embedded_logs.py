@@ -31,7 +31,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host.files import try_lock
-from polonaise.node import seat
+from polonaise.node import hostelection
 
 SERVED_S = 60.0
 
@@ -45,7 +45,7 @@ async def refuses(address: str, kind: type[PolonaiseError], naming: str) -> None
     with pytest.raises(kind, match=naming) as told:
         await opened(address)
     assert told.value.code == kind.code
-    assert not seat._seats
+    assert not hostelection._elections
 
 
 def contents(directory: Path) -> dict[str, bytes | None]:
@@ -211,7 +211,7 @@ async def test_a_storage_directory_of_another_log(tmp_path: Path) -> None:
 async def test_a_storage_directory_that_another_process_has_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seat, "_LEFTOVERS_S", 0.2)
+    monkeypatch.setattr(hostelection, "_LEFTOVERS_S", 0.2)
     await opened(f"embedded:{tmp_path}")
     lock = try_lock(str(tmp_path / "storage-0" / "disk.lock"))
     await refuses(f"embedded:{tmp_path}", DirectoryInUse, "storage-0")

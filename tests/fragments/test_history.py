@@ -14,7 +14,7 @@ import pytest
 from polonaise.errors import FragmentDamaged, FragmentMissing, NotArchived, NotFound, StoreUnavailable
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments import history as histories
-from polonaise.fragments.format import Writer
+from polonaise.fragments.format import FragmentWriter
 from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.protocol.names import FragmentName
@@ -59,7 +59,7 @@ class Store:
         return "the store"
 
     def put(self, batches: list[Batch]) -> FragmentName:
-        writer = Writer(KEY)
+        writer = FragmentWriter(KEY)
         for batch in batches:
             writer.add(batch)
         footer, raw = writer.finish()

@@ -16,7 +16,7 @@ from polonaise.fragments.mending import rewrite
 from polonaise.fragments.objects import (
     FRAGMENT_BYTES,
     PUT_BACK,
-    Archived,
+    ArchivedFragment,
     contradictions,
     footer_of,
     fragments_of,
@@ -48,7 +48,7 @@ async def archive(
     until: TransactionId | None = None,
     timeout: float | None = None,
     tell_missing: Callable[[Span], None] | None = None,
-) -> AsyncGenerator[Archived, None]:
+) -> AsyncGenerator[ArchivedFragment, None]:
     """Write what is committed and not in the store yet, fragment by fragment; each is verified, then told.
 
     A part that does not fill a fragment yet is left for the next time, unless `rest`. With `until` everything up to
@@ -148,8 +148,8 @@ async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: 
             f"{committed}: {_OTHER_LIFE}"
         )
     # No later one is asked for: only what is not archived is sure to be with the servers.
-    place = min(last + 1, committed)
-    async with aclosing(log.read_batches(partition, after=place - 1, until=place, timeout=timeout)) as reader:
+    next_id = min(last + 1, committed)
+    async with aclosing(log.read_batches(partition, after=next_id - 1, until=next_id, timeout=timeout)) as reader:
         batch = await anext(reader)
     goes_on = batch.previous_crc if batch.first == last + 1 else batch.crc if batch.last == last else None
     if goes_on != latest.last_crc:

@@ -33,7 +33,7 @@ class ReplicaReport(NamedTuple):
     """What is damaged or missing first; empty when nothing is."""
 
 
-class Difference(NamedTuple):
+class ReplicaDifference(NamedTuple):
     """Where replicas part: each of them goes on with other batches from there."""
 
     first: TransactionId
@@ -48,7 +48,7 @@ class ComparisonReport:
 
     partition: PartitionId
     replicas: tuple[ReplicaReport, ...]
-    difference: Difference | None
+    difference: ReplicaDifference | None
     """None where all of them are the same, as far as each of them goes."""
 
     @property
@@ -134,7 +134,7 @@ class _Walk:
 
 
 async def _compared(partition: PartitionId, walks: list[_Walk]) -> ComparisonReport:
-    difference: Difference | None = None
+    difference: ReplicaDifference | None = None
     async with AsyncExitStack() as stack:
         for walk in walks:
             await stack.enter_async_context(aclosing(walk.batches))
@@ -154,7 +154,7 @@ def _next_of(going: list[_Walk]) -> list[_Walk]:
     return [walk for walk in going if walk.batch is not None and walk.batch.first <= last]
 
 
-def _difference(here: list[_Walk]) -> Difference | None:
+def _difference(here: list[_Walk]) -> ReplicaDifference | None:
     """A batch carries the CRC of the one before it: replicas with the same one are the same up to there."""
     sides: dict[tuple[TransactionId, TransactionId, int], list[str]] = {}
     for walk in here:
@@ -162,4 +162,4 @@ def _difference(here: list[_Walk]) -> Difference | None:
         sides.setdefault((walk.batch.first, walk.batch.last, walk.batch.crc), []).append(walk.directory)
     if len(sides) == 1:
         return None
-    return Difference(min(first for first, _, _ in sides), tuple(tuple(side) for side in sides.values()))
+    return ReplicaDifference(min(first for first, _, _ in sides), tuple(tuple(side) for side in sides.values()))

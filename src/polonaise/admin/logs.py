@@ -102,17 +102,17 @@ class Register(NamedTuple):
 _LIBRARYS: Final = {PRODUCERS: "a producer", SPARK_SINKS: "the Spark sink"}
 
 
-class Mark(NamedTuple):
+class PartitionMark(NamedTuple):
     """How far a partition is."""
 
     partition: PartitionId
     committed_high_water_mark: TransactionId
 
 
-async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[Mark]:
+async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[PartitionMark]:
     """The committed high-water marks, each proved by its owner after it was asked."""
     marks = await log.high_water_marks(partitions, timeout=timeout_s)
-    return [Mark(partition, mark) for partition, mark in marks.items()]
+    return [PartitionMark(partition, mark) for partition, mark in marks.items()]
 
 
 async def conditions(
@@ -346,13 +346,13 @@ def new_embedded_address(address: str, partitions: int | None, storage: int | No
             f"{redacted(address)!r}: write embedded:PATH; the log of a cluster is made as its storage nodes and "
             "servers start"
         )
-    place = embedded.parse_embedded(address)
-    if not place.may_host:
+    parsed = embedded.parse_embedded(address)
+    if not parsed.may_host:
         raise BadOption(f"{redacted(address)!r}: whoever says host=no makes no log: leave it out")
     if embedded.is_there(address):
-        raise AlreadyInitialized(f"{place.directory} holds a log already: append to it, or choose another directory")
+        raise AlreadyInitialized(f"{parsed.directory} holds a log already: append to it, or choose another directory")
     said = []
-    for name, count, before in (("partitions", partitions, place.partitions), ("storage", storage, place.storage)):
+    for name, count, before in (("partitions", partitions, parsed.partitions), ("storage", storage, parsed.storage)):
         if count is not None and before is not None:
             raise BadOption(f"{name} is said twice, by --{name} and in the address: say it once")
         said += [] if count is None else [f"{name}={count}"]

@@ -12,7 +12,7 @@ from typing import Self
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlFile, ControlSlot
-from polonaise.log.partition import LogSettings, PartitionLog
+from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.promises import Promises
 from polonaise.terms import PartitionId, SessionId
 

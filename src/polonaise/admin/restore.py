@@ -28,13 +28,13 @@ from polonaise.coordination.values import (
 from polonaise.errors import BadOption, FragmentDamaged, HistoryIncomplete
 from polonaise.fragments.format import Footer, batches_in
 from polonaise.fragments.objects import PUT_BACK, contradictions, footer_of, fragments_of, open_bytes, partitions_in
-from polonaise.fragments.protocol.coverage import Piece, Span, cover
+from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObjectStore
 from polonaise.host import Host
 from polonaise.host.real import RealHost
 from polonaise.log.batch import Batch
-from polonaise.log.partition import LogSettings
+from polonaise.log.partitionlog import LogSettings
 from polonaise.node.addresses import check_storage_address
 from polonaise.node.embedded import (
     PARTITIONS_MAX,
@@ -130,7 +130,7 @@ class _Source:
     """What of a store is restored. Found before anything is written."""
 
     cluster_key: bytes
-    pieces: dict[PartitionId, Sequence[Piece]] = field(default_factory=dict)
+    pieces: dict[PartitionId, Sequence[FragmentRange]] = field(default_factory=dict)
     held: dict[PartitionId, TransactionId] = field(default_factory=dict)
 
 
@@ -238,7 +238,7 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
 
 def _pieces(
     store: ObjectStore, number: PartitionId, names: Sequence[FragmentName], held: TransactionId, how: HowToRestore
-) -> Sequence[Piece]:
+) -> Sequence[FragmentRange]:
     last = held if how.until is None else how.until[number]
     if last > held:
         raise HistoryIncomplete(f"{store} holds partition {number} up to {held}: it can't be restored up to {last}")
@@ -276,7 +276,7 @@ async def _write(
 async def _write_partition(
     replicas: Replicas,
     store: ObjectStore,
-    pieces: Sequence[Piece],
+    pieces: Sequence[FragmentRange],
     partition: RestoredPartition,
     how: HowToRestore,
 ) -> None:
@@ -296,7 +296,7 @@ async def _write_partition(
 
 
 async def _chunks(
-    store: ObjectStore, pieces: Sequence[Piece], partition: RestoredPartition, how: HowToRestore
+    store: ObjectStore, pieces: Sequence[FragmentRange], partition: RestoredPartition, how: HowToRestore
 ) -> AsyncGenerator[list[Batch], None]:
     """The batches to restore, noted in `partition`. One fragment is in memory."""
     for piece in pieces:
@@ -309,7 +309,7 @@ async def _chunks(
             return
 
 
-def _batches(raw: bytes, piece: Piece, partition: RestoredPartition, how: HowToRestore) -> Iterator[Batch]:
+def _batches(raw: bytes, piece: FragmentRange, partition: RestoredPartition, how: HowToRestore) -> Iterator[Batch]:
     """Those of a fragment that follow what was restored, up to the limits; fragments may overlap."""
     last_allowed = partition.held if how.until is None else how.until[partition.partition]
     try:

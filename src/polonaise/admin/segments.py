@@ -31,7 +31,7 @@ from polonaise.storage.offline import batches_of, header_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 
 
-class Damage(NamedTuple):
+class SegmentDamage(NamedTuple):
     """Bytes that are not as they were written, or are missing."""
 
     path: str
@@ -65,7 +65,7 @@ class SegmentReport:
     """At the end: a write that is under way, or was when the node died. Nobody was told of it."""
     removed: bool = False
     """It is no part of the log any more; only its name came back."""
-    damage: Damage | None = None
+    damage: SegmentDamage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PartitionReport:
 
     partition: PartitionId | None
     segments: tuple[SegmentReport, ...]
-    damages: tuple[Damage, ...] = ()
+    damages: tuple[SegmentDamage, ...] = ()
     """Of its segments, and between them, by their ids."""
 
     @property
@@ -115,12 +115,12 @@ class _Read(NamedTuple):
 
 
 async def _verify(files: Files) -> PartitionReport:
-    damages: list[Damage] = []
+    damages: list[SegmentDamage] = []
     reports: list[SegmentReport] = []
     before: _Read | None = None
-    for place, path in enumerate(files.paths):
+    for number, path in enumerate(files.paths):
         try:
-            read = await _read(path, files, sealed=files.whole and place + 1 < len(files.paths))
+            read = await _read(path, files, sealed=files.whole and number + 1 < len(files.paths))
         except NotFound:
             continue  # removed by the node meanwhile: if it is missed, the next segment says so
         reports.append(read.report)
@@ -128,7 +128,7 @@ async def _verify(files: Files) -> PartitionReport:
             continue
         if files.whole and (gap := _gap(files, before, read)):
             first = before.report.last + 1 if before else trimmed_in(files).first
-            damages.append(Damage(path, 0, first, gap))
+            damages.append(SegmentDamage(path, 0, first, gap))
         if read.report.damage is not None:
             damages.append(read.report.damage)
         before = read
@@ -148,13 +148,13 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
         except SegmentRemoved:
             return _Read(replace(report, removed=True))
         except SegmentDamaged as error:
-            return _Read(replace(report, damage=Damage(path, 0, first, error.text)))
+            return _Read(replace(report, damage=SegmentDamage(path, 0, first, error.text)))
         report = replace(report, partition=header.partition)
         try:
             preamble = await read_preamble(file, header)
             found = beginning(header, preamble)
         except (SegmentDamaged, BatchDamaged) as error:
-            return _Read(replace(report, damage=Damage(path, HEADER_BYTES, first, error.text)), header)
+            return _Read(replace(report, damage=SegmentDamage(path, HEADER_BYTES, first, error.text)), header)
         report = await _read_batches(file, report, header, found, size)
         if not sealed:  # zeros at the end are space that its node has set aside
             report = replace(report, bytes=await end_of_bytes(file, found.end, size))
@@ -162,7 +162,7 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
         if found.torn and not sealed:
             report = replace(report, unsynced_bytes=report.bytes - found.end)
         else:
-            report = replace(report, damage=Damage(path, found.end, found.last + 1, found.bad))
+            report = replace(report, damage=SegmentDamage(path, found.end, found.last + 1, found.bad))
     return _Read(report, header, preamble, found)
 
 
@@ -171,7 +171,7 @@ async def _read_batches(
 ) -> SegmentReport:
     batches = transactions = data_bytes = registers_changed = largest = first_us = last_us = 0
     sessions: set[int] = set()
-    damage: Damage | None = None
+    damage: SegmentDamage | None = None
     async with aclosing(walk(file, header, found, size)) as walked:
         async for offset, batch in walked:
             damage = _bad_body(report.path, offset, batch)
@@ -191,14 +191,14 @@ async def _read_batches(
     )  # fmt: skip
 
 
-def _bad_body(path: str, offset: int, batch: Batch) -> Damage | None:
+def _bad_body(path: str, offset: int, batch: Batch) -> SegmentDamage | None:
     """The first body that is not what its writer summed, although the batch is as it was written."""
     good = batch.first - 1
     try:
         for tx in batch.transactions(own=True):
             good = tx.id
     except DataDamaged as error:
-        return Damage(path, offset, good + 1, f"the data does not fit its CRC: {error.text}")
+        return SegmentDamage(path, offset, good + 1, f"the data does not fit its CRC: {error.text}")
     return None
 
 
@@ -222,7 +222,7 @@ def _gap(files: Files, before: _Read | None, read: _Read) -> str:
     return ""
 
 
-def _missed(files: Files, last: _Read | None, damaged: bool) -> list[Damage]:
+def _missed(files: Files, last: _Read | None, damaged: bool) -> list[SegmentDamage]:
     """What was synced and is not there, or is not believed by the node itself, going by the control file."""
     held, end, path = NO_TRANSACTION, 0, f"the directory of partition {files.partition}"
     if last is not None:
@@ -230,8 +230,8 @@ def _missed(files: Files, last: _Read | None, damaged: bool) -> list[Damage]:
         end = last.report.bytes - last.report.unsynced_bytes
     evidence = evidence_in(files)
     if evidence.last > held and not damaged:
-        return [Damage(path, end, held + 1, f"it ends with {held}, and {evidence.last} had been synced")]
+        return [SegmentDamage(path, end, held + 1, f"it ends with {held}, and {evidence.last} had been synced")]
     if files.kept is not None and files.kept.promises.may_have_lost and not damaged:
         above = files.kept.promises.lost_above
-        return [Damage(path, end, above + 1, f"its node says that it may have lost what was above {above}")]
+        return [SegmentDamage(path, end, above + 1, f"its node says that it may have lost what was above {above}")]
     return []

@@ -53,10 +53,10 @@ def connect(
     return Log(background, held.value, held.close)
 
 
-def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, Held[T]]:
+def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, TaskBoundContext[T]]:
     """Enter an asynchronous context manager in a background thread of its own."""
     background = Background(name)
-    held = Held(make)
+    held = TaskBoundContext(make)
     try:
         background.call(held.open)
     except BaseException:
@@ -65,7 +65,7 @@ def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple
     return background, held
 
 
-class Held(Generic[T]):
+class TaskBoundContext(Generic[T]):
     """An asynchronous context manager that is entered and left by one and the same task, whoever asks for it."""
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:

@@ -17,7 +17,7 @@ PlainContext: TypeAlias = Callable[..., Any]
 """`context(tx, *args)`: builds one transaction on `tx`. A plain function; it may run several times."""
 
 
-class _Asked(NamedTuple):
+class _ContextRequest(NamedTuple):
     """The context is to run (again)."""
 
     arguments: tuple[Any, ...]
@@ -33,11 +33,11 @@ def check_plain(context: PlainContext) -> None:
 def run_here(background: Background, context: PlainContext, run: Callable[[Any], Awaitable[T]]) -> T:
     """What `run(context)` returns in the background thread, with the context itself run in this one."""
     check_plain(context)
-    asked: SimpleQueue[_Asked | None] = SimpleQueue()
+    asked: SimpleQueue[_ContextRequest | None] = SimpleQueue()
 
     async def there(*arguments: Any) -> Any:
         ran: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        asked.put(_Asked(arguments, ran))
+        asked.put(_ContextRequest(arguments, ran))
         return await ran
 
     call = background.begin(lambda: run(there))

@@ -17,7 +17,7 @@ from polonaise.client.log import Serializer
 from polonaise.client.protocol.draft import Change, Draft, Expectation
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.protocol.once import Once
+from polonaise.client.protocol.oncekeys import Once
 from polonaise.errors import AppendUnknown, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId

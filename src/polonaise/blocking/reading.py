@@ -20,10 +20,10 @@ _AHEAD_BYTES_MAX: Final = 1024 * 1024
 """What has been read and not been taken: at most so much, or one."""
 
 
-class Source(Protocol[T_co]):
+class ResumableReader(Protocol[T_co]):
     """What can be read on after it raised something: it goes on from there, raises again, or is at its end."""
 
-    def __aiter__(self) -> Source[T_co]: ...
+    def __aiter__(self) -> ResumableReader[T_co]: ...
 
     async def __anext__(self) -> T_co: ...
 
@@ -46,7 +46,7 @@ class Reading(Generic[T]):
     end, use it as a context manager, or leave it to the garbage collector.
     """
 
-    def __init__(self, background: Background, source: Callable[[], Source[T]], size: Callable[[T], int]):
+    def __init__(self, background: Background, source: Callable[[], ResumableReader[T]], size: Callable[[T], int]):
         self._background = background
         self._taken: _Taken[T] = _Taken(0, deque())
         self._pump = background.now(lambda: _Pump(source(), size))
@@ -87,7 +87,7 @@ class Reading(Generic[T]):
 class _Pump(Generic[T]):
     """Lives in the background thread: reads ahead within its bounds."""
 
-    def __init__(self, source: Source[T], size: Callable[[T], int]) -> None:
+    def __init__(self, source: ResumableReader[T], size: Callable[[T], int]) -> None:
         self._size = size
         self._ready: deque[T] = deque()
         self._ready_bytes = 0
@@ -98,7 +98,7 @@ class _Pump(Generic[T]):
         self._ended = False
         self._task = asyncio.get_running_loop().create_task(self._read(source))
 
-    async def _read(self, source: Source[T]) -> None:
+    async def _read(self, source: ResumableReader[T]) -> None:
         try:
             while not self._ended:
                 try:
@@ -115,7 +115,7 @@ class _Pump(Generic[T]):
             self._ended = True
             self._arrived.set()
 
-    async def _read_to_end(self, source: Source[T]) -> None:
+    async def _read_to_end(self, source: ResumableReader[T]) -> None:
         async for each in source:
             self._ready.append(each)
             self._ready_bytes += self._size(each)

@@ -384,7 +384,7 @@ def _print_transactions(
         left = limit
         if left == 0:
             return
-        show = _show_json if as_json else _Rows()
+        show = _show_json if as_json else _PrintedRows()
         async with aclosing(reading(found, partitions)) as transactions:
             async for tx in transactions:
                 show(tx, now)
@@ -400,7 +400,7 @@ def _show_json(tx: Transaction, now: bool) -> None:
     say_json(transaction_fields(tx), now=now)
 
 
-class _Rows:
+class _PrintedRows:
     """Transactions as rows that are printed as they come, under a heading."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from polonaise.errors import BadOption
 from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
-    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.runs import Report, Run
 
     ReportT = TypeVar("ReportT", bound=Report)
@@ -43,9 +43,9 @@ class Output(NamedTuple):
     file: str | None
 
 
-def run_job(job: str, work: Callable[[Progress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
+def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
     """Do the work of a job under a bar, then tell of it: `show` for people. Exit status 1 if it is not well."""
-    from polonaise.cli.progress import Bars
+    from polonaise.cli.progressbars import ProgressBars
     from polonaise.pipelines import runs
 
     file = None if output.file is None else runs.ReportFile(output.file)
@@ -57,7 +57,7 @@ def run_job(job: str, work: Callable[[Progress], ReportT], show: Callable[[Repor
             say_json(run.fields())
 
     def under_bars() -> ReportT:
-        with Bars() as bars:
+        with ProgressBars() as bars:
             return work(bars)
 
     with tidy():
@@ -70,7 +70,7 @@ def run_job(job: str, work: Callable[[Progress], ReportT], show: Callable[[Repor
 
 def run_on_spark(
     job: str,
-    work: Callable[[Any, Progress], ReportT],
+    work: Callable[[Any, JobProgress], ReportT],
     show: Callable[[ReportT], None],
     output: Output,
     *,
@@ -85,7 +85,7 @@ def run_on_spark(
     """
     settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
 
-    def with_session(progress: Progress) -> ReportT:
+    def with_session(progress: JobProgress) -> ReportT:
         from polonaise.pipelines.sessions import job_session
         from polonaise.pipelines.source import check_address
 

@@ -28,7 +28,7 @@ from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitio
 
 if TYPE_CHECKING:
     from polonaise.pipelines.archive import ArchiveReport
-    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.restore import RestoreReport
 
 
@@ -55,7 +55,7 @@ def archive(
     ends = None if until is None else inputs.ids_of(until)
     end_time = None if until_time is None else inputs.time_of(until_time)
 
-    def work(spark: Any, progress: Progress) -> ArchiveReport:
+    def work(spark: Any, progress: JobProgress) -> ArchiveReport:
         from polonaise.pipelines import archive as job
 
         how = job.HowToArchive(
@@ -104,7 +104,7 @@ def restore(
     """
     how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
 
-    def work(progress: Progress) -> RestoreReport:
+    def work(progress: JobProgress) -> RestoreReport:
         from polonaise.pipelines import restore as job
 
         return job.restore(store, directory, how, progress=progress)

@@ -24,7 +24,7 @@ from polonaise.redaction import redacted
 if TYPE_CHECKING:
     from polonaise.pipelines.audit import AuditReport
     from polonaise.pipelines.logaudit import LogAuditReport
-    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.progress import JobProgress
 
 
 def audit(
@@ -62,7 +62,7 @@ def audit(
                 "--marks, --until, --until-time and --on-undecodable are of a table: name its view and the table, too"
             )
 
-        def of_log(spark: Any, progress: Progress) -> LogAuditReport:
+        def of_log(spark: Any, progress: JobProgress) -> LogAuditReport:
             from polonaise.pipelines.logaudit import audit_log
 
             return audit_log(
@@ -91,7 +91,7 @@ def audit(
         declared.look()
         check_target(table, there=True)
 
-    def of_table(spark: Any, progress: Progress) -> AuditReport:
+    def of_table(spark: Any, progress: JobProgress) -> AuditReport:
         from polonaise.pipelines.audit import audit_table
 
         return audit_table(

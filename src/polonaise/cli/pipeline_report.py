@@ -10,7 +10,7 @@ from polonaise.cli.output import say
 from polonaise.cli.pipeline import Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark, settings_of
 
 if TYPE_CHECKING:
-    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.report import LogReport
 
 
@@ -54,7 +54,7 @@ def report(
     options = {name: value for name, value in said.items() if value is not None}
     options |= settings_of(option or [], "--option", "headers=1,2")
 
-    def work(spark: Any, progress: Progress) -> LogReport:
+    def work(spark: Any, progress: JobProgress) -> LogReport:
         from polonaise.pipelines import report as job
 
         how = job.HowToReport(

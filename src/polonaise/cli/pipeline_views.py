@@ -13,7 +13,7 @@ from polonaise.cli.pipeline import Conf, Json, Master, Output, ReportFile, run_o
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
-    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.source import Until as Place
     from polonaise.pipelines.views import Commit, ViewReport
     from polonaise.pipelines.viewsource import Letters
@@ -70,7 +70,7 @@ def views(
         declared.look()
         check_target(table, there=False)
 
-    def work(spark: Any, progress: Progress) -> ViewReport:
+    def work(spark: Any, progress: JobProgress) -> ViewReport:
         from polonaise.pipelines import views as job
 
         found = declared.load()

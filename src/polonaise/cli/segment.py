@@ -25,7 +25,7 @@ from polonaise.errors import BadOption, UnknownPartition
 
 if TYPE_CHECKING:
     from polonaise.admin.comparison import ComparisonReport, ReplicaReport
-    from polonaise.admin.segments import Damage, PartitionReport, SegmentReport
+    from polonaise.admin.segments import PartitionReport, SegmentDamage, SegmentReport
     from polonaise.errors import SegmentDamaged
     from polonaise.log.batch import Batch
     from polonaise.storage.files import Files
@@ -90,7 +90,7 @@ def _verdict_row(report: PartitionReport) -> list[object]:
     return [partition, len(report.segments), report.last, verdict]
 
 
-def _told(damage: Damage) -> str:
+def _told(damage: SegmentDamage) -> str:
     return f"DAMAGED from transaction {damage.transaction} on: {damage.path} at offset {damage.offset}: {damage.what}"
 
 

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from polonaise.client.asking import Questions
-from polonaise.client.bodies import Bodies, Wanted
+from polonaise.client.appends import PartitionAppends
+from polonaise.client.bodies import BodyFetcher, Wanted
 from polonaise.client.mounting import Form
-from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, takes_own
 from polonaise.client.waiting import AppliedMark, Given
@@ -36,15 +36,15 @@ class MarkOnly:
     form = Form(BodyForm.LAZY)
     begins_by = ""
 
-    def __init__(self, appends: PartitionAppends, questions: Questions) -> None:
+    def __init__(self, appends: PartitionAppends, requests: Requests) -> None:
         self._appends = appends
         self._mark = appends.mark
-        self._questions = questions
+        self._requests = requests
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
         """From the end of the log as it is now."""
-        mark = await self._questions.high_water_mark(self._appends.partition, None, self._report)
+        mark = await self._requests.high_water_mark(self._appends.partition, None, self._report)
         self._mark.reach(mark)
         return mark
 
@@ -67,7 +67,7 @@ class Applier:
         view: View | RunView,
         partition: PartitionId,
         mark: AppliedMark,
-        bodies: Bodies,
+        bodies: BodyFetcher,
         form: Form,
         settings: ClientSettings,
     ) -> None:
@@ -292,17 +292,17 @@ def _with_bodies(
     """The transactions of a batch that came without data; those that nobody wanted have an empty body."""
     clients, generations, sequences = batch.client_ids, batch.generations, batch.sequences
     headers, first = batch.headers, batch.first
-    for place in range(max(0, after + 1 - first), batch.count):
-        if generations[place] < 0 and not own:
+    for position in range(max(0, after + 1 - first), batch.count):
+        if generations[position] < 0 and not own:
             continue
-        transaction = first + place
+        transaction = first + position
         yield Transaction(
             batch.partition,
             transaction,
-            headers[place],
+            headers[position],
             bodies.get(transaction, b""),
             batch.commit_time_us,
-            clients[place],
-            generations[place],
-            sequences[place],
+            clients[position],
+            generations[position],
+            sequences[position],
         )

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from polonaise.checksum import crc32
-from polonaise.client.asking import Questions
+from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
 from polonaise.errors import Closed, DataDamaged, PolonaiseError, ProtocolError
@@ -56,31 +56,31 @@ class Wanted:
     def chunks(self, bytes_max: int) -> list[tuple[int, int]]:
         """(start, stop) of parts that are at most this large, or one body."""
         cuts, start, size = [], 0, 0
-        for place, length in enumerate(self.lengths):
+        for position, length in enumerate(self.lengths):
             if size and size + length > bytes_max:
-                cuts.append((start, place))
-                start, size = place, 0
+                cuts.append((start, position))
+                start, size = position, 0
             size += length
         if start < len(self.lengths):
             cuts.append((start, len(self.lengths)))
         return cuts
 
 
-class Bodies:
+class BodyFetcher:
     """Fetches bodies for one partition's view, several requests at once, in the order in which they are wanted."""
 
     def __init__(
         self,
         host: Host,
         partition: PartitionId,
-        questions: Questions,
+        requests: Requests,
         wants: Callable[[int], bool] | None,
         own: bool,
         settings: ClientSettings,
     ) -> None:
         self._host = host
         self._partition = partition
-        self._questions = questions
+        self._requests = requests
         self._wants = wants
         self._own = own
         self._settings = settings
@@ -91,14 +91,16 @@ class Bodies:
         """Begin to fetch the bodies of this batch, which came without data, that the application wants."""
         ends, crcs, first = batch.data_ends.tolist(), batch.data_crcs.tolist(), batch.first
         wants = self._wants
-        places = [
-            place
-            for place, (header, generation) in enumerate(zip(batch.headers, batch.generations, strict=True))
-            if first + place > after and (self._own if generation < 0 else wants is None or wants(header))
+        positions = [
+            position
+            for position, (header, generation) in enumerate(zip(batch.headers, batch.generations, strict=True))
+            if first + position > after and (self._own if generation < 0 else wants is None or wants(header))
         ]
-        lengths = [ends[place] - (ends[place - 1] if place else 0) for place in places]
-        wanted = Wanted([first + place for place in places], lengths, [crcs[place] for place in places])
-        if places:
+        lengths = [ends[position] - (ends[position - 1] if position else 0) for position in positions]
+        wanted = Wanted(
+            [first + position for position in positions], lengths, [crcs[position] for position in positions]
+        )
+        if positions:
             self._waiting.append(wanted)
             self._start()
         else:
@@ -125,7 +127,7 @@ class Bodies:
 
     async def _fetch_checked(self, transactions: list[TransactionId], crcs: list[int]) -> dict[TransactionId, bytes]:
         for _ in range(_DAMAGED_MAX):
-            answer = await self._questions.ask(self._partition, encode_fetch(transactions), messages.Bodies, None)
+            answer = await self._requests.ask(self._partition, encode_fetch(transactions), messages.Bodies, None)
             try:
                 bodies = parse_bodies(answer, len(transactions))
             except ProtocolError as error:

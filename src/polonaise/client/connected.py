@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.applying import Applier, MarkOnly
-from polonaise.client.asking import Questions
-from polonaise.client.bodies import Bodies
+from polonaise.client.bodies import BodyFetcher
 from polonaise.client.links import Links
 from polonaise.client.mounting import Form, Mounting
-from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.receipt import Receipt
+from polonaise.client.requests import Requests
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, close_view, takes_own, tell_cluster
@@ -65,7 +65,7 @@ class Connected:
         """Contexts that run behind the application's back; they end with this."""
         self._routes: Routes
         self._links: Links
-        self._questions: Questions
+        self._requests: Requests
         self._loop: asyncio.AbstractEventLoop
         self._closed = False
         self.whereabouts: Callable[[], str] = lambda: ""
@@ -98,7 +98,7 @@ class Connected:
         self.client_id = await self._coordinator.unique_id()
         self._routes = Routes(self._host, self._coordinator, self._settings, lambda: self.whereabouts())
         self._links = Links(self._host, self.client_id, description.key, self._settings)
-        self._questions = Questions(self._host, self._routes, self._links, self._settings)
+        self._requests = Requests(self._host, self._routes, self._links, self._settings)
         self._tasks.append(await self._routes.start())
         wanted = self._wanted_partitions
         if wanted is None:
@@ -171,9 +171,11 @@ class Connected:
         appends = PartitionAppends(partition, self.client_id, self._settings)
         taker: Applier | MarkOnly
         if self._view is None:
-            taker = MarkOnly(appends, self._questions)
+            taker = MarkOnly(appends, self._requests)
         else:
-            bodies = Bodies(self._host, partition, self._questions, self._wants, takes_own(self._view), self._settings)
+            bodies = BodyFetcher(
+                self._host, partition, self._requests, self._wants, takes_own(self._view), self._settings
+            )
             taker = Applier(self._host, self._view, partition, appends.mark, bodies, self._form, self._settings)
             self._tasks.append(self._host.spawn(taker.apply_all(), f"client: apply partition {partition}"))
         mounting = Mounting(self._host, appends, taker, self._routes, self._links, self._settings)
@@ -214,9 +216,9 @@ class Connected:
             raise fresh(self._fault)
         return partition
 
-    def _question_s(self, timeout: float | None) -> float:
+    def _answer_s(self, timeout: float | None) -> float:
         given = checked_seconds("timeout", timeout)
-        return self._settings.question_s_max if given is None else given
+        return self._settings.answer_s_max if given is None else given
 
     def _deadline_s(self, timeout: float | None) -> float | None:
         given = checked_seconds("timeout", timeout)

@@ -19,7 +19,7 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 Kind: TypeAlias = Literal["stream", "bulk"]
 
 
-class Mounted(Protocol):
+class MountedPartition(Protocol):
     """One partition's end of a stream."""
 
     def receive(self, stream: Stream, message: Message, request: int) -> None: ...
@@ -40,7 +40,7 @@ class Stream:
         self.address = address
         self.sequence = sequence
         self._last_request = 0
-        self.partitions: dict[PartitionId, Mounted] = {}
+        self.partitions: dict[PartitionId, MountedPartition] = {}
         self.connection: Connection
 
     def next_request(self) -> int:
@@ -173,6 +173,6 @@ class Links:
 
 
 def _unasked(_: Connection, message: Message, request: int, partition: int) -> None:
-    """Answers whose question has run out of time come late; anything else has no business on a bulk connection."""
+    """Answers whose request has run out of time come late; anything else has no business on a bulk connection."""
     if not request:
         raise ProtocolError(f"an unasked-for {type(message).__name__} on a bulk connection")

@@ -25,7 +25,7 @@ from polonaise.client.protocol.draft import (
 )
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.protocol.once import Once, checked_once_key, digest_of_request
+from polonaise.client.protocol.oncekeys import Once, checked_once_key, digest_of_request
 from polonaise.client.readable import ReadableLog
 from polonaise.client.receipt import Receipt
 from polonaise.client.running import Context, Running, Submission
@@ -178,7 +178,7 @@ class Log(ReadableLog):
         self._check_run(context, timeout)
         view, text, asked = once_view(self._view), checked_once_key(key), digest_of_request(request)
         appends = self._appends_of(partition, args)
-        return await run_once(self._running, view, self._questions, appends, text, asked, context, args, timeout)
+        return await run_once(self._running, view, self._requests, appends, text, asked, context, args, timeout)
 
     def _check_run(self, context: Context, timeout: float | None) -> None:
         if not callable(context):
@@ -280,7 +280,7 @@ class Log(ReadableLog):
         """Open an idempotent producer of the partition; whoever had it open is fenced.
 
         Raises `BadOption` for a name that is empty or longer than a register's key, `DeadlineExceeded` after
-        `timeout` seconds (default `question_s_max`).
+        `timeout` seconds (default `answer_s_max`).
         """
         self._check_open()
         check_loop(self._loop)
@@ -293,12 +293,12 @@ class Log(ReadableLog):
         return await open_producer(
             name,
             self._appends_of(partition),
-            self._questions,
+            self._requests,
             self._host,
             check,
             settings.limits,
             (settings.retry_s_min, settings.retry_s_max),
-            self._question_s(timeout),
+            self._answer_s(timeout),
         )
 
     # ------------------------------------------------------------------ marks
@@ -326,9 +326,9 @@ class Log(ReadableLog):
     async def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
         """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition.
 
-        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        Raises `DeadlineExceeded` after `timeout` seconds (default `answer_s_max`).
         """
-        return await self._questions.high_water_mark(self._readable(partition), self._question_s(timeout))
+        return await self._requests.high_water_mark(self._readable(partition), self._answer_s(timeout))
 
     async def high_water_marks(
         self, partitions: Iterable[PartitionId], *, timeout: float | None = None
@@ -368,11 +368,11 @@ class Log(ReadableLog):
         return {partition: mark for partition, mark in found.items() if mark > above[partition]}
 
     async def _committed_above(self, partition: PartitionId, after: TransactionId, wait_s: float) -> TransactionId:
-        question = Read(
+        request = Read(
             first=checked_id("id", after) + 1, bytes_max=1, wait_ms=int(wait_s * 1000), with_data=0, after_time_us=0
         )
-        timeout = wait_s + self._settings.question_s_max
-        answer = await self._questions.ask(partition, question, Batches, timeout, wait_s=wait_s)
+        timeout = wait_s + self._settings.answer_s_max
+        answer = await self._requests.ask(partition, request, Batches, timeout, wait_s=wait_s)
         return answer.committed
 
     async def register(
@@ -380,9 +380,9 @@ class Log(ReadableLog):
     ) -> bytes | None:
         """The value of a register, proved by the owner after it was asked; None if it is absent.
 
-        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        Raises `DeadlineExceeded` after `timeout` seconds (default `answer_s_max`).
         """
-        return await self._questions.register(self._readable(partition), checked_key(key), self._question_s(timeout))
+        return await self._requests.register(self._readable(partition), checked_key(key), self._answer_s(timeout))
 
     async def list_registers(
         self, prefix: bytes = b"", partition: PartitionId | None = None, *, timeout: float | None = None
@@ -393,17 +393,17 @@ class Log(ReadableLog):
         of one moment. Of what changes between two pages it has the one or the other value; a register that is there all
         the time is in it, and none is twice. Those of the library are there too: keys that begin with `producer/` are
         its producers', with `spark/` its Spark sinks'. Raises `DeadlineExceeded` after `timeout` seconds over all pages
-        (default `question_s_max`).
+        (default `answer_s_max`).
         """
         readable, checked = self._readable(partition), checked_key(prefix)
-        return await self._questions.registers(readable, checked, self._question_s(timeout))
+        return await self._requests.registers(readable, checked, self._answer_s(timeout))
 
     async def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
         """How the server that owns the partition is, as it says itself: a JSON document, read.
 
-        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        Raises `DeadlineExceeded` after `timeout` seconds (default `answer_s_max`).
         """
-        document = await self._questions.health(self._readable(partition), self._question_s(timeout))
+        document = await self._requests.health(self._readable(partition), self._answer_s(timeout))
         return json.loads(document)
 
     async def trim(
@@ -414,9 +414,9 @@ class Log(ReadableLog):
         For `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of the
         fragments that were verified. Returns the first id that all storage nodes of the session still hold, and
         whether nothing is left to be dropped. Raises `NotArchived` when the server does not find the same, `BeyondLog`
-        when `before` is not committed, `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        when `before` is not committed, `DeadlineExceeded` after `timeout` seconds (default `answer_s_max`).
         """
-        told = await self._questions.trim(self._readable(partition), before, fragments, self._question_s(timeout))
+        told = await self._requests.trim(self._readable(partition), before, fragments, self._answer_s(timeout))
         return told.first, bool(told.done)
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:

@@ -7,10 +7,10 @@ import logging
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.links import Links, Stream
-from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.subscription import Subscription, Verdict
+from polonaise.client.protocol.subscription import MountVerdict, Subscription
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import own_loop
@@ -347,14 +347,14 @@ class Mounting:
         except ValueError as error:
             raise ProtocolError(f"unknown mount state {message.state}") from error
         match self._subscription.mounted(state, message.generation, message.high_water_mark):
-            case Verdict.READY:
+            case MountVerdict.READY:
                 attempt.ready = True
                 attempt.generation = max(attempt.generation, message.generation)
                 self._appends.open(attempt.stream, message.generation, attempt.sent_before, message.append_window)
                 self._appends.trouble = None
-            case Verdict.ASK_AGAIN:
+            case MountVerdict.ASK_AGAIN:
                 attempt.end(PartitionNotReady(message.reason or "the owner has no session yet"))
-            case Verdict.CLIENT_AHEAD:
+            case MountVerdict.CLIENT_AHEAD:
                 mark, there = self._subscription.received, message.high_water_mark
                 self.stop(
                     ClientAhead(
@@ -362,8 +362,8 @@ class Mounting:
                         "its database is of another log, or the log lost transactions; compare before anything else"
                     )
                 )
-            case Verdict.OLD_GENERATION:
+            case MountVerdict.OLD_GENERATION:
                 known = self._subscription.generation_known
                 attempt.end(WrongGeneration(f"an owner of generation {message.generation} answered; {known} exists"))
-            case Verdict.INCOMPLETE:
+            case MountVerdict.INCOMPLETE:
                 attempt.end(OutOfOrder(f"ready at {message.high_water_mark} without having fed everything up to there"))

@@ -6,10 +6,10 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from polonaise.client.asking import Questions
-from polonaise.client.partition import PartitionAppends
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.draft import Draft, append_own
-from polonaise.client.protocol.once import LOCK, Once, OnceRecord, encoded_value
+from polonaise.client.protocol.oncekeys import LOCK, Once, OnceRecord, encoded_value
+from polonaise.client.requests import Requests
 from polonaise.client.running import Running, check_leaves_time
 from polonaise.errors import AppendExpired, BadOption, DeadlineExceeded, OnceDiffers
 from polonaise.terms import OwnKind, PartitionId, TransactionId
@@ -47,7 +47,7 @@ def once_view(view: Any) -> OnceView:
 async def run_once(
     running: Running,
     view: OnceView,
-    questions: Questions,
+    requests: Requests,
     appends: PartitionAppends,
     key: str,
     request: str,
@@ -64,7 +64,7 @@ async def run_once(
     partition, loop = appends.partition, appends.loop
     check_leaves_time(timeout, partition)
     deadline_s = None if timeout is None else loop.time() + timeout
-    await _caught_up(questions, appends, timeout, deadline_s)
+    await _caught_up(requests, appends, timeout, deadline_s)
     looking_since_s: float | None = None
 
     def waits_for() -> str:
@@ -113,11 +113,11 @@ async def run_once(
 
 
 async def _caught_up(
-    questions: Questions, appends: PartitionAppends, timeout: float | None, deadline_s: float | None
+    requests: Requests, appends: PartitionAppends, timeout: float | None, deadline_s: float | None
 ) -> None:
     """Wait until the view has applied all that is committed by now."""
     try:
-        committed = await questions.high_water_mark(appends.partition, timeout)
+        committed = await requests.high_water_mark(appends.partition, timeout)
         await appends.mark.wait(committed, deadline_s)
     except (DeadlineExceeded, TimeoutError) as error:
         raise AppendExpired(

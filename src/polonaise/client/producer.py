@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from polonaise.client.asking import Questions
-from polonaise.client.partition import PartitionAppends
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.arguments import checked_id, checked_seconds, encoded, wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Expectation, Limits, checked_header, joined, operations
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.receipt import Receipt
+from polonaise.client.requests import Requests
 from polonaise.errors import (
     AppendUnknown,
     BadOption,
@@ -134,7 +134,7 @@ class Producer:
 async def open_producer(
     name: str,
     appends: PartitionAppends,
-    questions: Questions,
+    requests: Requests,
     host: Host,
     check: Callable[[Any], bytes],
     limits: Limits,
@@ -151,7 +151,7 @@ async def open_producer(
     try:
         async with asyncio.timeout(timeout):
             while True:
-                held = await questions.register(appends.partition, key, timeout)
+                held = await requests.register(appends.partition, key, timeout)
                 produced = Produced.none() if held is None else Produced.parse(held)
                 try:
                     await _open(key, held, produced, appends)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from polonaise.client.batchreader import BatchReader, TransactionReader, first_batch
 from polonaise.client.connected import Connected
 from polonaise.client.protocol.arguments import INT64_MAX, checked_id, wrong
-from polonaise.client.reading import BatchReader, TransactionReader, first_batch
 from polonaise.errors import BadOption, BeyondLog, OwnTransaction
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import Batches, Read
@@ -56,14 +56,14 @@ class ReadableLog(Connected):
         if until is not None:
             checked_id("until", until)
         return BatchReader(
-            self._questions,
+            self._requests,
             self._settings,
             self._readable(partition),
             after=after,
             until=until,
             follow=follow,
             with_data=with_data,
-            timeout=self._question_s(timeout),
+            timeout=self._answer_s(timeout),
         )
 
     def read_time(
@@ -80,12 +80,12 @@ class ReadableLog(Connected):
         """
         since_us = _microseconds(since)
         reader = BatchReader(
-            self._questions,
+            self._requests,
             self._settings,
             self._readable(partition),
             follow=follow,
             since_us=since_us,
-            timeout=self._question_s(timeout),
+            timeout=self._answer_s(timeout),
         )
         return TransactionReader(reader, -1, None, since_us)
 
@@ -95,16 +95,16 @@ class ReadableLog(Connected):
         """One transaction, checked. Raises `BeyondLog` when it is not committed (yet).
 
         Raises `OwnTransaction` for the id of what the library wrote for itself, such as that a producer was opened.
-        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        Raises `DeadlineExceeded` after `timeout` seconds (default `answer_s_max`).
         """
         partition = self._readable(partition)
         if not isinstance(id, int):
             raise wrong("id", id, "a transaction's id is an integer")
-        timeout_s = self._question_s(timeout)
+        timeout_s = self._answer_s(timeout)
         if not 0 <= id <= INT64_MAX:
             raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
-        question = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
-        answer = await self._questions.ask(partition, question, Batches, timeout_s)
+        request = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
+        answer = await self._requests.ask(partition, request, Batches, timeout_s)
         batch = first_batch(answer)
         if batch is not None and batch.partition == partition and batch.first <= id <= batch.last:
             found = next(batch.transactions(id - 1, own=True))

@@ -14,7 +14,7 @@ from polonaise.errors import DeadlineExceeded, PolonaiseError
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
-    from polonaise.client.partition import PartitionAppends
+    from polonaise.client.appends import PartitionAppends
 
 
 class Receipt(Pending):

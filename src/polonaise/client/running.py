@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequ
 from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
-from polonaise.client.partition import PartitionAppends
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Draft, Limits
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, next_step
-from polonaise.client.protocol.outstanding import Failure, Unordered
+from polonaise.client.protocol.outstanding import AppendFailure, Unordered
 from polonaise.client.protocol.turns import Turn, checked
 from polonaise.client.receipt import Receipt
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, ExpectationFailed, PolonaiseError
@@ -71,7 +71,7 @@ class _Tally:
         self.because = ""
         """What kept the last append that failed, as far as is known."""
 
-    def add(self, failure: Failure, position: TransactionId | None) -> None:
+    def add(self, failure: AppendFailure, position: TransactionId | None) -> None:
         self.refused += 1
         self.overtaken = ""
         self.because = f"; what kept the last one: {failure.cause}" if failure.cause else ""

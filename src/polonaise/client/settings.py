@@ -41,8 +41,8 @@ class ClientSettings:
     """Deadline of one try to connect to a server; it is tried again for as long as the caller waits."""
     request_s_max: float = 10.0
     """Deadline of one try of a request; the caller's own deadline covers all tries."""
-    question_s_max: float = 30.0
-    """Deadline of a question to the log when the caller gives none."""
+    answer_s_max: float = 30.0
+    """How long an answer of the log is waited for when the caller gives no timeout."""
     mount_s_max: float = 15.0
     """A mount that brings neither feed nor answer for this long is tried again."""
     retry_s_min: float = 0.02

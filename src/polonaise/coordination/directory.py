@@ -11,9 +11,10 @@ import contextlib
 import posixpath
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from polonaise.checksum import crc32
+from polonaise.coordination.backend import Entry, damaged
 from polonaise.errors import (
     CoordinatorDamaged,
     CoordinatorUnavailable,
@@ -44,21 +45,13 @@ T = TypeVar("T")
 _Outcome: TypeAlias = tuple[Any, PolonaiseError | None]
 
 
-class Sealed(NamedTuple):
-    """A value as its file holds it."""
-
-    cluster_key: bytes
-    version: int
-    payload: bytes
-
-
 def seal(name: str, cluster_key: bytes, version: int, payload: bytes) -> bytes:
     """The contents of the file of this value: one line that says what it is, then the payload."""
     front = f"{_MAGIC} {FORMAT} {cluster_key.hex()} {name} {version} {len(payload)} ".encode()
     return front + f"{crc32(payload, crc32(front)):08x}\n".encode() + payload
 
 
-def unseal(name: str, raw: bytes, path: str) -> Sealed:
+def unseal(name: str, raw: bytes, path: str) -> Entry:
     """What a file holds. Raises `CoordinatorDamaged` unless it is, whole, what `seal` wrote under this name.
 
     Magic, format number and the CRC at the line's end stay where they are in every later format, so that a newer
@@ -78,7 +71,7 @@ def unseal(name: str, raw: bytes, path: str) -> Sealed:
         )
     try:
         _, _, key, named, version, _, _ = words
-        found = Sealed(bytes.fromhex(key), int(version), payload)
+        found = Entry(bytes.fromhex(key), int(version), payload)
     except ValueError as error:
         raise damaged(path, f"its first line does not read: {error}") from error
     if seal(named, *found) != raw:
@@ -88,17 +81,9 @@ def unseal(name: str, raw: bytes, path: str) -> Sealed:
     return found
 
 
-def damaged(path: str, what: str) -> CoordinatorDamaged:
-    """The refusal that names the file, and says what to do."""
-    return CoordinatorDamaged(
-        f"{path}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator "
-        "directory as it was last; an older copy, or a new one, would let two owners write in one session"
-    )
-
-
 @contextlib.contextmanager
-def door(what: str, *, changes: bool = True) -> Iterator[None]:
-    """What the disk says, in the coordinator's words."""
+def translated_errors(what: str, *, changes: bool = True) -> Iterator[None]:
+    """Translate errors of the disk into those of the coordinator."""
     try:
         yield
     except (DiskFull, DiskFailed) as error:

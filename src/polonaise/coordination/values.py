@@ -1,4 +1,4 @@
-"""What the cluster must never forget, as values; each is changed by compare-and-set only."""
+"""What the cluster must never forget, as values and the keys that they are kept by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from polonaise.errors import CoordinatorDamaged
 from polonaise.terms import (
@@ -19,6 +19,49 @@ from polonaise.terms import (
     StorageId,
     TransactionId,
 )
+
+DESCRIPTION: Final = "description"
+ASSIGNMENT: Final = "assignment"
+UNIQUE_ID: Final = "unique-id"
+MEMBERS: Final = "members"
+"""The folder with a name per living server: its id."""
+_PARTITION: Final = "partition-"
+
+
+def partition_key(partition: PartitionId) -> str:
+    """The key of a partition's value."""
+    return f"{_PARTITION}{partition}"
+
+
+def is_key(name: str) -> bool:
+    """Whether a value of a cluster may be kept by this name."""
+    partition = name.removeprefix(_PARTITION)
+    return name in (DESCRIPTION, ASSIGNMENT, UNIQUE_ID) or (partition != name and partition.isdecimal())
+
+
+class CoordinatorValue:
+    """A value that is kept as JSON, in one form only: what was read loosely would be written back changed."""
+
+    __slots__ = ()
+
+    def encode(self) -> bytes:
+        raise NotImplementedError
+
+    @classmethod
+    def _of(cls, fields: Any) -> Self:
+        """The value that was written as this JSON; may raise anything for any other."""
+        raise NotImplementedError
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
+        try:
+            value = cls._of(json.loads(raw))
+            if value.encode() != raw:
+                raise ValueError("not in the form in which it is written")
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise CoordinatorDamaged(f"it does not read as a {cls.__name__}: {error}") from error
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +78,7 @@ class Engagement:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionValue:
+class PartitionValue(CoordinatorValue):
     """The one value per partition: who may write, in which session, to which replicas."""
 
     generation: Generation
@@ -61,21 +104,15 @@ class PartitionValue:
         )
 
     @classmethod
-    def decode(cls, raw: bytes) -> PartitionValue:
-        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
-        try:
-            fields = json.loads(raw)
-            following = fields["next"]
-            value = cls(
-                generation=int(fields["generation"]),
-                session=int(fields["session"]),
-                members=_names(fields["members"]),
-                next=None if following is None else _names(following),
-                engagements={name: Engagement(int(s), int(c)) for name, (s, c) in fields["engagements"].items()},
-            )
-            return _as_written(value, raw)
-        except _UNREADABLE as error:
-            raise CoordinatorDamaged(f"a partition's value does not read: {error}") from error
+    def _of(cls, fields: Any) -> Self:
+        following = fields["next"]
+        return cls(
+            generation=int(fields["generation"]),
+            session=int(fields["session"]),
+            members=_names(fields["members"]),
+            next=None if following is None else _names(following),
+            engagements={name: Engagement(int(s), int(c)) for name, (s, c) in fields["engagements"].items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +125,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(CoordinatorValue):
     """Which server owns which partition. A partition without an owner is missing."""
 
     owners: Mapping[PartitionId, Owner] = field(default_factory=dict)
@@ -97,18 +134,12 @@ class Assignment:
         return _encode(owners={str(p): [o.server, o.address, o.generation] for p, o in sorted(self.owners.items())})
 
     @classmethod
-    def decode(cls, raw: bytes) -> Assignment:
-        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
-        try:
-            owners = json.loads(raw)["owners"]
-            value = cls({int(p): Owner(int(s), str(a), int(g)) for p, (s, a, g) in owners.items()})
-            return _as_written(value, raw)
-        except _UNREADABLE as error:
-            raise CoordinatorDamaged(f"the assignment does not read: {error}") from error
+    def _of(cls, fields: Any) -> Self:
+        return cls({int(p): Owner(int(s), str(a), int(g)) for p, (s, a, g) in fields["owners"].items()})
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterDescription:
+class ClusterDescription(CoordinatorValue):
     """What a cluster is: its key and its size. Written once."""
 
     key: bytes
@@ -121,14 +152,8 @@ class ClusterDescription:
         return _encode(key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage))
 
     @classmethod
-    def decode(cls, raw: bytes) -> ClusterDescription:
-        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
-        try:
-            fields = json.loads(raw)
-            value = cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), _names(fields["storage"]))
-            return _as_written(value, raw)
-        except _UNREADABLE as error:
-            raise CoordinatorDamaged(f"the cluster description does not read: {error}") from error
+    def _of(cls, fields: Any) -> Self:
+        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), _names(fields["storage"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +167,19 @@ class Beginning:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(CoordinatorValue):
     """A member of the cluster that is alive."""
 
     server: ServerId
     address: str
+
+    def encode(self) -> bytes:
+        return json.dumps([self.server, self.address]).encode()
+
+    @classmethod
+    def _of(cls, fields: Any) -> Self:
+        server, address = fields
+        return cls(int(server), str(address))
 
 
 V = TypeVar("V")
@@ -158,24 +191,6 @@ class Versioned(Generic[V]):
 
     version: int
     value: V
-
-
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading arbitrary JSON as one of these values can raise."""
-
-
-class _Written(Protocol):
-    def encode(self) -> bytes: ...
-
-
-W = TypeVar("W", bound=_Written)
-
-
-def _as_written(value: W, raw: bytes) -> W:
-    """The value, if these are the bytes it is written as: what was read loosely would be written back changed."""
-    if value.encode() != raw:
-        raise ValueError("not in the form in which it is written")
-    return value
 
 
 def _names(listed: Any) -> tuple[str, ...]:

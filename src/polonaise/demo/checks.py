@@ -15,7 +15,7 @@ from polonaise.client.log import Log
 from polonaise.demo.bank import OPENING, PARTITION, PAYMENT, decode_opening
 from polonaise.demo.payments import Book, Payment
 from polonaise.errors import SegmentDamaged
-from polonaise.log.serializability import History
+from polonaise.log.serializability import SerializabilityCheck
 from polonaise.storage.files import find
 from polonaise.storage.offline import dump
 
@@ -24,7 +24,7 @@ _EQUAL_S_MAX: Final = 30.0
 _LOOK_S: Final = 0.3
 
 
-class Held(NamedTuple):
+class StorageContents(NamedTuple):
     """What a storage node holds, by its files."""
 
     last: int
@@ -42,7 +42,7 @@ class Folded:
     lowest_of: dict[int, int] = field(default_factory=dict)
     """The lowest balance that each account ever had, in the order of the log."""
     last: int = -1
-    history: History = field(default_factory=History)
+    history: SerializabilityCheck = field(default_factory=SerializabilityCheck)
 
     @property
     def lowest(self) -> int | None:
@@ -70,14 +70,14 @@ class Seen:
     """Balances in a second database, made from the log alone."""
     rebuilt_payments: Counter[int]
     folded: Folded
-    replicas: dict[str, Held]
+    replicas: dict[str, StorageContents]
     """What each storage node holds."""
     storage_nodes: int
     """How many the cluster has, so that one that nobody looked at is missed."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DemoVerdict:
     what: str
     holds: bool
     detail: str
@@ -87,7 +87,7 @@ class Verdict:
 class Told:
     """What Spark has told of the log after the day."""
 
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[DemoVerdict] = field(default_factory=list)
     page: str = ""
     """Where the report is."""
     lacking: str = ""
@@ -99,7 +99,7 @@ class Told:
     @classmethod
     def decode(cls, text: str) -> Told:
         fields = json.loads(text)
-        return cls(**{**fields, "verdicts": [Verdict(**each) for each in fields["verdicts"]]})
+        return cls(**{**fields, "verdicts": [DemoVerdict(**each) for each in fields["verdicts"]]})
 
 
 async def fold(log: Log) -> Folded:
@@ -120,7 +120,7 @@ async def fold(log: Log) -> Folded:
     return found
 
 
-async def held(directories: Sequence[Path], last: int) -> dict[str, Held]:
+async def held(directories: Sequence[Path], last: int) -> dict[str, StorageContents]:
     """What each storage node holds once all of them hold the log up to `last`, or after a while, if they never do."""
     until_s = asyncio.get_running_loop().time() + _EQUAL_S_MAX
     while True:
@@ -130,7 +130,7 @@ async def held(directories: Sequence[Path], last: int) -> dict[str, Held]:
         await asyncio.sleep(_LOOK_S)
 
 
-async def _held(directory: Path) -> Held:
+async def _held(directory: Path) -> StorageContents:
     total, last = hashlib.sha256(), -1
     for files in find(str(directory)):
         try:
@@ -138,11 +138,11 @@ async def _held(directory: Path) -> Held:
                 total.update(each.batch.view)
                 last = each.batch.last
         except SegmentDamaged as error:
-            return Held(last, str(error))
-    return Held(last, total.hexdigest())
+            return StorageContents(last, str(error))
+    return StorageContents(last, total.hexdigest())
 
 
-def verdicts(book: Book, seen: Seen) -> list[Verdict]:
+def verdicts(book: Book, seen: Seen) -> list[DemoVerdict]:
     """Every check, with what it saw."""
     folded = seen.folded
     doubled = [payment for payment, times in folded.payments.items() if times > 1]
@@ -151,35 +151,35 @@ def verdicts(book: Book, seen: Seen) -> list[Verdict]:
     unjustified = seen.refused - _uncovered(book, folded)
     history = folded.history
     results = [
-        Verdict(
+        DemoVerdict(
             "every payment that was made is in the log once, and no other",
             not doubled and not missing and not extra,
             f"{len(folded.payments):,} in the log: {len(doubled)} twice, {len(missing)} missing, {len(extra)} not made",
         ),
-        Verdict(
+        DemoVerdict(
             "every payment was made or refused",
             seen.made | seen.refused == {payment.id for payment in book.payments} and not seen.made & seen.refused,
             f"{len(seen.made):,} made, {len(seen.refused):,} refused, {len(book.payments):,} in the input",
         ),
-        Verdict(
+        DemoVerdict(
             "only payments that were not covered were refused",
             not unjustified,
             f"{len(seen.refused):,} refused: {len(unjustified):,} without a reason{_some(unjustified)}",
         ),
         _equal("the view equals a second one, rebuilt from the log alone", seen.view, seen.rebuilt),
         _equal("the view equals the fold of the log", seen.view, folded.balances),
-        Verdict(
+        DemoVerdict(
             "both views and the log hold the same payments",
             seen.view_payments == seen.rebuilt_payments == folded.payments,
             f"{seen.view_payments.total():,}, {seen.rebuilt_payments.total():,} and {folded.payments.total():,}",
         ),
         _equal("the view equals the input", seen.view, _replay(book, seen.made)),
-        Verdict(
+        DemoVerdict(
             "the log is serializable, by its own evidence",
             not history.stale and not history.unjudged and history.judged == folded.last + 1,
             f"{history.judged:,} of {folded.last + 1:,} transactions judged, {len(history.stale)} stale",
         ),
-        Verdict(
+        DemoVerdict(
             "the storage nodes hold the same batches, byte for byte",
             len(seen.replicas) == seen.storage_nodes
             and len(set(seen.replicas.values())) == 1
@@ -193,7 +193,7 @@ def verdicts(book: Book, seen: Seen) -> list[Verdict]:
     if book.refuses_overdrafts:
         lowest = folded.lowest
         results.append(
-            Verdict(
+            DemoVerdict(
                 "no account was ever overdrawn",
                 lowest is not None and lowest >= 0,
                 "no balance at all" if lowest is None else f"lowest balance {lowest / 100:.2f}",
@@ -228,19 +228,19 @@ def _some(numbers: set[int]) -> str:
     return f", such as payment {min(numbers)}" if numbers else ""
 
 
-def _equal(what: str, one: dict[int, int], other: dict[int, int]) -> Verdict:
+def _equal(what: str, one: dict[int, int], other: dict[int, int]) -> DemoVerdict:
     different = sorted(a for a in one.keys() | other.keys() if one.get(a) != other.get(a))
     shown = ", ".join(f"account {a}: {one.get(a, 'none')} and {other.get(a, 'none')}" for a in different[:3])
-    return Verdict(what, not different, shown or f"{len(one):,} accounts, to the hundredth")
+    return DemoVerdict(what, not different, shown or f"{len(one):,} accounts, to the hundredth")
 
 
-def _like_the_bank(book: Book, balances: dict[int, int]) -> Verdict:
+def _like_the_bank(book: Book, balances: dict[int, int]) -> DemoVerdict:
     """The bank rounded each row, so its balance may differ from ours by 0.10 per payment."""
     missing = book.bank_balances.keys() - balances.keys()
     by = {a: abs(balances[a] - balance) for a, balance in book.bank_balances.items() if a not in missing}
     off = missing | {account for account, difference in by.items() if difference > 10 * book.payments_of[account]}
     worst = max(by.values(), default=0)
-    return Verdict(
+    return DemoVerdict(
         "every final balance is the bank's own, to 0.10 per payment",
         not off,
         f"{len(book.bank_balances):,} accounts, largest difference {worst / 100:.2f}, {len(off)} too far off",

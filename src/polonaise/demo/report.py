@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.demo.bank import OPENING, PAYMENT
 from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
-from polonaise.pipelines.page import Page, Verdict
+from polonaise.pipelines.page import ReportPage, ReportVerdict
 from polonaise.pipelines.tables import Table
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ _NEVER_OPENED: Final = """
 """
 
 
-def bank(snapshot: Snapshot, page: Page) -> Mapping[str, Any]:
+def bank(snapshot: Snapshot, page: ReportPage) -> Mapping[str, Any]:
     """Add the bank's part to a report; the tables behind it, by name."""
     tables = {name: snapshot.query(_BODIES + sql, schema=_COLUMNS) for name, sql in _TABLES.items()}
     found = {name: table.to_pylist() for name, table in tables.items()}
@@ -132,7 +132,7 @@ _TABLES: Final = {
 Rows = Sequence[Mapping[str, Any]]
 
 
-def _tell_checks(page: Page, found: Mapping[str, Rows]) -> None:
+def _tell_checks(page: ReportPage, found: Mapping[str, Rows]) -> None:
     payments = sum(row["payments"] for row in found["payments_per_month"])
     (opened,) = found["opened"]
     held = opened["balance"] + sum(row["change"] for row in found["days"])
@@ -146,13 +146,13 @@ def _tell_checks(page: Page, found: Mapping[str, Rows]) -> None:
     )
 
 
-def _none(what: str, wrong: Rows, noun: str, column: str) -> Verdict:
+def _none(what: str, wrong: Rows, noun: str, column: str) -> ReportVerdict:
     some = ", ".join(str(row[column]) for row in wrong[:_NAMED_MAX])
     more = f" and {len(wrong) - _NAMED_MAX:,} more" if len(wrong) > _NAMED_MAX else ""
-    return Verdict(what, not wrong, f"{noun} {some}{more}" if wrong else "")
+    return ReportVerdict(what, not wrong, f"{noun} {some}{more}" if wrong else "")
 
 
-def _tell_volumes(page: Page, months: Rows) -> None:
+def _tell_volumes(page: ReportPage, months: Rows) -> None:
     sums: dict[date, int] = defaultdict(int)
     kinds: dict[str, int] = defaultdict(int)
     for row in months:
@@ -163,7 +163,7 @@ def _tell_volumes(page: Page, months: Rows) -> None:
     page.chart(Bars("Volume by kind", [(kind, amount / 100) for kind, amount in largest], unit=_UNIT))
 
 
-def _tell_balances(page: Page, found: Mapping[str, Rows]) -> None:
+def _tell_balances(page: ReportPage, found: Mapping[str, Rows]) -> None:
     (opened,) = found["opened"]
     held = opened["balance"]
     points = []
@@ -180,7 +180,7 @@ def _tell_balances(page: Page, found: Mapping[str, Rows]) -> None:
     _tell_days(page, found["days"])
 
 
-def _tell_days(page: Page, days: Rows) -> None:
+def _tell_days(page: ReportPage, days: Rows) -> None:
     points = [(row["day"], row["payments"]) for row in days]
     marks = [
         Mark(("payments", day), f"{day}: {count:,} payments, around it {usual:,.0f}")
@@ -205,7 +205,7 @@ def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, floa
     return [(day, count, usual) for _, day, count, usual in sorted(found, reverse=True)]
 
 
-def _tell_flows(page: Page, flows: Rows) -> None:
+def _tell_flows(page: ReportPage, flows: Rows) -> None:
     """Between banks that are named: what else there is would make all of them look alike."""
     amounts = {(row["from_bank"], row["to_bank"]): row["amount"] / 100 for row in flows}
     named = {pair: amount for pair, amount in amounts.items() if _UNNAMED not in pair}
@@ -214,7 +214,7 @@ def _tell_flows(page: Page, flows: Rows) -> None:
     page.chart(Flows("Flows between banks", named, unit=_UNIT, note=note))
 
 
-def _tell_unusual(page: Page, unusual: Rows) -> None:
+def _tell_unusual(page: ReportPage, unusual: Rows) -> None:
     columns = ["transaction", "payment", "day", "kind", "from", "to", f"amount, {_UNIT}", "usual for its kind"]
     rows = [
         [

@@ -26,9 +26,9 @@ from rich.text import Text
 
 import polonaise
 from polonaise.demo.bank import OPENING, PARTITION, Accounts, encode_opening
-from polonaise.demo.checks import Seen, Told, Verdict, fold, held, verdicts
+from polonaise.demo.checks import DemoVerdict, Seen, Told, fold, held, verdicts
 from polonaise.demo.payments import Book
-from polonaise.demo.teller import Job, Progress
+from polonaise.demo.teller import Job, TellerReport
 from polonaise.demo.tellers import TellerProcess, shares
 from polonaise.errors import BadOption
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
@@ -66,7 +66,7 @@ class Day:
         """How many payments have an outcome."""
         return len(self.made) + len(self.refused)
 
-    def add(self, news: Progress) -> None:
+    def add(self, news: TellerReport) -> None:
         self.made.update(news.made, news.found_made)
         self.refused.update(news.refused)
         self.found_made += len(news.found_made)
@@ -153,7 +153,7 @@ class Bank:
             await log.wait_applied(last, PARTITION, timeout=_CAUGHT_UP_S)
             return view.balances(), view.payments()
 
-    def _heard(self, news: Progress) -> None:
+    def _heard(self, news: TellerReport) -> None:
         self.day.add(news)
         self._progressed.set()
         self._on_progress(self.day.done)
@@ -261,7 +261,7 @@ async def _told(log: str, database: str, seen: Seen, output: Path) -> Told:
     request = json.dumps({"last": seen.folded.last, "balances": seen.folded.balances})
     with (output / "spark.log").open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "polonaise.demo.history", log, database, str(output),
+            sys.executable, "-m", "polonaise.demo.sparkjobs", log, database, str(output),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, process_group=0,
         )  # fmt: skip
         assert process.stdin is not None
@@ -293,7 +293,7 @@ async def _end_with_all(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _print(console: Console, book: Book, day: Day, seen: Seen, results: Sequence[Verdict]) -> None:
+def _print(console: Console, book: Book, day: Day, seen: Seen, results: Sequence[DemoVerdict]) -> None:
     times = sorted(day.latencies_s) or [0.0]
     table = Table(title="The bank on the log", show_header=False)
     rows = {

@@ -2,7 +2,7 @@
 
     python -m polonaise.demo.teller JOB
 
-Reads a `Job`, writes `Progress` lines to standard output, and ends when all payments have an outcome.
+Reads a `Job`, writes `TellerReport` lines to standard output, and ends when all payments have an outcome.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Job:
 
 
 @dataclass
-class Progress:
+class TellerReport:
     """What has happened since the teller's last report."""
 
     made: list[int] = field(default_factory=list)
@@ -68,11 +68,11 @@ class Progress:
         return json.dumps(asdict(self), separators=(",", ":")).encode() + b"\n"
 
     @classmethod
-    def decode(cls, line: bytes) -> Progress:
+    def decode(cls, line: bytes) -> TellerReport:
         return cls(**json.loads(line))
 
 
-class InOrder:
+class OrderedPayments:
     """Payments in the order that their accounts demand: each when all earlier ones of its accounts have an outcome.
 
     Those that wait for each other at the counter do not have to be refused by the log and run again.
@@ -121,11 +121,11 @@ class Teller:
         self._log = log
         self._view = view
         self._job = job
-        self._news = Progress()
+        self._news = TellerReport()
 
     async def work(self) -> None:
         """Make every payment, and report."""
-        payments = InOrder(self._job.payments)
+        payments = OrderedPayments(self._job.payments)
         async with asyncio.TaskGroup() as group:
             # Of the group, so that a teller whose reports nobody reads any more makes no more payments.
             reports = group.create_task(self._report())
@@ -144,7 +144,7 @@ class Teller:
         if last >= 0:
             await self._log.wait_applied(last, PARTITION, timeout=_PATIENCE_S)
 
-    async def _serve(self, payments: InOrder) -> None:
+    async def _serve(self, payments: OrderedPayments) -> None:
         while (payment := await payments.next()) is not None:
             await self._make(payment)
             payments.done(payment)
@@ -181,7 +181,7 @@ class Teller:
             self._say()
 
     def _say(self) -> None:
-        news, self._news = self._news, Progress()
+        news, self._news = self._news, TellerReport()
         sys.stdout.buffer.write(news.encode())
         sys.stdout.buffer.flush()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from polonaise.demo.payments import Payment
-from polonaise.demo.teller import Job, Progress
+from polonaise.demo.teller import Job, TellerReport
 from polonaise.errors import PolonaiseError
 
 _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -29,7 +29,7 @@ class TellerFailed(PolonaiseError):
 class TellerProcess:
     """One teller: its payments, the process that makes them now, and the ones before it that were killed."""
 
-    def __init__(self, name: str, job: Job, directory: Path, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, name: str, job: Job, directory: Path, on_progress: Callable[[TellerReport], None]) -> None:
         self.name = name
         self._job = job
         self._path = directory / f"{name}.json"
@@ -81,11 +81,11 @@ class TellerProcess:
         try:
             async for line in process.stdout:
                 if line.endswith(b"\n"):  # or else it was killed while it wrote
-                    self._heard(Progress.decode(line))
+                    self._heard(TellerReport.decode(line))
         finally:
             await _ended(process)
 
-    def _heard(self, news: Progress) -> None:
+    def _heard(self, news: TellerReport) -> None:
         for payment in (*news.made, *news.found_made, *news.refused):
             del self._left[payment]
         self._on_progress(news)

@@ -10,7 +10,7 @@ amounts are hundredths, and an account is 0 where it is not the bank's.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 
 _FIELDS = "from_json(CAST(data AS STRING), 'array<string>')"
 
@@ -23,7 +23,7 @@ _CHANGES = f"""
     FROM (SELECT header, {_FIELDS} AS f FROM {{log}})
 """
 
-accounts = View(
+accounts = TableView(
     "accounts",
     f"SELECT change.account, sum(change.amount) AS balance FROM ({_CHANGES}) WHERE change.account <> 0 GROUP BY 1",
     key=["account"],
@@ -32,7 +32,7 @@ accounts = View(
 )
 """What the tellers keep in their database: for an audit of it."""
 
-balances = View(
+balances = TableView(
     "balances",
     f"""
     SELECT change.account, sum(change.amount) AS balance, count(*) AS changes, max(abs(change.amount)) AS largest
@@ -54,10 +54,10 @@ def _payments(log: DataFrame) -> DataFrame:
     return log.select(F.col("transaction_id").alias("transaction"), F.col("timestamp").alias("committed"), *columns)
 
 
-payments = View("payments", _payments, read={"headers": "2"})
+payments = TableView("payments", _payments, read={"headers": "2"})
 """Each payment, one row."""
 
-by_kind = View(
+by_kind = TableView(
     "by_kind",
     """
     SELECT f[4] AS kind, substr(f[5], 1, 7) AS month, count(*) AS payments, sum(CAST(f[3] AS BIGINT)) AS volume

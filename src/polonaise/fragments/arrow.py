@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from polonaise.errors import BadOption
-from polonaise.log.batch import Batch, Evidence
+from polonaise.log.batch import Batch, EvidenceColumns
 
 SCHEMA: Final = pa.schema(
     [
@@ -63,11 +63,11 @@ def columns_of(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBat
     schema = schema_of(columns)
     if not batches:
         return pa.RecordBatch.from_pylist([], schema=schema)
-    rows = _Rows(batches)
+    rows = _BatchRows(batches)
     return pa.RecordBatch.from_arrays([_MAKERS[name](rows) for name in columns], schema=schema)
 
 
-class _Rows:
+class _BatchRows:
     """Batches, and how their columns become longer ones."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
@@ -96,16 +96,16 @@ def _binary(ends: Any, data: bytes, valid: Any = None) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(ends), [bits, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _ids(rows: _Rows) -> pa.Array:
+def _ids(rows: _BatchRows) -> pa.Array:
     firsts = np.array([batch.first for batch in rows.batches], "<i8")
     return pa.array(np.arange(rows.total, dtype="<i8") + np.repeat(firsts - rows.starts(), rows.counts))
 
 
-def _timestamps(rows: _Rows) -> pa.Array:
+def _timestamps(rows: _BatchRows) -> pa.Array:
     return rows.repeated([batch.commit_time_us for batch in rows.batches], "<i8").view(SCHEMA.field("timestamp").type)
 
 
-def _data(rows: _Rows) -> pa.Array:
+def _data(rows: _BatchRows) -> pa.Array:
     sizes = np.array([batch.data_bytes for batch in rows.batches])
     if int(sizes.sum()) > _BYTES_MAX:
         raise BadOption(f"{sizes.sum()} bytes of bodies do not fit into one column of Arrow: convert fewer batches")
@@ -114,7 +114,7 @@ def _data(rows: _Rows) -> pa.Array:
     return _binary(ends + before, b"".join([batch.data for batch in rows.batches]))
 
 
-def _registers(rows: _Rows) -> pa.Array:
+def _registers(rows: _BatchRows) -> pa.Array:
     """The register changes of each batch in its first row, null in the others."""
     sizes = np.array([batch.registers_bytes for batch in rows.batches])
     if not sizes.any():
@@ -125,7 +125,7 @@ def _registers(rows: _Rows) -> pa.Array:
     return _binary(np.cumsum(lengths), b"".join([batch.registers for batch in rows.batches]), valid)
 
 
-def _marks(rows: _Rows) -> pa.Array:
+def _marks(rows: _BatchRows) -> pa.Array:
     """Client high-water marks; null where the log keeps no evidence."""
     found = [batch.evidence() for batch in rows.batches]
     if not any(found):
@@ -140,7 +140,7 @@ def _marks(rows: _Rows) -> pa.Array:
     )
 
 
-def _locks(rows: _Rows) -> pa.Array:
+def _locks(rows: _BatchRows) -> pa.Array:
     """Hash and mode of each lock; null where the log keeps no evidence."""
     found = [batch.evidence() for batch in rows.batches]
     if not any(found):
@@ -153,14 +153,14 @@ def _locks(rows: _Rows) -> pa.Array:
     )
 
 
-def _locks_of(evidence: Evidence) -> pa.Array:
+def _locks_of(evidence: EvidenceColumns) -> pa.Array:
     held = np.empty(len(evidence.lock_hashes), LOCK)
     held["hash"] = np.frombuffer(evidence.lock_hashes, "<u8")
     held["mode"] = np.frombuffer(evidence.lock_modes, "u1")
     return _binary(np.frombuffer(evidence.lock_ends, "<u4").astype("<i8") * LOCK.itemsize, held.tobytes())
 
 
-_MAKERS: Final[dict[str, Callable[[_Rows], Any]]] = {
+_MAKERS: Final[dict[str, Callable[[_BatchRows], Any]]] = {
     "partition": lambda rows: rows.repeated([batch.partition for batch in rows.batches], "<i4"),
     "transaction_id": _ids,
     "timestamp": _timestamps,

@@ -79,7 +79,7 @@ class Footer(NamedTuple):
 # ------------------------------------------------------------------ writing
 
 
-class Writer:
+class FragmentWriter:
     """Makes one fragment of consecutive batches of one partition: `add` them, then take `finish`."""
 
     def __init__(self, cluster_key: bytes) -> None:

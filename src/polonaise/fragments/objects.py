@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from typing import Final, NamedTuple
 
 from polonaise.errors import FragmentDamaged
-from polonaise.fragments.format import Footer, Writer, batches_in, footer_in, open_fragment
+from polonaise.fragments.format import Footer, FragmentWriter, batches_in, footer_in, open_fragment
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.ranges import FOOTER_BYTES
 from polonaise.fragments.store import ObjectStore, ReadableStore
@@ -37,7 +37,7 @@ _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Of batches, handed to another thread at a time."""
 
 
-class Archived(NamedTuple):
+class ArchivedFragment(NamedTuple):
     """A fragment that was written just now."""
 
     fragment: FragmentName
@@ -81,7 +81,7 @@ async def write_fragments(
     *,
     fragment_bytes: int = FRAGMENT_BYTES,
     rest: bool = True,
-) -> AsyncGenerator[Archived, None]:
+) -> AsyncGenerator[ArchivedFragment, None]:
     """Write consecutive batches of one partition as fragments; each is told once it is stored and verified.
 
     A fragment ends with the batch that brings it to `fragment_bytes`, so everybody who is given the same batches
@@ -91,7 +91,7 @@ async def write_fragments(
     written.
     """
     making = _Making(cluster_key)
-    storing: asyncio.Task[Archived] | None = None
+    storing: asyncio.Task[ArchivedFragment] | None = None
     try:
         async for batch in batches:
             await making.add(batch)
@@ -122,7 +122,7 @@ class _Making:
     """A fragment in the making. Batches go to the writer some at a time, in another thread."""
 
     def __init__(self, cluster_key: bytes) -> None:
-        self._writer = Writer(cluster_key)
+        self._writer = FragmentWriter(cluster_key)
         self._waiting: list[Batch] = []
         self._waiting_bytes = 0
         self.bytes = 0
@@ -160,7 +160,7 @@ async def made_of(cluster_key: bytes, batches: AsyncIterable[Batch]) -> tuple[Fr
     return await asyncio.to_thread(making.finish)
 
 
-async def _put(store: ObjectStore, making: _Making) -> Archived:
+async def _put(store: ObjectStore, making: _Making) -> ArchivedFragment:
     """Verified twice: its batches can be made again, or nothing is stored; and the store holds these very bytes."""
     name, raw = await asyncio.to_thread(making.finish)
     written = await store.put_if_absent(name.path, raw)
@@ -170,7 +170,7 @@ async def _put(store: ObjectStore, making: _Making) -> Archived:
             "move it out of the store, and archive again"
         )
     _log.info("%s %s, %d bytes", "wrote" if written else "found", name.path, len(raw))
-    return Archived(name, len(raw))
+    return ArchivedFragment(name, len(raw))
 
 
 # ------------------------------------------------------------------ verifying

@@ -5,7 +5,7 @@ machine (`host.real`) and in the simulator, where time is virtual, links fail, d
 processes die at any await. Timers are asyncio's own (`asyncio.sleep`, `asyncio.timeout`, `loop.call_later`): the
 event loop belongs to the host too.
 
-What a port raises is a `PolonaiseError`; `OSError` does not pass this door.
+What a port raises is a `PolonaiseError`; `OSError` does not pass it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
     return DiskFailed(f"{path!r}: {error.strerror or error}")
 
 
-def _at_the_door(path: str, call: Callable[[], T]) -> T:
+def _with_own_errors(path: str, call: Callable[[], T]) -> T:
     try:
         return call()
     except OSError as error:
@@ -76,12 +76,12 @@ class RealDisk:
         self._open: set[_RealFile] = set()
 
     async def _hop(self, path: str, call: Callable[[], T]) -> T:
-        return await self._threads.run(lambda: _at_the_door(path, call))
+        return await self._threads.run(lambda: _with_own_errors(path, call))
 
     async def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
         return await self._threads.obtain(
-            lambda: _at_the_door(path, lambda: _RealFile(self._threads, path, flags, self._open, self._in_loop)),
+            lambda: _with_own_errors(path, lambda: _RealFile(self._threads, path, flags, self._open, self._in_loop)),
             _RealFile.abandon,
         )
 
@@ -111,7 +111,7 @@ class RealDisk:
 
     async def lock(self, path: str) -> DirectoryLock:
         return await self._threads.obtain(
-            lambda: _at_the_door(path, lambda: RealLock(path, self._locks)), RealLock.release
+            lambda: _with_own_errors(path, lambda: RealLock(path, self._locks)), RealLock.release
         )
 
     def release(self) -> None:
@@ -136,7 +136,7 @@ def identity(path: str) -> Identity | None:
 
 def try_lock(path: str) -> RealLock:
     """`Disk.lock` for a thread that has no event loop. Raises the same."""
-    return _at_the_door(path, lambda: RealLock(path, set()))
+    return _with_own_errors(path, lambda: RealLock(path, set()))
 
 
 def _make_directories(path: str) -> None:
@@ -223,7 +223,7 @@ os.register_at_fork(
 class _RealFile:
     """A descriptor, and the count of its users: the calls under way, and the opener until it closes.
 
-    The last one out closes the door, and only that one: a number closed twice may be another file's by then.
+    The last one out closes the descriptor, and nobody else: a number closed twice may be another file's by then.
     """
 
     def __init__(
@@ -325,7 +325,7 @@ class LookedAt:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._descriptor = _at_the_door(path, lambda: os.open(path, os.O_RDONLY))
+        self._descriptor = _with_own_errors(path, lambda: os.open(path, os.O_RDONLY))
 
     def __enter__(self) -> LookedAt:
         return self
@@ -334,11 +334,11 @@ class LookedAt:
         os.close(self._descriptor)
 
     def size(self) -> int:
-        return _at_the_door(self._path, lambda: os.fstat(self._descriptor).st_size)
+        return _with_own_errors(self._path, lambda: os.fstat(self._descriptor).st_size)
 
     def look(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""
-        return _at_the_door(self._path, lambda: _read(self._descriptor, offset, length))
+        return _with_own_errors(self._path, lambda: _read(self._descriptor, offset, length))
 
     async def read(self, offset: int, length: int) -> bytes:
         """As `look`, for what also reads the files of a node."""

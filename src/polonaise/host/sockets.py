@@ -1,4 +1,4 @@
-"""TCP and Unix sockets through the running event loop, with errors translated at this door.
+"""TCP and Unix sockets through the running event loop, with errors translated here.
 
 asyncio and uvloop both set TCP_NODELAY: a message is sent when it is written.
 """

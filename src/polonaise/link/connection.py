@@ -22,6 +22,7 @@ from polonaise.errors import (
     WrongClusterKey,
     WrongRole,
     error_of,
+    fresh,
 )
 from polonaise.host import Buffer, Host
 from polonaise.link.budget import Budget
@@ -70,7 +71,7 @@ class LinkSettings:
     unsent_bytes_tight: int = 128 * 1024
     """The same, while all connections together hold more than half of what they may."""
     unread_bytes_max: int = 8 * 1024 * 1024
-    """A peer that connected and leaves this much unread is not read either until it does: its questions can't pile up
+    """A peer that connected and leaves this much unread is not read either until it does: its requests can't pile up
     as answers."""
     unsent_bytes_max: int = 256 * 1024 * 1024
     """A peer that lets this much pile up is cut off."""
@@ -230,7 +231,7 @@ class Connection(asyncio.Protocol):
     async def request(self, message: Message, *, partition: int = NO_PARTITION, deadline_s: float) -> Message:
         """Send and wait for the answer. Raises what the peer refused with, `DeadlineExceeded` or `ConnectionLost`."""
         if self.closed:
-            raise self.closed.with_traceback(None)
+            raise self._lost(self.closed)
         number = self._next_request()
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._requests[number] = answer
@@ -321,15 +322,20 @@ class Connection(asyncio.Protocol):
         if not self._greeted.done():
             self._greeted.set_exception(error)
         waiting, self._requests = self._requests, {}
-        if error.retry is not Retry.AGAIN and not isinstance(error, Closed):
-            # What closed the connection, a garbled frame most likely, was no fault of the requests that waited.
-            error = ConnectionLost(f"the connection to {self.peer_name} ended: {error}")
+        lost = self._lost(error)
         for answer in waiting.values():
             if not answer.done():
-                answer.set_exception(error)
+                answer.set_exception(lost)
                 _retrieve(answer)
         if self._on_closed:
             self._on_closed(self, self.closed)
+
+    def _lost(self, error: PolonaiseError) -> PolonaiseError:
+        """What a request is told when `error` has closed the connection."""
+        if error.retry is Retry.AGAIN or isinstance(error, Closed):
+            return fresh(error)
+        # What closed the connection, a garbled frame most likely, was no fault of the request.
+        return ConnectionLost(f"the connection to {self.peer_name} ended: {error}")
 
     # ------------------------------------------------------------------ asyncio.Protocol
 
@@ -534,7 +540,11 @@ def _retrieve(future: asyncio.Future[Message]) -> None:
 
 
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
-    """A greeted connection to `address`. Raises `ConnectionLost`, or what either side refused with."""
+    """A greeted connection to `address`. Raises `ConnectionLost`, or what either side refused with.
+
+    Bytes that are no hello are a `ConnectionLost`, too: they may have been changed on their way, so whoever connects
+    tries again.
+    """
     made: list[Connection] = []
     greeted = False
 
@@ -550,6 +560,10 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
         return made[-1]
     except TimeoutError:
         raise ConnectionLost(f"{address} did not answer within {deadline_s:g} s") from None
+    except (UnsupportedVersion, WrongRole):
+        raise
+    except ProtocolError as error:
+        raise ConnectionLost(f"{address} was not understood, or did not understand, as Polonaise: {error}") from None
     finally:
         if made and not greeted:
             made[-1].abort(ConnectionLost(f"{address} did not say hello"))

@@ -292,7 +292,7 @@ class Batch:
         struct.pack_into("<I", bare, 4, crc32(memoryview(bare)[8:]))
         return bytes(bare)
 
-    def evidence(self) -> Evidence | None:
+    def evidence(self) -> EvidenceColumns | None:
         """What the transactions were judged by, where the writer kept it."""
         if not self.flags & FLAG_EVIDENCE or self.flags & FLAG_WITHOUT_DATA:
             return None
@@ -305,10 +305,10 @@ class Batch:
         locks = ends[count - 1]
         hashes = self.view[start : start + 8 * locks].cast("Q")
         modes = self.view[start + 8 * locks : start + 9 * locks]
-        return Evidence(marks, ends, hashes, modes)
+        return EvidenceColumns(marks, ends, hashes, modes)
 
 
-class Evidence:
+class EvidenceColumns:
     """Columns of a batch's evidence section: enough to check serializability from the log alone."""
 
     __slots__ = ("client_high_water_marks", "lock_ends", "lock_hashes", "lock_modes")

@@ -30,11 +30,11 @@ from polonaise.log.promises import (
     NO_EVIDENCE,
     NOTHING_TRIMMED,
     SECTOR_BYTES,
-    Copy,
-    Evidence,
     Promises,
+    PromiseSector,
     Slot,
-    Trimmed,
+    SyncEvidence,
+    TrimMark,
 )
 from polonaise.terms import PartitionId
 
@@ -71,16 +71,18 @@ def decode_header(raw: bytes, path: str) -> bytes:
     return bytes(cluster_key)
 
 
-def newest_promises(sectors: bytes, partition: PartitionId, path: str) -> tuple[Copy, int, Evidence] | None:
+def newest_promises(
+    sectors: bytes, partition: PartitionId, path: str
+) -> tuple[PromiseSector, int, SyncEvidence] | None:
     """The copy that holds in a partition's three sectors, which of them it is, and the furthest evidence of sync.
 
     None when neither copy can be read. Raises `ControlFileDamaged`, which names `path`, when a newer one is known to
     have existed.
     """
     raw = [sectors[at : at + SECTOR_BYTES] for at in range(0, PARTITION_BYTES, SECTOR_BYTES)]
-    copies = [Copy.decode(sector, partition) for sector in raw[:2]]
+    copies = [PromiseSector.decode(sector, partition) for sector in raw[:2]]
     slot = Slot.decode(raw[2], partition)
-    valid = [(copy.sequence, place) for place, copy in enumerate(copies) if copy is not None]
+    valid = [(copy.sequence, position) for position, copy in enumerate(copies) if copy is not None]
     if not valid:
         return None
     sequence, newest = max(valid)
@@ -101,7 +103,7 @@ class ControlSlot:
     process stops: a node that can't keep promises must not be there to be asked.
     """
 
-    def __init__(self, control: ControlFile, copy: Copy, evidence: Evidence, newest: int) -> None:
+    def __init__(self, control: ControlFile, copy: PromiseSector, evidence: SyncEvidence, newest: int) -> None:
         self._control = control
         self._copy = copy
         self._newest = newest
@@ -125,7 +127,7 @@ class ControlSlot:
         return self._copy.cuts
 
     @property
-    def trimmed(self) -> Trimmed:
+    def trimmed(self) -> TrimMark:
         return self._copy.trimmed
 
     async def save(self, promises: Promises) -> None:
@@ -140,7 +142,7 @@ class ControlSlot:
         """Bytes above `last` are not believed from now on. None of them was acknowledged: nothing is lost."""
         await self.save(self.promises.distrusted(last))
 
-    async def begin_cut(self, evidence: Evidence) -> None:
+    async def begin_cut(self, evidence: SyncEvidence) -> None:
         """The log is about to be cut there: what was noted above it counts no more, nor will it be missed."""
         self.evidence = evidence
         promises = self.promises
@@ -152,11 +154,11 @@ class ControlSlot:
             self._copy._replace(cuts=self.cuts + 1, evidence=evidence, promises=promises, trimmed=trimmed)
         )
 
-    async def begin_trim(self, trimmed: Trimmed) -> None:
+    async def begin_trim(self, trimmed: TrimMark) -> None:
         """What lies below is about to be removed: from now on it is not missed, and what is left of it is rubbish."""
         await self._write(self._copy._replace(trimmed=trimmed, evidence=self.evidence))
 
-    def note(self, evidence: Evidence) -> None:
+    def note(self, evidence: SyncEvidence) -> None:
         """The log is synced up to there. Written soon, without a sync."""
         self.evidence = evidence
         self._control.note(self)
@@ -164,7 +166,7 @@ class ControlSlot:
     def encode_evidence(self) -> bytes:
         return Slot(self.partition, self._copy.sequence, self.cuts, self.evidence).encode()
 
-    async def _write(self, copy: Copy) -> None:
+    async def _write(self, copy: PromiseSector) -> None:
         """Durable in the older sector first, then, unsynced, in the other: one rotten sector forgets nothing."""
         copy = copy._replace(sequence=self._copy.sequence + 1)
         target = 1 - self._newest
@@ -185,11 +187,11 @@ class ControlFile:
         lock: DirectoryLock,
         file: File,
         cluster_key: bytes,
-        places: tuple[Identity | None, ...],
+        positions: tuple[Identity | None, ...],
     ) -> None:
         """Use `open`."""
         self._host = host
-        self._places = places
+        self._places = positions
         self._lock = lock
         self._file = file
         self.directory = directory
@@ -287,15 +289,15 @@ class ControlFile:
         """
         disk = self._host.disk
         start = offset_of(partition)
-        copy = Copy(partition, 1, 0, Promises(), NO_EVIDENCE)
+        copy = PromiseSector(partition, 1, 0, Promises(), NO_EVIDENCE)
         await self._file.write(start, [copy.encode(), copy.encode(), bytes(SECTOR_BYTES)], sync=True)
         await disk.make_directory(self.partition_directory(partition))
         await self._sync_names()
         return ControlSlot(self, copy, NO_EVIDENCE, 0)
 
-    async def write_copy(self, partition: PartitionId, place: int, sector: bytes, *, sync: bool) -> None:
+    async def write_copy(self, partition: PartitionId, position: int, sector: bytes, *, sync: bool) -> None:
         try:
-            await self._file.write(offset_of(partition) + place * SECTOR_BYTES, [sector])
+            await self._file.write(offset_of(partition) + position * SECTOR_BYTES, [sector])
         except PolonaiseError as error:
             self._host.fail(error)
             raise

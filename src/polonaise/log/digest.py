@@ -6,7 +6,7 @@ import hashlib
 from typing import Final
 
 from polonaise.errors import OutOfOrder
-from polonaise.log.partition import PartitionLog
+from polonaise.log.partitionlog import PartitionLog
 from polonaise.terms import TransactionId
 
 _READ_BYTES: Final = 1024 * 1024

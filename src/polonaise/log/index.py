@@ -48,11 +48,11 @@ class Index:
         """Keep the first `count` batches."""
         del self.firsts[count:], self.offsets[count:], self.times[count:]
 
-    def place(self, transaction: TransactionId) -> int:
+    def position(self, transaction: TransactionId) -> int:
         """The place of the batch that holds this id; -1 when it is below the segment."""
         return bisect_right(self.firsts, transaction) - 1
 
-    def place_at_time(self, time_us: int) -> int:
+    def position_at_time(self, time_us: int) -> int:
         """The place of the first batch with this commit time or a later one; the length when there is none."""
         return bisect_left(self.times, time_us)
 

@@ -83,8 +83,8 @@ class Produced(NamedTuple):
 
     def id_of(self, sequence: int) -> int | None:
         """The id that this number got; None if it is not among the last ones."""
-        place = len(self.ids) - 1 - (self.last_sequence - sequence)
-        return self.ids[place] if 0 <= place < len(self.ids) else None
+        position = len(self.ids) - 1 - (self.last_sequence - sequence)
+        return self.ids[position] if 0 <= position < len(self.ids) else None
 
     def is_same(self, sequence: int, digest: int) -> bool:
         """Whether what has this digest may be what was appended under one of the last numbers."""

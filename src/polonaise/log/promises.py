@@ -21,7 +21,7 @@ _SLOT: Final = struct.Struct("<4sIIIQQqqq")
 _SLOT_MAGIC: Final = b"PLNE"
 
 
-class Evidence(NamedTuple):
+class SyncEvidence(NamedTuple):
     """A place up to which the log was synced: file `segment_first`, its first `offset` bytes, ids up to `last`."""
 
     segment_first: TransactionId
@@ -29,10 +29,10 @@ class Evidence(NamedTuple):
     last: TransactionId
 
 
-NO_EVIDENCE: Final = Evidence(0, 0, NO_TRANSACTION)
+NO_EVIDENCE: Final = SyncEvidence(0, 0, NO_TRANSACTION)
 
 
-class Trimmed(NamedTuple):
+class TrimMark(NamedTuple):
     """What was dropped from the beginning of the log on request: every id below `first`."""
 
     first: TransactionId
@@ -40,7 +40,7 @@ class Trimmed(NamedTuple):
     """CRC of the batch before `first`. The segment that begins what is left says the same, or it is another one."""
 
 
-NOTHING_TRIMMED: Final = Trimmed(0, 0)
+NOTHING_TRIMMED: Final = TrimMark(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Promises:
         return replace(self, untrusted_above=min(known, last))
 
 
-class Copy(NamedTuple):
+class PromiseSector(NamedTuple):
     """One of the two alternating sectors. The valid one with the larger sequence holds."""
 
     partition: PartitionId
@@ -91,8 +91,8 @@ class Copy(NamedTuple):
     cuts: int
     """Counts the cuts of the log: evidence noted under another count speaks of bytes that are gone."""
     promises: Promises
-    evidence: Evidence
-    trimmed: Trimmed = NOTHING_TRIMMED
+    evidence: SyncEvidence
+    trimmed: TrimMark = NOTHING_TRIMMED
 
     def encode(self) -> bytes:
         p = self.promises
@@ -105,7 +105,7 @@ class Copy(NamedTuple):
         )  # fmt: skip
 
     @classmethod
-    def decode(cls, sector: bytes, partition: PartitionId) -> Copy | None:
+    def decode(cls, sector: bytes, partition: PartitionId) -> PromiseSector | None:
         """The copy in a sector of this partition; None for anything else."""
         if not _intact(sector, _COPY_MAGIC):
             return None
@@ -115,7 +115,7 @@ class Copy(NamedTuple):
         if owner != partition:
             return None
         promises = Promises(fence, joined, prepared, confirmed, lost, untrusted)
-        return cls(owner, sequence, cuts, promises, Evidence(*rest[:3]), Trimmed(*rest[3:]))
+        return cls(owner, sequence, cuts, promises, SyncEvidence(*rest[:3]), TrimMark(*rest[3:]))
 
 
 class Slot(NamedTuple):
@@ -128,7 +128,7 @@ class Slot(NamedTuple):
     partition: PartitionId
     sequence: int
     cuts: int
-    evidence: Evidence
+    evidence: SyncEvidence
 
     def encode(self) -> bytes:
         return _sealed(_SLOT.pack(_SLOT_MAGIC, 0, self.partition, 0, self.sequence, self.cuts, *self.evidence))
@@ -141,7 +141,7 @@ class Slot(NamedTuple):
         _, _, owner, _, sequence, cuts, *evidence = _SLOT.unpack_from(sector)
         if owner != partition:
             return None
-        return cls(owner, sequence, cuts, Evidence(*evidence))
+        return cls(owner, sequence, cuts, SyncEvidence(*evidence))
 
 
 def _sealed(packed: bytes) -> bytes:

@@ -22,7 +22,7 @@ from polonaise.errors import (
 from polonaise.host import Disk
 from polonaise.log import segment
 from polonaise.log.control import ControlSlot
-from polonaise.log.promises import Evidence, Trimmed
+from polonaise.log.promises import SyncEvidence, TrimMark
 from polonaise.log.segment import Segment, SegmentHeader, SegmentRemoved
 from polonaise.log.tail import Tail
 from polonaise.terms import NO_TRANSACTION, TransactionId
@@ -145,7 +145,7 @@ async def _chain(
     return chain, ""
 
 
-def begins(header: SegmentHeader, trimmed: Trimmed) -> bool:
+def begins(header: SegmentHeader, trimmed: TrimMark) -> bool:
     """Whether the log begins with this segment: all of it, or what a trim has left."""
     if not trimmed.first:
         return header.previous_first == NO_TRANSACTION and header.previous_end == 0
@@ -172,7 +172,7 @@ async def _follows(disk: Disk, directory: str, before: SegmentHeader, header: Se
         await file.close()
 
 
-def _damage_of(tail: Tail, evidence: Evidence) -> str:
+def _damage_of(tail: Tail, evidence: SyncEvidence) -> str:
     """Why what lies above the end of the scan may have been acknowledged; empty for a torn tail or a whole log."""
     found = tail.found
     if found.bad and not found.torn:

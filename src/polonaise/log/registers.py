@@ -90,7 +90,7 @@ def sets_of(section: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise ProtocolError(f"a snapshot of registers that does not read: {error.text}") from error
 
 
-class Page(NamedTuple):
+class RegisterPage(NamedTuple):
     """Some registers, by their keys."""
 
     changes: list[Change]
@@ -100,22 +100,22 @@ class Page(NamedTuple):
 
 def page(
     registers: Mapping[bytes, bytes], keys: Sequence[bytes], prefix: bytes, first: bytes, count_max: int | None = None
-) -> Page:
+) -> RegisterPage:
     """The registers whose keys begin with `prefix`, from `first` on, as many as make a page; at least one of those
     that there are. `keys` are all keys in order; `count_max` is `PAGE_COUNT_MAX` unless given."""
     count_max = count_max or PAGE_COUNT_MAX
     taken: list[Change] = []
     size = 0
-    for place in range(bisect_left(keys, max(prefix, first)), len(keys)):
-        key = keys[place]
+    for position in range(bisect_left(keys, max(prefix, first)), len(keys)):
+        key = keys[position]
         if not key.startswith(prefix):
             break
         if len(taken) == count_max or size >= PAGE_BYTES_MAX:
-            return Page(taken, True)
+            return RegisterPage(taken, True)
         value = registers[key]
         taken.append((key, value))
         size += len(key) + len(value)
-    return Page(taken, False)
+    return RegisterPage(taken, False)
 
 
 def after(key: bytes) -> bytes:

@@ -123,7 +123,7 @@ def seed_of(cluster_key: bytes, partition: PartitionId, first: TransactionId) ->
     return crc32(_IDENTITY.pack(cluster_key, partition, first))
 
 
-class Source(Protocol):
+class SegmentSource(Protocol):
     """What reading a segment asks of a file."""
 
     async def read(self, offset: int, length: int) -> bytes:
@@ -168,8 +168,8 @@ def open_frame(view: Buffer, at: int, *, offset: int, seed: int) -> FrameHeader 
         return None
     if crc32(raw[8:], seed) != int.from_bytes(raw[4:8], "little"):
         return None
-    length, batch_crc, synced, place = _FRAME_TAIL.unpack_from(raw, 8)
-    if place != offset or not BATCH_HEADER_BYTES <= length <= BATCH_BYTES_MAX:
+    length, batch_crc, synced, position = _FRAME_TAIL.unpack_from(raw, 8)
+    if position != offset or not BATCH_HEADER_BYTES <= length <= BATCH_BYTES_MAX:
         return None
     return FrameHeader(length, batch_crc, synced)
 
@@ -214,7 +214,7 @@ async def read_header(file: File, partition: PartitionId, cluster_key: bytes, fi
     return header
 
 
-async def follows(file: Source, header: SegmentHeader, after: SegmentHeader) -> bool:
+async def follows(file: SegmentSource, header: SegmentHeader, after: SegmentHeader) -> bool:
     """Whether the segment of `header` ends with the batch that `after` goes on from. Raises `SegmentDamaged`.
 
     Each batch carries the CRC of the one before it, so the last one speaks for all of them.
@@ -226,7 +226,7 @@ async def follows(file: Source, header: SegmentHeader, after: SegmentHeader) -> 
     return frame.batch_crc == after.previous_crc and offset + FRAME_BYTES + frame.length == after.previous_end
 
 
-async def read_preamble(file: Source, header: SegmentHeader) -> bytes:
+async def read_preamble(file: SegmentSource, header: SegmentHeader) -> bytes:
     """The registers before the segment's first batch. Raises `SegmentDamaged`."""
     raw = await file.read(HEADER_BYTES, header.preamble_bytes)
     if len(raw) != header.preamble_bytes or crc32(raw) != header.preamble_crc:
@@ -259,7 +259,7 @@ class Scan:
 class Window:
     """The part of a file that a scan has read."""
 
-    file: Source
+    file: SegmentSource
     stop: int
     at: int = 0
     view: memoryview = field(default_factory=lambda: memoryview(b""))
@@ -274,7 +274,9 @@ class Window:
         return offset + length <= self.at + len(self.view)
 
 
-async def scan(file: Source, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None) -> Scan:
+async def scan(
+    file: SegmentSource, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None
+) -> Scan:
     """Read batches from where `found` ends up to offset `stop`, or to the batch that ends at or below `limit`.
 
     Every CRC is checked, that ids are dense, and that each batch carries the CRC of the one before.
@@ -285,7 +287,7 @@ async def scan(file: Source, header: SegmentHeader, found: Scan, stop: int, limi
 
 
 async def walk(
-    file: Source, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None
+    file: SegmentSource, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None
 ) -> AsyncGenerator[tuple[int, Batch], None]:
     """Scan, and yield the offset of each frame with the batch in it, which is in `found` by then.
 
@@ -329,7 +331,7 @@ async def walk(
         yield offset, batch
 
 
-async def intact(file: Source, seed: int, start: int, stop: int) -> AsyncGenerator[tuple[int, Batch], None]:
+async def intact(file: SegmentSource, seed: int, start: int, stop: int) -> AsyncGenerator[tuple[int, Batch], None]:
     """Every batch whose frame lies somewhere in start..stop and that is whole by itself, with its frame's offset.
 
     Bytes between them are passed over, and nobody looks whether one follows on another: for whoever saves what is left
@@ -375,7 +377,7 @@ def take(found: Scan, batch: Batch) -> None:
     found.last, found.last_crc = batch.last, batch.crc
 
 
-async def end_of_bytes(file: Source, start: int, stop: int) -> int:
+async def end_of_bytes(file: SegmentSource, start: int, stop: int) -> int:
     """The offset after the last byte from `start` to `stop` that is not 0; `start` when all of them are."""
     end = offset = start
     while offset < stop and (chunk := await file.read(offset, min(SCAN_BYTES, stop - offset))):
@@ -385,7 +387,7 @@ async def end_of_bytes(file: Source, start: int, stop: int) -> int:
     return end
 
 
-async def _judge_bad(file: Source, header: SegmentHeader, found: Scan, stop: int, why: str) -> None:
+async def _judge_bad(file: SegmentSource, header: SegmentHeader, found: Scan, stop: int, why: str) -> None:
     """Bad bytes at `found.end`: look for frames after them, and for what those say about having been synced.
 
     A frame after them that was part of the same write says nothing: the sync after that write may never have been.
@@ -395,7 +397,7 @@ async def _judge_bad(file: Source, header: SegmentHeader, found: Scan, stop: int
     found.torn = found.synced <= found.end
 
 
-async def _synced_after(file: Source, seed: int, start: int, stop: int) -> int:
+async def _synced_after(file: SegmentSource, seed: int, start: int, stop: int) -> int:
     """The highest synced offset claimed by a frame that starts in start..stop, wherever it lies."""
     highest, offset = 0, start
     while offset + FRAME_BYTES <= stop:

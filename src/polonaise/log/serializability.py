@@ -23,7 +23,7 @@ class StaleTransaction(NamedTuple):
     """A later id than the mark, and an earlier one than the transaction."""
 
 
-class History:
+class SerializabilityCheck:
     """Follows a partition's log batch by batch from its beginning. `stale` collects what should not be there."""
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class History:
             return
         self.judged += batch.count
         marks = evidence.client_high_water_marks
-        for place in range(batch.count):
-            transaction = batch.first + place
-            locks = evidence.locks(place)
+        for position in range(batch.count):
+            transaction = batch.first + position
+            locks = evidence.locks(position)
             for lock, mode in locks:
                 raised = self._raised.get(lock, -1)
-                if mode != LockMode.APPEND and raised > marks[place]:
-                    self.stale.append(StaleTransaction(transaction, lock, marks[place], raised))
+                if mode != LockMode.APPEND and raised > marks[position]:
+                    self.stale.append(StaleTransaction(transaction, lock, marks[position], raised))
             for lock, mode in locks:
                 if mode != LockMode.READ:
                     self._raised[lock] = transaction

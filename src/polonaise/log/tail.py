@@ -174,13 +174,13 @@ class Tail:
         """How many batches are left when the log is cut to end with `last`; None unless a batch ends there."""
         if last == self._found.last:
             return len(self.index)
-        place = bisect_left(self.index.firsts, last + 1)
-        if place < len(self.index) and self.index.firsts[place] == last + 1:
-            return place
+        position = bisect_left(self.index.firsts, last + 1)
+        if position < len(self.index) and self.index.firsts[position] == last + 1:
+            return position
         return None
 
-    def offset_at(self, place: int) -> int:
-        return self.index.offsets[place] if place < len(self.index) else self.end
+    def offset_at(self, position: int) -> int:
+        return self.index.offsets[position] if position < len(self.index) else self.end
 
     async def cut(self, directory: str, count: int, last: TransactionId, last_crc: int) -> None:
         """Keep the first `count` batches, which end with `last`. Durable on return; a crash leaves less cut."""

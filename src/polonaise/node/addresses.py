@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination.file import coordinator_in
 from polonaise.errors import BadOption
 from polonaise.host import Host
 from polonaise.host.address import HostPort, parse_address
@@ -20,14 +20,14 @@ COORDINATOR: Final = "coordinator"
 
 def coordinator_at(host: Host, address: str) -> Coordinator:
     """The coordinator behind `file:PATH`. Raises `BadOption` for anything else, and for that of an embedded log."""
-    scheme, separator, place = address.partition(":")
-    if not separator or not place:
+    scheme, separator, location = address.partition(":")
+    if not separator or not location:
         raise BadOption(f"{redacted(address)!r} is no coordinator address: write file:PATH")
-    if "\0" in place:
+    if "\0" in location:
         raise BadOption(f"{redacted(address)!r} is no file:PATH: no path holds a zero byte")
     if scheme != "file":
         raise BadOption(f"no coordinator of kind {scheme!r}: this version knows file:PATH")
-    path = os.path.abspath(place)
+    path = os.path.abspath(location)
     parent, own = os.path.split(path)
     for directory in (path, parent) if own == COORDINATOR else (path,):
         if os.path.exists(os.path.join(directory, MARKER)):
@@ -35,7 +35,7 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
                 f"{redacted(address)!r} is of an embedded log, which is reached through its directory alone: write "
                 f"embedded:{redacted(directory)}"
             )
-    return FileCoordinator(host, path)
+    return coordinator_in(host, path)
 
 
 def check_storage_address(address: str) -> None:

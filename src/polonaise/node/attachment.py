@@ -1,4 +1,4 @@
-"""One process's part in an embedded log: a seat among those that may host it, and a way to reach whoever does."""
+"""One process's part in an embedded log: one of those that may host it, and a way to reach whoever does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import DirectoryInUse, NotInitialized, PolonaiseError, fresh
 from polonaise.host import Host
 from polonaise.host.files import try_lock
-from polonaise.node import seat as seats
+from polonaise.node import hostelection as elections
 from polonaise.node.embedded import (
     EmbeddedAddress,
     EmbeddedSockets,
@@ -31,7 +31,7 @@ from polonaise.node.embedded import (
     lock_path,
     parse_embedded,
 )
-from polonaise.node.place import Place
+from polonaise.node.location import LogLocation
 
 _log = logging.getLogger(__name__)
 
@@ -44,42 +44,42 @@ _KNOWN_S: Final = 1.0
 
 
 @asynccontextmanager
-async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator[Place]:
+async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
     """A part in the log at this address, as its host or beside it, until the context ends."""
     address = parse_embedded(address_text)
     host = ApplicationHost()
     host.network = EmbeddedSockets(address.directory, host)
-    seat: seats.Seat | None = None
+    election: elections.HostElection | None = None
     coordinator = coordinator_of(host, address.directory)
     try:
         there = await is_log(host.disk, address.directory)
         if address.may_host:
             await host.disk.make_directory(address.directory)
-            seat = seats.take(address)
-            await asyncio.shield(asyncio.wrap_future(seat.settled))
+            election = elections.take(address)
+            await asyncio.shield(asyncio.wrap_future(election.settled))
         elif not there:
             raise NotInitialized(
                 f"no embedded log in {address.directory}: correct the path, or leave host=no out to make one"
             )
-        address.check(await _described(host, coordinator, address, seat))
+        address.check(await _described(host, coordinator, address, election))
         check_fragments(address, await fragments_of(host.disk, address.directory))
         local = replace(settings, retry_s_max=min(settings.retry_s_max, _LOCAL_RETRY_S_MAX))
-        yield Place(
+        yield LogLocation(
             host,
             coordinator,
             local,
-            lambda listener: _listen(seat, listener),
-            _Whereabouts(address.directory, seat),
+            lambda listener: _listen(election, listener),
+            _Whereabouts(address.directory, election),
         )
     finally:
         await coordinator.close()
-        if seat is not None:
-            await asyncio.to_thread(seats.leave, seat)
+        if election is not None:
+            await asyncio.to_thread(elections.leave, election)
         host.close()
 
 
 async def _described(
-    host: Host, coordinator: Coordinator, address: EmbeddedAddress, seat: seats.Seat | None
+    host: Host, coordinator: Coordinator, address: EmbeddedAddress, election: elections.HostElection | None
 ) -> ClusterDescription:
     """The description; waits while another process is about to write it."""
     loop = asyncio.get_running_loop()
@@ -88,15 +88,15 @@ async def _described(
         try:
             return await coordinator.describe()
         except NotInitialized:
-            if seat is not None and seat.failure is not None:
-                raise fresh(seat.failure) from None
+            if election is not None and election.failure is not None:
+                raise fresh(election.failure) from None
             await check_coordinator(host.disk, address.directory)
         if loop.time() >= complain_s:
             complain_s += 5 * _PATIENCE_S
             _log.warning(
                 "the embedded log in %s is not made yet, and whoever holds its lock does not make it: %s",
                 address.directory,
-                whereabouts(address.directory, seat) or "another log of this process does",
+                whereabouts(address.directory, election) or "another log of this process does",
             )
         await asyncio.sleep(_FIRST_HOST_S)
 
@@ -104,20 +104,20 @@ async def _described(
 class _Whereabouts:
     """Remembers for a second what `whereabouts` says: all partitions of a log may ask."""
 
-    def __init__(self, directory: str, seat: seats.Seat | None) -> None:
+    def __init__(self, directory: str, election: elections.HostElection | None) -> None:
         self._directory = directory
-        self._seat = seat
+        self._election = election
         self._known = ""
         self._asked_s = float("-inf")
 
     def __call__(self) -> str:
         now_s = time.monotonic()
         if now_s - self._asked_s > _KNOWN_S:
-            self._known, self._asked_s = whereabouts(self._directory, self._seat), now_s
+            self._known, self._asked_s = whereabouts(self._directory, self._election), now_s
         return self._known
 
 
-def whereabouts(directory: str, seat: seats.Seat | None = None) -> str:
+def whereabouts(directory: str, election: elections.HostElection | None = None) -> str:
     """Say who hosts the log in this directory, and what to do if that process does not answer; or why nobody does."""
     path = lock_path(directory)
     if not os.path.exists(path):
@@ -128,8 +128,8 @@ def whereabouts(directory: str, seat: seats.Seat | None = None) -> str:
         return _host_in(path)
     except PolonaiseError as error:
         return f"who hosts the log in {directory} can't be told: {error}"
-    if seat is not None and seat.trouble is not None:
-        return f"nobody hosts the log in {directory}; this process can't: {seat.trouble}"
+    if election is not None and election.trouble is not None:
+        return f"nobody hosts the log in {directory}; this process can't: {election.trouble}"
     return f"nobody hosts the log in {directory}"
 
 
@@ -153,9 +153,9 @@ def _host_in(path: str) -> str:
     )
 
 
-def _listen(seat: seats.Seat | None, listener: Callable[[BaseException], None]) -> None:
-    """Pass on, into this event loop, what ends the seat."""
-    if seat is None:
+def _listen(election: elections.HostElection | None, listener: Callable[[BaseException], None]) -> None:
+    """Pass on, into this event loop, what ends the part in the election."""
+    if election is None:
         return
     loop = asyncio.get_running_loop()
 
@@ -163,6 +163,6 @@ def _listen(seat: seats.Seat | None, listener: Callable[[BaseException], None]) 
         if not loop.is_closed():
             loop.call_soon_threadsafe(listener, error)
 
-    seat.listeners.append(tell)
-    if seat.failure is not None:
-        tell(seat.failure)
+    election.listeners.append(tell)
+    if election.failure is not None:
+        tell(election.failure)

@@ -29,7 +29,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.node.addresses import coordinator_at
-from polonaise.node.place import Place
+from polonaise.node.location import LogLocation
 from polonaise.redaction import redacted
 from polonaise.terms import BodyForm, PartitionId
 
@@ -122,9 +122,9 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
     if scheme == "embedded":
         from polonaise.node.attachment import attached  # loads a server: not for a client of a cluster
 
-        place = attached(address, settings)
+        location = attached(address, settings)
     elif scheme == "file":
-        place = _cluster(address, settings)
+        location = _cluster(address, settings)
     else:
         raise BadOption(
             f"{redacted(address)!r} is no address of a log: write embedded:PATH for a log in a directory of its own, "
@@ -132,7 +132,7 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
         )
     async with AsyncExitStack() as stack:
         try:
-            at = await stack.enter_async_context(place)
+            at = await stack.enter_async_context(location)
             log = Log(at.host, at.coordinator, settings=at.settings, **options)
             at.host.on_fail = log.fail
             at.tell_failures(log.fail)
@@ -159,12 +159,12 @@ def _with_a_way_to_read(error: PolonaiseError, address: str) -> PolonaiseError:
 
 
 @asynccontextmanager
-async def _cluster(address: str, settings: ClientSettings) -> AsyncIterator[Place]:
+async def _cluster(address: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
     host = ApplicationHost()
     try:
         coordinator = coordinator_at(host, address)
         try:
-            yield Place(host, coordinator, settings)
+            yield LogLocation(host, coordinator, settings)
         finally:
             await coordinator.close()
     finally:

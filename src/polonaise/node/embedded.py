@@ -12,7 +12,7 @@
       fragments               the address of the fragment store, where the log has one
 
 The host runs the nodes of any other cluster, all of them in one event loop. Everybody, the host's own application
-included, is their client through the sockets. `node.seat` decides which process hosts.
+included, is their client through the sockets. `node.hostelection` decides which process hosts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from polonaise.coordination.file import DESCRIPTION, FileCoordinator
-from polonaise.coordination.values import ClusterDescription
+from polonaise.coordination import Coordinator
+from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.values import DESCRIPTION, ClusterDescription
 from polonaise.errors import (
     BadOption,
     ConnectionLost,
@@ -196,8 +197,8 @@ def lock_path(directory: str) -> str:
     return posixpath.join(directory, HOST_LOCK)
 
 
-def coordinator_of(host: Host, directory: str) -> FileCoordinator:
-    return FileCoordinator(host, posixpath.join(directory, COORDINATOR))
+def coordinator_of(host: Host, directory: str) -> Coordinator:
+    return coordinator_in(host, posixpath.join(directory, COORDINATOR))
 
 
 async def is_log(disk: Disk, directory: str) -> bool:

@@ -13,7 +13,7 @@ from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotIni
 from polonaise.host import Host
 from polonaise.host.address import parse_address
 from polonaise.node.addresses import check_storage_address, coordinator_at
-from polonaise.server.history import History
+from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
@@ -27,7 +27,7 @@ Ready = Callable[[str], None]
 """Called once with the address when the node serves."""
 
 
-def history_in(fragments: str | None) -> Callable[[bytes], History] | None:
+def history_in(fragments: str | None) -> Callable[[bytes], ArchivedHistory] | None:
     """What opens the history in a fragment store. Without one nothing of what reads fragments is loaded."""
     if fragments is None:
         return None

@@ -17,12 +17,12 @@ import polonaise
 from polonaise.admin.archive import batch_left_out, batches_of, missing_in, own_fragments_of
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog
-from polonaise.fragments.objects import FRAGMENT_BYTES, Archived, fragments_of, write_fragments
+from polonaise.fragments.objects import FRAGMENT_BYTES, ArchivedFragment, fragments_of, write_fragments
 from polonaise.fragments.protocol.coverage import Span, archived_up_to
 from polonaise.fragments.protocol.plan import spans_to_write
 from polonaise.fragments.store import open_store
 from polonaise.pipelines.logs import full_address, open_log, tasks_address
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark import clusters
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from polonaise.pipelines.deltaarchive import Registered
 
 _TIMEOUT_S: Final = 60.0
-"""How long a question to the log may take."""
+"""How long a request to the log may take."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ArchiveReport:
 
     store: str
     partitions: tuple[ArchivedPartition, ...]
-    fragments: tuple[Archived, ...]
+    fragments: tuple[ArchivedFragment, ...]
     """Those that this run wrote, each verified, in the order of their ids."""
     delta: Registered | None = None
     """The Delta table afterwards, where there is one."""
@@ -119,7 +119,7 @@ def archive(
     store: str,
     how: HowToArchive | None = None,
     *,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> ArchiveReport:
     """Write what is committed and not in the store yet; `progress` counts fragments.
 
@@ -167,7 +167,7 @@ def _summary(
     number: PartitionId,
     limit: TransactionId,
     held: Mapping[FragmentName, int],
-    written: list[Archived],
+    written: list[ArchivedFragment],
 ) -> ArchivedPartition:
     mine = [each for each in written if each.fragment.partition == number]
     rows = sum(each.fragment.last - each.fragment.first + 1 for each in mine)
@@ -179,7 +179,7 @@ def _summary(
 
 
 @redacted_repr
-class _Task(NamedTuple):
+class _ArchiveTask(NamedTuple):
     """What one task writes: the batches that begin in the span and end within the limit."""
 
     address: str
@@ -232,13 +232,13 @@ def _plan(
     limit: TransactionId,
     fragments: Mapping[FragmentName, int],
     how: HowToArchive,
-) -> list[_Task]:
+) -> list[_ArchiveTask]:
     if limit == NO_TRANSACTION or not spans_to_write(fragments, limit):
         return []
     whole = how.rest or how.until is not None or how.until_time is not None
     ids_max = _ids_per_fragment(log, number, Span(archived_up_to(fragments) + 1, limit), how)
     return [
-        _Task(tasks_address(address), url, number, span, limit, how.fragment_bytes, how.timeout_s)
+        _ArchiveTask(tasks_address(address), url, number, span, limit, how.fragment_bytes, how.timeout_s)
         for span in spans_to_write(fragments, limit, ids_max=ids_max, rest=whole)
     ]
 
@@ -258,12 +258,12 @@ def _ids_per_fragment(log: Log, number: PartitionId, new: Span, how: HowToArchiv
 # ------------------------------------------------------------------ in a task
 
 
-def _write(task: _Task) -> list[Archived]:
+def _write(task: _ArchiveTask) -> list[ArchivedFragment]:
     """The fragments of a span: one, or several where its transactions are larger than the first ones were."""
     return asyncio.run(_written(task))
 
 
-async def _written(task: _Task) -> list[Archived]:
+async def _written(task: _ArchiveTask) -> list[ArchivedFragment]:
     store = open_store(task.url)
     async with polonaise.connect(task.address) as log:
         reading = batches_of(log, task.partition, task.span, task.limit, task.timeout_s)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.errors import BadOption, ViewUnfit
 from polonaise.pipelines.comparison import Comparison, compare, plain
-from polonaise.pipelines.declarations import View
-from polonaise.pipelines.faults import translating
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Until, open_source
+from polonaise.pipelines.sparkerrors import translating
 from polonaise.pipelines.targets import check_target, open_target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, ViewSource, policy_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -64,7 +64,7 @@ class AuditReport:
 def audit_table(
     spark: SparkSession,
     address: str,
-    view: View,
+    view: TableView,
     table: str,
     *,
     marks_table: str | None = None,
@@ -72,7 +72,7 @@ def audit_table(
     fragments: str | None = None,
     named_max: int = NAMED_MAX,
     on_undecodable: str | None = None,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> AuditReport:
     """Compare a table with what its view makes of the log up to where the table says it is made.
 

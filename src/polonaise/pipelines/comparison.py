@@ -29,7 +29,7 @@ _TOLERANCE: Final = 1e-9
 """Of what is no exact number: its sum depends on the order in which it was added."""
 
 
-class Difference(NamedTuple):
+class RowDifference(NamedTuple):
     """A key at which two tables differ."""
 
     kind: str
@@ -74,7 +74,7 @@ class Comparison:
     """Of each column of numbers that is not of the key, in the table and as it should be; None for no rows."""
     totals: Mapping[str, int]
     """How many keys differ, by kind; those that don't occur are left out."""
-    differences: tuple[Difference, ...]
+    differences: tuple[RowDifference, ...]
     """Some of them, in the order of their keys."""
 
     @property
@@ -162,12 +162,14 @@ def _differs(name: str, kind: DataType) -> Column:
     return differs
 
 
-def _difference(row: Mapping[str, Any], keys: Sequence[str], values: Sequence[str], schema: StructType) -> Difference:
+def _difference(
+    row: Mapping[str, Any], keys: Sequence[str], values: Sequence[str], schema: StructType
+) -> RowDifference:
     row = {name: _in_utc(value, schema, name) for name, value in row.items()}
     side = "t" if row["e_rows"] is None else "e"
     kind = str(row["kind"])
     differing = {name: (row[f"t_{name}"], row[f"e_{name}"]) for name in values if row[f"t_{name}"] != row[f"e_{name}"]}
-    return Difference(
+    return RowDifference(
         kind,
         {name: row[f"{side}_{name}"] for name in keys},
         row["t_rows"] or 0,

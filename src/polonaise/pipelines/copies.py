@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from polonaise.errors import FragmentDamaged
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import open_bytes
-from polonaise.fragments.protocol.coverage import Piece, Span
+from polonaise.fragments.protocol.coverage import FragmentRange, Span
 from polonaise.log.batch import Batch
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark import clusters
@@ -21,7 +21,7 @@ from polonaise.storage.offline import dump, unwaited
 from polonaise.terms import PartitionId, TransactionId
 
 
-class Copy(Protocol):
+class PartitionCopy(Protocol):
     """A copy of a partition, or of a part of it."""
 
     @property
@@ -54,11 +54,11 @@ class Served(NamedTuple):
 
 
 @redacted_repr
-class Archived(NamedTuple):
+class FragmentCopy(NamedTuple):
     """Pieces of fragments, in the order of ids."""
 
     url: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FragmentRange, ...]
 
     @property
     def where(self) -> str:
@@ -81,7 +81,7 @@ class Archived(NamedTuple):
                 raise FragmentDamaged(f"{name.path}: {error.text}") from error
 
 
-class Stored(NamedTuple):
+class StorageCopy(NamedTuple):
     """A storage node's files, on this machine; they may be in use."""
 
     directory: str

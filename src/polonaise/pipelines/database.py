@@ -21,10 +21,10 @@ from pyspark.sql.types import TimestampType
 from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import ViewUnfit, invariant
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, check_same, definition_of, kept_in, other_shape, prepared
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import Held
+from polonaise.pipelines.targets import TableState
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.letters import LETTERS
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
@@ -45,7 +45,9 @@ class SqlTarget:
     when these are declared otherwise, it is for whoever keeps the database to drop the table.
     """
 
-    def __init__(self, spark: SparkSession, url: str, view: View, cluster: str, marks_table: str | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, url: str, view: TableView, cluster: str, marks_table: str | None = None
+    ) -> None:
         self._spark = spark
         self._url = url
         self._view = view
@@ -113,7 +115,7 @@ class SqlTarget:
         return f"{self._view.name}{LETTERS}"
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
+    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
         """The table is read in one snapshot of the database, once, to files that Spark reads."""
         invariant(self._schema is not None, "a target is prepared before it is used")
         assert self._schema is not None
@@ -131,7 +133,7 @@ class SqlTarget:
                 _spool(
                     directory / "rows.parquet", parts, to_arrow_schema(self._schema, timezone="UTC"), self._view.name
                 )
-            yield Held(marks, self._spark.read.parquet(str(directory)))
+            yield TableState(marks, self._spark.read.parquet(str(directory)))
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 

@@ -2,9 +2,9 @@
 
 A declaration is a value in a Python file of the user's, which need not be importable::
 
-    from polonaise.pipelines.declarations import View
+    from polonaise.pipelines.declarations import TableView
 
-    balances = View(
+    balances = TableView(
         "balances",
         "SELECT account, sum(amount) AS balance, count(*) AS payments FROM {log} GROUP BY account",
         key=["account"],
@@ -47,7 +47,7 @@ _MERGES: Final[Mapping[str, Callable[[str], Column]]] = {"sum": F.sum, "min": F.
 
 
 @dataclass(frozen=True)
-class View:
+class TableView:
     """A table that follows from the log.
 
     `query` sees the columns of the source `polonaise`, those of a decoder among them, of a range of ids of each
@@ -146,7 +146,7 @@ def _first_line(error: Exception) -> str:
 # ------------------------------------------------------------------ from files
 
 
-def load_view(text: str) -> View:
+def load_view(text: str) -> TableView:
     """The view that `FILE.py:NAME`, `module:NAME`, or `FILE.py` for a file that declares just one, stands for.
 
     NAME is the variable or the view's own name. Functions of a file travel to Spark's workers with the tasks. Raises
@@ -156,7 +156,7 @@ def load_view(text: str) -> View:
         raise BadOption(f"no views in {redacted(text)!r}: write FILE.py:NAME or module:NAME")
     place, name = _place_and_name(text)
     module = _module(place)
-    views = {variable: value for variable, value in vars(module).items() if isinstance(value, View)}
+    views = {variable: value for variable, value in vars(module).items() if isinstance(value, TableView)}
     found = [view for variable, view in views.items() if name in (variable, view.name, "")]
     if len({id(view) for view in found}) != 1:
         there = ", ".join(views) or "none"
@@ -174,7 +174,7 @@ class Declared:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._view: View | None = None
+        self._view: TableView | None = None
 
     def look(self) -> None:
         """Before Spark starts. Raises `BadOption` for what no session will mend: a name or a file that is not there.
@@ -190,7 +190,7 @@ class Declared:
             if error.__cause__ is None or isinstance(error.__cause__, SyntaxError):
                 raise
 
-    def load(self) -> View:
+    def load(self) -> TableView:
         """In a session. Raises `BadOption`."""
         if self._view is None:
             self._view = load_view(self._text)

@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.errors import ViewUnfit, invariant
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -42,7 +42,7 @@ class Definition(NamedTuple):
         return {"definition": self.digest, "columns": dict(sorted(self.columns.items())), "key": list(self.key)}
 
 
-def definition_of(view: View, schema: StructType) -> Definition:
+def definition_of(view: TableView, schema: StructType) -> Definition:
     """The view's definition; `schema` is that of its rows. Whether a column may be null does not matter."""
     columns, key = columns_of(schema), tuple(sorted(view.key))
     read = sorted(_said_of(view.read))

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from polonaise.errors import BadOption, ExtraMissing, ViewUnfit
 from polonaise.host.files import try_lock
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import (
     DIGITS,
     Definition,
@@ -35,7 +35,7 @@ from polonaise.pipelines.definitions import (
     prepared,
 )
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, Held, check_unused
+from polonaise.pipelines.targets import LOCK, TableState, check_unused
 from polonaise.spark.paths import written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -75,7 +75,7 @@ class DeltaTarget:
     `DirectoryInUse` while another process writes.
     """
 
-    def __init__(self, spark: SparkSession, directory: str, view: View, cluster: str) -> None:
+    def __init__(self, spark: SparkSession, directory: str, view: TableView, cluster: str) -> None:
         if not directory or "://" in directory:
             raise BadOption(f"delta:{directory}: name a directory of a file system that all of Spark reaches")
         self._spark = spark
@@ -118,11 +118,11 @@ class DeltaTarget:
         return str(self._directory / LETTERS)
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
+    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
         table = self._table()
         if table is None:
             raise ViewUnfit(f"no Delta table in {self._directory}")
-        yield Held(self._marks_of(table) if with_marks else None, self._rows_of(table))
+        yield TableState(self._marks_of(table) if with_marks else None, self._rows_of(table))
 
     def close(self) -> None:
         """Nothing is open between two calls."""

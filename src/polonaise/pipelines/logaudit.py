@@ -22,9 +22,9 @@ from polonaise.pipelines.chains import (
     suspects,
     walk,
 )
-from polonaise.pipelines.copies import Archived, Copy, Served, Stored
+from polonaise.pipelines.copies import FragmentCopy, PartitionCopy, Served, StorageCopy
 from polonaise.pipelines.logs import full_address, open_log, tasks_address
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted
 from polonaise.spark import clusters
@@ -107,7 +107,7 @@ def audit_log(
     fragments: str | None = None,
     storage: Sequence[str] = (),
     timeout_s: float = _TIMEOUT_S,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> LogAuditReport:
     """Read all that is committed from the servers, from a store of fragments, and from storage nodes' directories.
 
@@ -126,7 +126,7 @@ def audit_log(
     with open_log(full) as log:
         numbers = partitions_named(partitions, log.partition_count)
         committed = {number: log.high_water_mark(number, timeout=timeout_s) for number in numbers}
-        copies: dict[PartitionId, list[Copy]] = {
+        copies: dict[PartitionId, list[PartitionCopy]] = {
             number: [Served(tasks_address(full), number, timeout_s)] for number in numbers
         }
         wrong: dict[PartitionId, list[str]] = {number: [] for number in numbers}
@@ -134,7 +134,7 @@ def audit_log(
             if url is not None:
                 archived, wrong[number] = _archived(url, number, committed[number], log.cluster_key)
                 copies[number].append(archived)
-            copies[number] += [Stored(directory, number) for directory in storage]
+            copies[number] += [StorageCopy(directory, number) for directory in storage]
         walks = _walked(spark, copies, committed, progress)
         return LogAuditReport(
             full,
@@ -149,7 +149,7 @@ def audit_log(
 
 def _archived(
     url: str, partition: PartitionId, committed: TransactionId, cluster_key: bytes
-) -> tuple[Archived, list[str]]:
+) -> tuple[FragmentCopy, list[str]]:
     """The partition's fragments, and what is wrong between them, going by their footers."""
     store, wrong = clusters.store_at(url), []
     good = []
@@ -167,7 +167,7 @@ def _archived(
     covered = cover([name for name, _ in good], Span(0, committed))
     inner = [hole for hole in covered.holes if any(name.first > hole.last for name, _ in good)]
     wrong += [f"no good fragment holds {hole.first} to {hole.last}" for hole in inner]
-    return Archived(url, covered.pieces), wrong
+    return FragmentCopy(url, covered.pieces), wrong
 
 
 def _footer(url: str, name: FragmentName, size: int) -> Any:
@@ -178,24 +178,24 @@ def _footer(url: str, name: FragmentName, size: int) -> Any:
 # ------------------------------------------------------------------ walking
 
 
-class _Task(NamedTuple):
-    copy: Copy
+class _AuditTask(NamedTuple):
+    copy: PartitionCopy
     span: Span
 
 
 def _walked(
     spark: SparkSession,
-    copies: dict[PartitionId, list[Copy]],
+    copies: dict[PartitionId, list[PartitionCopy]],
     committed: dict[PartitionId, TransactionId],
-    progress: Progress,
+    progress: JobProgress,
 ) -> dict[PartitionId, list[Walk]]:
     """A walk over each copy."""
-    here = {number: [each for each in some if isinstance(each, Stored)] for number, some in copies.items()}
+    here = {number: [each for each in some if isinstance(each, StorageCopy)] for number, some in copies.items()}
     tasks = [
-        _Task(copy, span)
+        _AuditTask(copy, span)
         for number, some in copies.items()
         for copy in some
-        if not isinstance(copy, Stored)
+        if not isinstance(copy, StorageCopy)
         for span in _spans(copy, committed[number])
     ]
     parts = dict(zip(tasks, run_tasks(spark, _walk, tasks, progress, "servers and fragments"), strict=True))
@@ -205,24 +205,24 @@ def _walked(
     for number, some in copies.items():
         found[number] = []
         for copy in some:
-            if isinstance(copy, Stored):
-                found[number].append(_walk(_Task(copy, Span(0, committed[number]))))
+            if isinstance(copy, StorageCopy):
+                found[number].append(_walk(_AuditTask(copy, Span(0, committed[number]))))
                 done += 1
                 progress.done(done)
             else:
                 spans = _spans(copy, committed[number])
-                found[number].append(joined([parts[_Task(copy, span)] for span in spans]))
+                found[number].append(joined([parts[_AuditTask(copy, span)] for span in spans]))
     return found
 
 
-def _spans(copy: Copy, committed: TransactionId) -> list[Span]:
+def _spans(copy: PartitionCopy, committed: TransactionId) -> list[Span]:
     """What one task each walks."""
-    if isinstance(copy, Archived):
+    if isinstance(copy, FragmentCopy):
         return [piece.span for piece in copy.pieces]
     return [Span(first, min(first + _TASK_IDS - 1, committed)) for first in range(0, committed + 1, _TASK_IDS)]
 
 
-def _walk(task: _Task) -> Walk:
+def _walk(task: _AuditTask) -> Walk:
     return walk(task.copy.batches(task.span))
 
 
@@ -230,13 +230,13 @@ def _walk(task: _Task) -> Walk:
 
 
 def _judged(
-    copies: Sequence[Copy], walks: Sequence[Walk], committed: TransactionId, wrong_fragments: Sequence[str]
+    copies: Sequence[PartitionCopy], walks: Sequence[Walk], committed: TransactionId, wrong_fragments: Sequence[str]
 ) -> tuple[CopyReport, ...]:
     """What is to be said of each copy; the servers' is the first, and the others are compared with it."""
     reports = []
     for copy, found in zip(copies, walks, strict=True):
         troubles = [found.trouble] if found.trouble else []
-        if isinstance(copy, Archived):
+        if isinstance(copy, FragmentCopy):
             troubles += wrong_fragments
         if isinstance(copy, Served):
             troubles += filter(None, [begins_at_the_beginning(found)])
@@ -245,7 +245,7 @@ def _judged(
         else:
             troubles += filter(None, [_fork(copies[0], walks[0], copy, found)])
         last = _last(found)
-        if isinstance(copy, Stored) and not found.trouble and last < (synced := min(copy.synced(), committed)):
+        if isinstance(copy, StorageCopy) and not found.trouble and last < (synced := min(copy.synced(), committed)):
             troubles.append(f"it ends with {last}, and {synced} had been synced")
         reports.append(
             CopyReport(copy.where, found.transactions, last, committed - last, found.digest, tuple(troubles))
@@ -257,7 +257,7 @@ def _last(found: Walk) -> TransactionId:
     return -1 if found.end is None else found.end.last
 
 
-def _fork(served: Copy, one: Walk, copy: Copy, other: Walk) -> str:
+def _fork(served: PartitionCopy, one: Walk, copy: PartitionCopy, other: Walk) -> str:
     """Where a copy differs from the servers', if it does: a block of it is read once more from both."""
     shared = min(_last(one), _last(other))
     for span in suspects(one, other):

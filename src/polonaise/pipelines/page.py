@@ -19,7 +19,7 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; 
 """If any text were taken for markup after all, it could still load and run nothing."""
 
 
-class Verdict(NamedTuple):
+class ReportVerdict(NamedTuple):
     """Whether something holds that was to be shown."""
 
     what: str
@@ -28,7 +28,7 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-class Page:
+class ReportPage:
     """A page that is written from top to bottom; each call adds what it is given and returns the page.
 
         page = Page("The bank in 1993").facts({"payments": 27_215}).chart(Bars("Payments", months))
@@ -60,7 +60,7 @@ class Page:
         cards = [element("div", element("dt", name), element("dd", read(value))) for name, value in facts.items()]
         return self._add(element("dl", *cards, class_="facts"))
 
-    def verdicts(self, verdicts: Iterable[Verdict]) -> Self:
+    def verdicts(self, verdicts: Iterable[ReportVerdict]) -> Self:
         """What holds and what does not; what does not comes first."""
         order = sorted(verdicts, key=lambda verdict: (verdict.good is not False, verdict.good is True))
         return self._add(element("ul", *map(_verdict, order), class_="verdicts"))
@@ -96,7 +96,7 @@ class Page:
         return self
 
 
-def _verdict(verdict: Verdict) -> Markup:
+def _verdict(verdict: ReportVerdict) -> Markup:
     style, sign, word = {
         True: ("good", "✓", "holds"),
         False: ("bad", "✗", "does not hold"),

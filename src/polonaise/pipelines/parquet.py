@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.errors import BadOption, DiskFailed, ViewUnfit
 from polonaise.host.files import try_lock
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, check_same, definition_of, is_same, kept_in, prepared
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, Held, check_unused
+from polonaise.pipelines.targets import LOCK, TableState, check_unused
 from polonaise.spark.paths import read_from, written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -52,7 +52,7 @@ class ParquetTarget:
     """
 
     def __init__(
-        self, spark: SparkSession, directory: str, view: View, cluster: str, *, keep_s: float = KEEP_S
+        self, spark: SparkSession, directory: str, view: TableView, cluster: str, *, keep_s: float = KEEP_S
     ) -> None:
         if not directory or "://" in directory:
             raise BadOption(f"parquet:{directory}: name a directory of a file system that all of Spark reaches")
@@ -91,14 +91,14 @@ class ParquetTarget:
         return str(self._directory / CURRENT / LETTERS)
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
+    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
         version = self._current()
         if version is None and with_marks:
             raise ViewUnfit(f"no view's table in {self._directory}: there is no {CURRENT} in it")
         place = version or self._directory
         if not place.is_dir():
             raise ViewUnfit(f"no table in {self._directory}: there is no such directory")
-        yield Held(self._marks_of(place) if with_marks else None, self._spark.read.parquet(read_from(place)))
+        yield TableState(self._marks_of(place) if with_marks else None, self._spark.read.parquet(read_from(place)))
 
     def close(self) -> None:
         """Nothing is open between two calls."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Progress(Protocol):
+class JobProgress(Protocol):
     """Hears of a job's steps; each job tells in its documentation what it counts."""
 
     def begin(self, what: str, total: int) -> None:

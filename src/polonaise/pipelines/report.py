@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from polonaise.errors import BadOption, DiskFailed
 from polonaise.pipelines.charts import Bars, Chart, Lines, Series
 from polonaise.pipelines.logs import open_log
-from polonaise.pipelines.page import Page
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.page import ReportPage
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.summaries import Summaries, summed_up, top_values
 from polonaise.pipelines.tables import Table
@@ -29,7 +29,7 @@ from polonaise.spark.options import FRAGMENTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Sections: TypeAlias = "Callable[[Snapshot, Page], Mapping[str, pa.Table]]"
+Sections: TypeAlias = "Callable[[Snapshot, ReportPage], Mapping[str, pa.Table]]"
 """An application's own part of a report: adds to the page, and returns tables to store, by name."""
 
 _PAGE: Final = "report.html"
@@ -85,7 +85,7 @@ def report(
     directory: str,
     how: HowToReport | None = None,
     *,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> LogReport:
     """Sum up a log, or a store of fragments (`fragments:URL`), into a directory; `progress` counts its parts.
 
@@ -101,11 +101,11 @@ def report(
         return _written(snapshot, Path(directory), how, hearing)
 
 
-def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: Progress) -> LogReport:
+def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: JobProgress) -> LogReport:
     progress.begin("parts of the report", 3)
     summaries = summed_up(snapshot, how.period)
     tables = {"partitions": summaries.partitions, "periods": summaries.periods}
-    page = Page(how.title, f"{snapshot.cluster}, {_ids_of(snapshot)}")
+    page = ReportPage(how.title, f"{snapshot.cluster}, {_ids_of(snapshot)}")
     _sum_up(page, snapshot, summaries)
     progress.done(1)
     if how.keys:
@@ -134,7 +134,7 @@ def _ids_of(snapshot: Snapshot) -> str:
 # ------------------------------------------------------------------ what the page says
 
 
-def _sum_up(page: Page, snapshot: Snapshot, summaries: Summaries) -> None:
+def _sum_up(page: ReportPage, snapshot: Snapshot, summaries: Summaries) -> None:
     partitions, periods, period = summaries.partitions.to_pylist(), summaries.periods.to_pylist(), summaries.period
     transactions, size = sum(row["transactions"] for row in partitions), sum(row["bytes"] for row in partitions)
     first = min((row["first_time"] for row in partitions), default=None)
@@ -214,7 +214,7 @@ def _partitions_table(snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]
     return Table("Partitions", list(_PARTITION_COLUMNS), rows, note=note)
 
 
-def _tell_values(page: Page, values: pa.Table, keys: Sequence[str]) -> None:
+def _tell_values(page: ReportPage, values: pa.Table, keys: Sequence[str]) -> None:
     page.section("Most frequent values")
     rows = values.to_pylist()
     for key in keys:
@@ -225,7 +225,7 @@ def _tell_values(page: Page, values: pa.Table, keys: Sequence[str]) -> None:
 # ------------------------------------------------------------------ files
 
 
-def _stored(directory: Path, page: Page, tables: Mapping[str, pa.Table]) -> tuple[Path, ...]:
+def _stored(directory: Path, page: ReportPage, tables: Mapping[str, pa.Table]) -> tuple[Path, ...]:
     paths = []
     try:
         directory.mkdir(parents=True, exist_ok=True)

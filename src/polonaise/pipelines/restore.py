@@ -14,7 +14,7 @@ from polonaise.admin import restore as admin
 from polonaise.admin.restore import HowToRestore, Restored
 from polonaise.fragments.objects import partitions_in
 from polonaise.fragments.store import open_store
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.redaction import redacted, redacted_repr
 
 
@@ -50,7 +50,7 @@ class RestoreReport:
 
 
 def restore(
-    store: str, directory: str, how: HowToRestore | None = None, *, progress: Progress | None = None
+    store: str, directory: str, how: HowToRestore | None = None, *, progress: JobProgress | None = None
 ) -> RestoreReport:
     """As `polonaise.admin.restore.restore`, from a store's URL; `progress` counts partitions.
 

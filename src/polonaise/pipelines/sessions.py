@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from polonaise.pipelines.faults import SPARKS, translated
+from polonaise.pipelines.sparkerrors import SPARKS, translated
 from polonaise.spark.sessions import session
 
 

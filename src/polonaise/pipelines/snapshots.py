@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.pipelines.logs import full_address
-from polonaise.spark.history import History
 from polonaise.spark.options import FRAGMENTS, read_options
 from polonaise.spark.query import read
+from polonaise.spark.queryhistory import QueryHistory
 from polonaise.terms import PartitionId
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Snapshot:
         self.spark = spark
         self.cluster = cluster if cluster.startswith(FRAGMENTS) else full_address(cluster)
         given = dict(options or {})
-        self.spans: Mapping[PartitionId, Span] = History(read_options({"cluster": self.cluster, **given})).wanted()
+        self.spans: Mapping[PartitionId, Span] = QueryHistory(read_options({"cluster": self.cluster, **given})).wanted()
         """The first and the last id of each partition; the last is below the first where there is nothing."""
         self._options = {name: value for name, value in given.items() if name.lower() not in _PLACES}
         self._options["partitions"] = ",".join(map(str, self.spans))

@@ -14,8 +14,8 @@ from polonaise.errors import BadOption, BeyondLog, ClientAhead
 from polonaise.fragments.objects import footer_of
 from polonaise.pipelines.logs import full_address, open_log, tasks_address
 from polonaise.spark import clusters, query
-from polonaise.spark.history import History
 from polonaise.spark.options import FRAGMENTS, absolute, microseconds, read_options
+from polonaise.spark.queryhistory import QueryHistory
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class LogSource:
         options = read_options({**self._given, **read})
         if until.time is not None:
             options = replace(options, ending_time_us=microseconds(until.time + timedelta(microseconds=1)))
-        found = {partition: span.last for partition, span in History(options).wanted().items()}
+        found = {partition: span.last for partition, span in QueryHistory(options).wanted().items()}
         if until.ids is None:
             return found
         if set(until.ids) != set(found):
@@ -100,7 +100,7 @@ class LogSource:
 
     def wait_beyond(self, marks: Marks) -> None:
         """Return when there is more than this, and now and then: there may be a new partition."""
-        history = History(read_options(self._given))
+        history = QueryHistory(read_options(self._given))
         if history.log is None:
             time.sleep(_STORE_WAIT_S)
         else:
@@ -130,6 +130,6 @@ def open_source(address: str, fragments: str | None = None) -> Iterator[LogSourc
 
 def _cluster_of(url: str) -> str:
     store = clusters.store_at(url)
-    history = History(read_options({"cluster": FRAGMENTS + url}))
+    history = QueryHistory(read_options({"cluster": FRAGMENTS + url}))
     name, size = next(iter(history.fragments(history.partitions[0]).items()))
     return clusters.wait(lambda: footer_of(store, name, size)).cluster_key.hex()

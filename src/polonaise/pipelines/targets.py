@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from polonaise.errors import BadOption, NotFound, ViewUnfit
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.source import Marks
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
@@ -29,7 +29,7 @@ PARQUET: Final = "parquet:"
 DELTA: Final = "delta:"
 
 
-class Held(NamedTuple):
+class TableState(NamedTuple):
     """A table as it was at one moment."""
 
     marks: dict[PartitionId, TransactionId] | None
@@ -63,13 +63,15 @@ class Target(Protocol):
         """Where the dead-letter table is, for people."""
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
+    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
         """What is there now, whoever is writing. Without marks it may be anybody's table."""
 
     def close(self) -> None: ...
 
 
-def open_target(spark: SparkSession, text: str, view: View, cluster: str, *, marks_table: str | None = None) -> Target:
+def open_target(
+    spark: SparkSession, text: str, view: TableView, cluster: str, *, marks_table: str | None = None
+) -> Target:
     """The view's table at `parquet:DIRECTORY`, `delta:DIRECTORY`, or in the database at an URL of SQLAlchemy's.
 
     In a database the table is called as the view is. `cluster` is the log's key. Raises `BadOption`, `ExtraMissing`.

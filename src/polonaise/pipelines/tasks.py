@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from polonaise.pipelines.faults import translated
-from polonaise.pipelines.progress import Progress
+from polonaise.pipelines.progress import JobProgress
+from polonaise.pipelines.sparkerrors import translated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ def run_tasks(
     spark: SparkSession,
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    progress: Progress,
+    progress: JobProgress,
     what: str,
 ) -> list[Result]:
     """The results of `function(item)`, in the order of the items; each call is a task, and `progress` counts them.

@@ -9,10 +9,10 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.errors import BadOption, ViewUnavailable
-from polonaise.pipelines.declarations import View
-from polonaise.pipelines.faults import translating
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Marks, Until, open_source
+from polonaise.pipelines.sparkerrors import translating
 from polonaise.pipelines.targets import Target, open_target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, UndecodablePolicy, ViewSource, policy_of
 from polonaise.spark.protocol.admission import admitted
@@ -77,13 +77,13 @@ class ViewReport:
 def rebuild(
     spark: SparkSession,
     address: str,
-    view: View,
+    view: TableView,
     table: str,
     *,
     until: Until = EVERYTHING,
     fragments: str | None = None,
     on_undecodable: str | None = None,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> ViewReport:
     """Make the view's table anew of the whole log, or of the log up to ids or a time. See `open_target` for `table`.
 
@@ -111,13 +111,13 @@ def rebuild(
 def update(
     spark: SparkSession,
     address: str,
-    view: View,
+    view: TableView,
     table: str,
     *,
     fragments: str | None = None,
     transactions_max: int = TRANSACTIONS_MAX,
     on_undecodable: str | None = None,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> ViewReport:
     """Bring the view's table up to date with what is committed now, from its marks, or from the beginning.
 
@@ -141,7 +141,7 @@ def update(
 def follow(
     spark: SparkSession,
     address: str,
-    view: View,
+    view: TableView,
     table: str,
     *,
     fragments: str | None = None,
@@ -159,7 +159,7 @@ def follow(
 
 @contextmanager
 def _opened(
-    spark: SparkSession, address: str, view: View, table: str, fragments: str | None, on_undecodable: str | None
+    spark: SparkSession, address: str, view: TableView, table: str, fragments: str | None, on_undecodable: str | None
 ) -> Iterator[tuple[ViewSource, Target]]:
     policy = policy_of(view, on_undecodable)
     with (
@@ -171,7 +171,7 @@ def _opened(
 
 
 def _report(
-    view: View, table: str, how: str, target: Target, source: ViewSource, commits: Sequence[Commit]
+    view: TableView, table: str, how: str, target: Target, source: ViewSource, commits: Sequence[Commit]
 ) -> ViewReport:
     return ViewReport(
         view.name,
@@ -185,7 +185,7 @@ def _report(
     )
 
 
-def _prepare(source: ViewSource, view: View, target: Target) -> None:
+def _prepare(source: ViewSource, view: TableView, target: Target) -> None:
     if view.whole:
         raise BadOption(f"view {view.name} sees the whole log at once: it can be rebuilt, and not brought up to date")
     nothing = dict.fromkeys(source.marks(), NO_TRANSACTION)
@@ -193,7 +193,9 @@ def _prepare(source: ViewSource, view: View, target: Target) -> None:
     target.check()
 
 
-def _commits(source: ViewSource, view: View, target: Target, upto: Marks, transactions_max: int) -> Iterator[Commit]:
+def _commits(
+    source: ViewSource, view: TableView, target: Target, upto: Marks, transactions_max: int
+) -> Iterator[Commit]:
     """Commit after commit, until the table is made up to there.
 
     Whoever comes too late with one goes on from where the other has got to: together they get there all the same.
@@ -227,7 +229,7 @@ def _next(before: Marks, upto: Marks, transactions_max: int) -> dict[PartitionId
     return {partition: end - 1 for partition, end in reached.items() if end > starts[partition]}
 
 
-def _too_late(view: View) -> ViewUnavailable:
+def _too_late(view: TableView) -> ViewUnavailable:
     return ViewUnavailable(
         f"the table of view {view.name} was being changed by others, {_TRIES} times in a row: let one of them do it"
     )

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody g
 from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import BadOption
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
 from polonaise.spark.schemas import REASON
 from polonaise.terms import PartitionId, TransactionId
@@ -73,7 +73,7 @@ class Letters:
 NO_LETTERS: Final = Letters()
 
 
-def policy_of(view: View, said: str | None = None) -> UndecodablePolicy:
+def policy_of(view: TableView, said: str | None = None) -> UndecodablePolicy:
     """What is said for this run, or else in the view's `read`. Raises `BadOption`."""
     read = {name.lower(): value for name, value in view.read.items()}
     declared = str(read[_OPTION.lower()]).strip().lower() if _OPTION.lower() in read else None
@@ -106,7 +106,7 @@ def policy_called(word: str) -> UndecodablePolicy:
 class ViewSource:
     """What one view reads of one log."""
 
-    def __init__(self, spark: SparkSession, source: LogSource, view: View, policy: UndecodablePolicy) -> None:
+    def __init__(self, spark: SparkSession, source: LogSource, view: TableView, policy: UndecodablePolicy) -> None:
         self._spark = spark
         self._source = source
         self._view = view

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from polonaise.server.protocol.effects import Effect
 
 
-class InOrder:
+class EffectQueue:
     """Carries out effects one after the other.
 
     What one of them causes at once is an event itself: a send may find its connection broken. The effects of that

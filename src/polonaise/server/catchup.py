@@ -9,7 +9,7 @@ from functools import partial
 
 from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.host import Host
-from polonaise.server.history import History, ToCopy, copy_on, read_to_copy
+from polonaise.server.archivedhistory import ArchivedHistory, ToCopy, copy_on, read_to_copy
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import Session
@@ -45,7 +45,7 @@ class CatchUp:
         links: Mapping[StorageId, StorageLink],
         owner: PartitionOwner,
         session: Session,
-        history: History | None,
+        history: ArchivedHistory | None,
         readmit: Callable[[StorageId], None],
         readmitted_s: float,
         turns: asyncio.Semaphore,

@@ -19,11 +19,11 @@ from polonaise.errors import (
     Retry,
 )
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.protocol.scrub import FragmentScrub, ListStore, Pause, Verify
+from polonaise.fragments.protocol.scrubschedule import FragmentScrub, ListStore, Pause, Verify
 from polonaise.host import Host
 from polonaise.log.batch import Batch, split
-from polonaise.server.history import History
-from polonaise.server.reading import PartitionReader
+from polonaise.server.archivedhistory import ArchivedHistory
+from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import PartitionId
 
@@ -40,7 +40,7 @@ class FragmentScrubbing:
         self,
         host: Host,
         settings: ServerSettings,
-        history: History,
+        history: ArchivedHistory,
         readers: Callable[[], Mapping[PartitionId, PartitionReader]],
     ) -> None:
         """`readers`: of the partitions that this server owns just now."""

@@ -25,25 +25,25 @@ from polonaise.host import Host, Listener
 from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, hello
 from polonaise.server import trimming
+from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.assignment import owned_by, take_over
 from polonaise.server.fragmentscrub import FragmentScrubbing
-from polonaise.server.history import History
-from polonaise.server.partition import ServedPartition
+from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.replicas import StorageLink, StorageLinks
+from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.starts import SessionStarts
 from polonaise.server.storagehealth import StorageHealth
-from polonaise.server.unready import Unready
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Fetch, Health, HealthIs, Read, TrimLog
 
 _log = logging.getLogger(__name__)
-_QUESTIONS_MAX = 64
-"""Questions of one connection that may be answered at the same time."""
+_REQUESTS_MAX = 64
+"""Requests of one connection that may be answered at the same time."""
 _ANSWERS_MAX = 2
 """Of them, those whose answers are on their way: one is read from disk while the other is sent."""
 _MAKING_MAX = 4
@@ -60,14 +60,14 @@ class Server:
         host: Host,
         coordinator: Coordinator,
         settings: ServerSettings | None = None,
-        open_history: Callable[[bytes], History] | None = None,
+        open_history: Callable[[bytes], ArchivedHistory] | None = None,
     ) -> None:
         """`open_history` makes the history in a fragment store, for the cluster of this key; or there is none."""
         self._host = host
         self._coordinator = coordinator
         self._settings = settings or ServerSettings()
         self._open_history = open_history
-        self._history: History | None = None
+        self._history: ArchivedHistory | None = None
         self._scrubbing: FragmentScrubbing | None = None
         self.id = 0
         """Unique in the cluster, from the coordinator; 0 before `start`."""
@@ -85,7 +85,7 @@ class Server:
             self._settings.session_start_wait_s_max,
             self._storage_is_there,
         )
-        self._connections: dict[Connection, _Asking] = {}
+        self._connections: dict[Connection, _ServerRequests] = {}
         self._budget = Budget(self._settings.connections_bytes_max)
         self._making = asyncio.Semaphore(_MAKING_MAX)
         """Held while an answer comes together in memory; once it is sent, the budget knows of it."""
@@ -110,13 +110,13 @@ class Server:
         for name in self._description.storage:
             _ = self._links[name]  # Connects while the first session still asks the coordinator.
         self._membership = await self._coordinator.register(Registration(self.id, self.address))
-        unready = Unready(
+        warnings = HealthWarnings(
             self._host, self._settings, lambda: [served.owner for _, served in sorted(self.partitions.items())],
             self._links,
         )  # fmt: skip
         self._tasks = [
             self._host.spawn(self._watch_assignment(), "assignment"),
-            self._host.spawn(unready.watch(), "warnings"),
+            self._host.spawn(warnings.watch(), "warnings"),
             self._host.spawn(self._tick(), "tick"),
             self._host.spawn(self._keep_lease(), "lease"),
         ]
@@ -209,10 +209,10 @@ class Server:
             if partition not in mine or mine[partition].generation != served.generation:
                 served.close(NotOwner(f"partition {partition} has another owner now"))
                 del self.partitions[partition]
-        for partition, place in sorted(mine.items(), key=itemgetter(0)):
+        for partition, owned in sorted(mine.items(), key=itemgetter(0)):
             if partition not in self.partitions:
                 served = ServedPartition(
-                    self._host, self._coordinator, self._links, self._settings, partition, place.generation,
+                    self._host, self._coordinator, self._links, self._settings, partition, owned.generation,
                     self._starts, self._ticks.busy, self._history,
                 )  # fmt: skip
                 self.partitions[partition] = served
@@ -252,7 +252,7 @@ class Server:
         )
 
     def _on_greeted(self, connection: Connection) -> None:
-        self._connections[connection] = _Asking()
+        self._connections[connection] = _ServerRequests()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         if self._connections.pop(connection, None) is None or connection.peer is None:
@@ -303,43 +303,43 @@ class Server:
             )
         return NotOwner(f"server {self.id} does not own partition {partition}: read the assignment again")
 
-    # ------------------------------------------------------------------ questions
+    # ------------------------------------------------------------------ requests
 
     def _answer(
         self,
         connection: Connection,
         partition: PartitionId,
         request: int,
-        question: Coroutine[Any, Any, Message],
+        answering: Coroutine[Any, Any, Message],
         wait: Coroutine[Any, Any, None] | None = None,
     ) -> None:
         """Answer in a task of its own, after `wait`; who asks too much at once is not read for a while.
 
         An answer is made only when the one before was taken: who does not read must not fill this server's memory.
         """
-        asking = self._connections[connection]
-        asking.waiting += 1
-        if asking.waiting >= _QUESTIONS_MAX:
-            connection.pause("questions")
+        requests = self._connections[connection]
+        requests.waiting += 1
+        if requests.waiting >= _REQUESTS_MAX:
+            connection.pause("requests")
 
         async def run() -> None:
             try:
                 if wait is not None:
                     await wait
-                async with asking.turn:
+                async with requests.turn:
                     await connection.wait_writable()
                     async with self._making:
-                        answer = await question
+                        answer = await answering
                     connection.send(answer, request=request, partition=partition)
             except PolonaiseError as error:
                 connection.refuse(error, request=request, partition=partition)
             finally:
-                question.close()
-                asking.waiting -= 1
-                if asking.waiting < _QUESTIONS_MAX:
-                    connection.resume("questions")
+                answering.close()
+                requests.waiting -= 1
+                if requests.waiting < _REQUESTS_MAX:
+                    connection.resume("requests")
 
-        self._host.spawn(run(), f"question of {connection.peer_name}")
+        self._host.spawn(run(), f"request of {connection.peer_name}")
 
     # ------------------------------------------------------------------ health
 
@@ -382,13 +382,13 @@ def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
     }
 
 
-class _Asking:
+class _ServerRequests:
     """What one connection asks for."""
 
     __slots__ = ("turn", "waiting")
 
     def __init__(self) -> None:
         self.waiting = 0
-        """Questions that are not answered yet."""
+        """Requests that are not answered yet."""
         self.turn = asyncio.Semaphore(_ANSWERS_MAX)
         """Held from when the one before was taken until the answer is sent."""

@@ -29,9 +29,9 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.history import History, ToCopy, check_not_ahead, copy_on, read_to_copy
+from polonaise.server.archivedhistory import ArchivedHistory, ToCopy, check_not_ahead, copy_on, read_to_copy
 from polonaise.server.protocol import recovery
-from polonaise.server.protocol.recovery import Answer, Contradiction, Decided, Undecided
+from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.replicas import StorageLink, expect
 from polonaise.server.settings import ServerSettings
@@ -49,9 +49,9 @@ from polonaise.wire.messages import (
 )
 
 
-def answer_of(info: SessionInfo) -> Answer:
+def answer_of(info: SessionInfo) -> ReplicaAnswer:
     lost_above = None if info.lost_above == UNRESOLVED else info.lost_above
-    return Answer(info.joined, info.prepared, info.confirmed, info.max_synced, info.last_crc, lost_above)
+    return ReplicaAnswer(info.joined, info.prepared, info.confirmed, info.max_synced, info.last_crc, lost_above)
 
 
 class SessionStart:
@@ -69,7 +69,7 @@ class SessionStart:
         known: recovery.Known,
         patient: bool,
         report: Callable[[str], None],
-        history: History | None = None,
+        history: ArchivedHistory | None = None,
         compare: bool = False,
     ) -> None:
         """`compare`: before anything is written, the fragments are asked whether they hold more than the replicas."""
@@ -85,7 +85,7 @@ class SessionStart:
         self._history = history
         self._compare = compare
         self._session: SessionId = 0
-        self._answers: dict[StorageId, Answer] = {}
+        self._answers: dict[StorageId, ReplicaAnswer] = {}
         self._connections: dict[StorageId, Connection] = {}
         self._fenced: Fenced | None = None
         self._answered = asyncio.Event()

@@ -13,9 +13,9 @@ from polonaise.terms import StorageId, TransactionId
 from polonaise.wire.messages import Confirm, Done, LogTrimmed, Trim, TrimLog, Trimmed
 
 if TYPE_CHECKING:
-    from polonaise.server.history import History
+    from polonaise.server.archivedhistory import ArchivedHistory
+    from polonaise.server.partitionreader import PartitionReader
     from polonaise.server.protocol.session import Session
-    from polonaise.server.reading import PartitionReader
 
 _STEP_S: Final = 1.0
 """Segments are dropped for so long, then who asked is told how far that went, and asks again."""
@@ -44,7 +44,7 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
     return await _drop(reader, session, before)
 
 
-async def _check_archived(reader: PartitionReader, history: History, request: TrimLog) -> None:
+async def _check_archived(reader: PartitionReader, history: ArchivedHistory, request: TrimLog) -> None:
     """Raises `NotArchived` unless everything below is there, the same that was verified, and of this log."""
     partition = reader.owner.partition
     covering = await history.covering(partition, request.before - 1)
@@ -57,7 +57,7 @@ async def _check_archived(reader: PartitionReader, history: History, request: Tr
         await _check_same_log(reader, history, request.before)
 
 
-async def _check_same_log(reader: PartitionReader, history: History, before: TransactionId) -> None:
+async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, before: TransactionId) -> None:
     """What the log goes on from at `before` has to be what the fragments end with there.
 
     Each batch carries the CRC of the one before it, so these two speak for everything below.

@@ -11,7 +11,7 @@ from polonaise.simulator.configuration import (
     DiskConfiguration,
     NetworkConfiguration,
 )
-from polonaise.simulator.faults import FAULTS, Faults
+from polonaise.simulator.faultcounts import FAULTS, FaultCounts
 from polonaise.simulator.loop import Deadlock, Killed, ScheduleFailed, StepsExceeded
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine, ProcessFailed, World
@@ -22,7 +22,7 @@ __all__ = [
     "Configuration",
     "Deadlock",
     "DiskConfiguration",
-    "Faults",
+    "FaultCounts",
     "Killed",
     "Machine",
     "NetworkConfiguration",

@@ -10,7 +10,7 @@ import asyncio
 import random
 
 from polonaise.simulator.checkers import ACCOUNT_START
-from polonaise.simulator.history import MOVE, History, Kind, Reading, Try, parse_body
+from polonaise.simulator.observations import MOVE, History, Kind, ReadCheck, Try, parse_body
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 UNWANTED_HEADER = 3
@@ -28,7 +28,7 @@ class Ledger:
         self._history = history
         self._who = who
         self._random = source
-        self._readings = [Reading(history, f"the view of {who}", partition, -1) for partition in range(partitions)]
+        self._readings = [ReadCheck(history, f"the view of {who}", partition, -1) for partition in range(partitions)]
         self._balances: list[dict[int, int]] = [{} for _ in range(partitions)]
         self.slow_s = 0.0
         self.trouble_chance = 0.0

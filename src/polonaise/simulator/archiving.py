@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from polonaise.fragments.format import Writer, batches_in
+from polonaise.fragments.format import FragmentWriter, batches_in
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
@@ -21,8 +21,8 @@ from polonaise.server.settings import ServerSettings
 from polonaise.simulator.archivist import Archivist
 from polonaise.simulator.checkers import check_trims
 from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
-from polonaise.simulator.ground import FinalLog
-from polonaise.simulator.history import History, Violation
+from polonaise.simulator.diskaudit import FinalLog
+from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.observer import SCRUB_S
 from polonaise.simulator.store import SimulatedStore
 from polonaise.terms import PartitionId, TransactionId
@@ -124,7 +124,7 @@ class Archiving:
                 columns, partition=log.partition, first=len(log), session=last.session if last else 1, generation=1,
                 commit_time_us=last.commit_time_us if last else 1, previous_crc=last.crc if last else 0,
             )  # fmt: skip
-            writer = Writer(CLUSTER_KEY)
+            writer = FragmentWriter(CLUSTER_KEY)
             writer.add(Batch.parse(raw))
             written = writer.finish()[1]
             name = FragmentName(log.partition, len(log), len(log), hashlib.sha256(written).hexdigest())

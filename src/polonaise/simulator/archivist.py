@@ -19,7 +19,7 @@ from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName, fingerprint, partition_prefix
 from polonaise.host import Host
-from polonaise.simulator.history import History, Reading
+from polonaise.simulator.observations import History, ReadCheck
 from polonaise.terms import PartitionId
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def history_settings(source: random.Random) -> HistorySettings:
     )
 
 
-class Task(enum.Enum):
+class ArchivistTask(enum.Enum):
     """What the archivist is at."""
 
     WORK = "archives and trims, or asks for too much, now and then"
@@ -59,7 +59,7 @@ class Archivist:
         self._random: random.Random = cluster.world.random("archivist")
         self._settings: ClientSettings = cluster.knobs.client
         self._history_settings = history_settings(self._random)
-        self._task = Task.WORK
+        self._task = ArchivistTask.WORK
         self._done: set[PartitionId] = set()
         """Partitions with which the present task is done."""
         self.trims = 0
@@ -84,7 +84,7 @@ class Archivist:
                     continue
 
     async def _step(self, log: Log, partition: PartitionId) -> None:
-        if self._task is not Task.WORK:
+        if self._task is not ArchivistTask.WORK:
             if partition not in self._done:
                 await self._do(log, partition)
         elif self._random.random() < 0.5:
@@ -109,35 +109,35 @@ class Archivist:
 
     def begin_to_trim(self) -> None:
         """From now on it archives and trims each partition as far as that goes, once."""
-        self._task, self._done = Task.TRIM_ALL, set()
+        self._task, self._done = ArchivistTask.TRIM_ALL, set()
 
     def begin_to_read(self) -> None:
         """From now on it reads each partition from its beginning to its end, once."""
-        self._task, self._done = Task.READ_ALL, set()
+        self._task, self._done = ArchivistTask.READ_ALL, set()
 
     def rest(self) -> None:
         """From now on it does nothing."""
-        self._task = Task.REST
+        self._task = ArchivistTask.REST
 
     @property
     def done(self) -> bool:
         return len(self._done) == self._cluster.knobs.partitions
 
     async def _do(self, log: Log, partition: PartitionId) -> None:
-        if self._task is Task.TRIM_ALL:
+        if self._task is ArchivistTask.TRIM_ALL:
             async for _ in archive(log, self._store, partition, rest=True):
                 pass
             if self._history.told[partition] >= 0:
                 await trim(log, self._store, partition)
                 self.trims += 1
             self._done.add(partition)
-        elif self._task is Task.READ_ALL:
+        elif self._task is ArchivistTask.READ_ALL:
             await self._read_all(log, partition)
             self._done.add(partition)
 
     async def _read_all(self, log: Log, partition: PartitionId) -> None:
         known = self._history.told[partition]
-        reading = Reading(self._history, "the archivist's last reading", partition, -1)
+        reading = ReadCheck(self._history, "the archivist's last reading", partition, -1)
         async for tx in log.read(partition, timeout=5.0):
             reading.take(tx)
         if reading.last < known:

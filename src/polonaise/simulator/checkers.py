@@ -13,8 +13,8 @@ from typing import Final
 
 from polonaise.log import registers
 from polonaise.simulator.disk import SimulatedDisk
-from polonaise.simulator.ground import FinalLog, Replica, promised_by
-from polonaise.simulator.history import COUNT, MOVE, PRODUCED, Fate, History, Kind, Try, Violation, describe
+from polonaise.simulator.diskaudit import DiskReplica, FinalLog, promised_by
+from polonaise.simulator.observations import COUNT, MOVE, PRODUCED, Fate, History, Kind, Try, Violation, describe
 from polonaise.terms import LockMode, PartitionId, TransactionId
 
 ACCOUNT_START: Final = 100
@@ -32,7 +32,7 @@ def check(logs: Sequence[FinalLog], history: History) -> list[Violation]:
     return found
 
 
-def check_replicas(log: FinalLog, replicas: Sequence[Replica], spoilt: set[str]) -> Iterator[Violation]:
+def check_replicas(log: FinalLog, replicas: Sequence[DiskReplica], spoilt: set[str]) -> Iterator[Violation]:
     """P2: replicas agree byte by byte. One whose disk was damaged may lack batches, and have no others."""
     held = {batch.first: batch for batch in log.batches}
     for replica in replicas:
@@ -205,20 +205,18 @@ def _answers(log: FinalLog, history: History) -> Iterator[Violation]:
     """P2: every answer was true of the log: a mark that was reached, a value that the register had by then."""
     stages = log.registers_after()
     ends = [end for end, _ in stages]
-    for question in history.questions:
-        if question.partition != log.partition:
+    for answer in history.answers:
+        if answer.partition != log.partition:
             continue
-        if question.mark is not None:
-            if question.mark >= len(log):
-                seen = f"{question.client} was answered at {question.mark}"
+        if answer.mark is not None:
+            if answer.mark >= len(log):
+                seen = f"{answer.client} was answered at {answer.mark}"
                 yield Violation("P4 no dirty read", f"a log that ends at {len(log) - 1}", seen)
             continue
-        values = [held.get(question.key) for _, held in stages[bisect_right(ends, question.floor) - 1 :]]
-        if question.value not in values:
-            seen = f"{question.client} was told {question.value!r}"
-            yield Violation(
-                "P2 agreement", f"register {question.key!r} = one of {values} from {question.floor} on", seen
-            )
+        values = [held.get(answer.key) for _, held in stages[bisect_right(ends, answer.floor) - 1 :]]
+        if answer.value not in values:
+            seen = f"{answer.client} was told {answer.value!r}"
+            yield Violation("P2 agreement", f"register {answer.key!r} = one of {values} from {answer.floor} on", seen)
 
 
 def _listings(log: FinalLog, history: History) -> Iterator[Violation]:

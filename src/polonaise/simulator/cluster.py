@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 from polonaise import errors
 from polonaise.client.settings import ClientSettings
+from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S
-from polonaise.coordination.values import ClusterDescription, PartitionValue
+from polonaise.coordination.values import ClusterDescription, PartitionValue, partition_key
 from polonaise.errors import PolonaiseError, Retry
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
-from polonaise.server.history import History
+from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.coordinator import (
     CoordinatorConfiguration,
     SimulatedCoordinator,
-    SimulatedCoordinatorClient,
 )
 from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
@@ -164,7 +164,7 @@ def _client(source: random.Random, link: LinkSettings) -> ClientSettings:
         idle_flush_s=uniform(0.1, 0.5),
         connect_s_max=uniform(0.5, 1.5),
         request_s_max=uniform(0.5, 2.0),
-        question_s_max=5.0,
+        answer_s_max=5.0,
         mount_s_max=uniform(0.5, 2.0),
         retry_s_min=0.02,
         retry_s_max=uniform(0.1, 0.4),
@@ -255,7 +255,7 @@ class Cluster:
         """Where the log is archived to; None in most seeds."""
         self.others: list[Node] = []
         """What few clusters have: an archivist, an owner with two connections."""
-        self.open_history: Callable[[bytes], History] | None = None
+        self.open_history: Callable[[bytes], ArchivedHistory] | None = None
         """How servers reach the archive."""
         addresses = tuple(self.storage_id(node) for node in self.storage)
         self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)
@@ -294,7 +294,7 @@ class Cluster:
         loop = asyncio.get_running_loop()
         self._keepers = [loop.create_task(node.keep_running(), name=f"keeper of {node.name}") for node in self.nodes]
 
-    def coordinator(self, node: Node, host: Host) -> SimulatedCoordinatorClient:
+    def coordinator(self, node: Node, host: Host) -> Coordinator:
         """The coordinator as the process that calls this reaches it."""
         process = LIFE.get()
         assert isinstance(process, Process)
@@ -324,7 +324,7 @@ class Cluster:
 
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """What the coordinator holds."""
-        return PartitionValue.decode(self.service.snapshot()[f"partition-{partition}"][1])
+        return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
 
     # ------------------------------------------------------------------ what the processes run
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from polonaise.coordination.values import Engagement, PartitionValue
+from polonaise.coordination.values import Engagement, PartitionValue, partition_key
 from polonaise.simulator.application import Application
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
-from polonaise.simulator.ground import durable_last
-from polonaise.simulator.history import Fate, History, Kind, Violation
+from polonaise.simulator.diskaudit import durable_last
+from polonaise.simulator.observations import Fate, History, Kind, Violation
 from polonaise.simulator.observer import Observer
 from polonaise.terms import StorageId, TransactionId
 
@@ -144,9 +144,9 @@ class Disaster:
         snapshot = service.snapshot()
         initial = PartitionValue.initial(self._cluster.description.storage).encode()
         for partition in range(self._cluster.knobs.partitions):
-            version, _ = snapshot[f"partition-{partition}"]
+            held = snapshot[partition_key(partition)]
             # Another version: a write of a server that has just died must not bring back what was forgotten.
-            snapshot[f"partition-{partition}"] = version + 1, initial
+            snapshot[partition_key(partition)] = held._replace(version=held.version + 1, contents=initial)
         service.restore(snapshot)
 
     def _wipe_quorums(self) -> list[set[str]]:
@@ -155,8 +155,7 @@ class Disaster:
         In each, a quorum of those engaged in its last session: one engaged on fewer than all can bear a little more.
         """
         quorum = len(self._cluster.storage) // 2 + 1
-        snapshot = self._cluster.service.snapshot()
-        values = [PartitionValue.decode(snapshot[f"partition-{p}"][1]) for p in range(self._cluster.knobs.partitions)]
+        values = [self._cluster.partition_value(partition) for partition in range(self._cluster.knobs.partitions)]
         engaged = [
             {name.partition(":")[0] for name, held in value.engagements.items() if held.unresolved} for value in values
         ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from polonaise.errors import DiskFailed, DiskFull, NotADirectory, NotFound
 from polonaise.simulator import trace
-from polonaise.simulator.images import SECTOR_BYTES, DirectoryImage, FileImage, NameChange, Node
+from polonaise.simulator.diskimages import SECTOR_BYTES, DirectoryImage, FileImage, NameChange, Node
 
 if TYPE_CHECKING:
     from polonaise.simulator.disk_port import DiskPort

@@ -13,7 +13,7 @@ from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotFound, Polon
 from polonaise.host import Buffer, DirectoryLock, File, Identity
 from polonaise.simulator import trace
 from polonaise.simulator.disk import SimulatedDisk, parts_of
-from polonaise.simulator.images import DirectoryImage, FileImage
+from polonaise.simulator.diskimages import DirectoryImage, FileImage
 from polonaise.simulator.loop import Future
 
 if TYPE_CHECKING:

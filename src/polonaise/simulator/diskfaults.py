@@ -9,11 +9,11 @@ from typing import Final
 
 from polonaise.errors import SegmentDamaged, UnsupportedFormat
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES
-from polonaise.log.promises import SECTOR_BYTES, Copy
+from polonaise.log.promises import SECTOR_BYTES, PromiseSector
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_frame
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
 from polonaise.simulator.disk import SimulatedDisk
-from polonaise.simulator.images import DirectoryImage
+from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.terms import NO_SESSION, PartitionId, SessionId
 
 _CONTROL: Final = f"{DIRECTORY}/{CONTROL_FILE}"
@@ -248,10 +248,10 @@ def _claimed(raw: bytes, seed: int) -> int:
     return claimed
 
 
-def _copies(control: bytes, partition: PartitionId = 0) -> list[Copy | None]:
+def _copies(control: bytes, partition: PartitionId = 0) -> list[PromiseSector | None]:
     start = SECTOR_BYTES + partition * PARTITION_BYTES
     sectors = [control[at : at + SECTOR_BYTES] for at in (start, start + SECTOR_BYTES)]
-    return [Copy.decode(sector, partition) for sector in sectors]
+    return [PromiseSector.decode(sector, partition) for sector in sectors]
 
 
 def _joined(snapshot: DirectoryImage) -> Callable[[PartitionId], SessionId]:

@@ -20,8 +20,8 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection, LinkSettings, connect, hello
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
-from polonaise.simulator.ground import promised_by, read_replica
-from polonaise.simulator.history import History
+from polonaise.simulator.diskaudit import promised_by, read_replica
+from polonaise.simulator.observations import History
 from polonaise.terms import PartitionId, SessionId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, Join, LastSessionInfo, SessionInfo, Store, Stored

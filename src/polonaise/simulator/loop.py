@@ -143,7 +143,7 @@ class Future(asyncio.Future[Any]):
             return self._birth
 
 
-class Task(asyncio.Task[Any]):
+class VirtualTask(asyncio.Task[Any]):
     """A task that hashes by birth number and knows whose it is."""
 
     def __init__(
@@ -217,8 +217,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
-    ) -> Task:
-        return Task(coro, self, name, context)
+    ) -> VirtualTask:
+        return VirtualTask(coro, self, name, context)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Future:  # type: ignore[override]
         """Computing in another thread, as `asyncio.to_thread` asks for it: done at once, and told a moment later.
@@ -240,7 +240,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         A plain future with an exception that nobody asked for is none: it does not tell whose it is.
         """
         subject = context.get("task") or context.get("future")
-        if isinstance(subject, Task):
+        if isinstance(subject, VirtualTask):
             life = subject.life
         elif subject is not None:
             return
@@ -387,9 +387,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if life is not None:
                 life.held.clear()
 
-    def _unfinished(self, birth: int) -> list[Task]:
+    def _unfinished(self, birth: int) -> list[VirtualTask]:
         """All tasks that are not done and born after `birth`, eldest first."""
-        tasks = [cast(Task, task) for task in asyncio.all_tasks(self)]
+        tasks = [cast(VirtualTask, task) for task in asyncio.all_tasks(self)]
         return sorted((task for task in tasks if task.birth > birth), key=lambda task: task.birth)
 
     def _drop(self, lives: tuple[Life | None, ...]) -> None:
@@ -446,11 +446,11 @@ def _close_generator(closing: Any) -> None:
     _graveyard.append(closing)
 
 
-def _silence(task: Task) -> None:
+def _silence(task: VirtualTask) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-def _place(task: Task) -> str:
+def _place(task: VirtualTask) -> str:
     frames = task.get_stack(limit=1)
     place = f"{frames[0].f_code.co_qualname} line {frames[0].f_lineno}" if frames else "not started"
     return f"{task.get_name()} in {place}"

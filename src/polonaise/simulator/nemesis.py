@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
+from polonaise.simulator.diskaudit import durable_last
 from polonaise.simulator.diskfaults import DiskFaults
-from polonaise.simulator.ground import durable_last
 from polonaise.simulator.world import Machine
 from polonaise.terms import SessionId, TransactionId
 

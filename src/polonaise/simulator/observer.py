@@ -8,8 +8,8 @@ from typing import Final
 
 from polonaise.simulator.application import Application
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
-from polonaise.simulator.ground import Replica, durable_last, read_replica
-from polonaise.simulator.history import History, Violation
+from polonaise.simulator.diskaudit import DiskReplica, durable_last, read_replica
+from polonaise.simulator.observations import History, Violation
 from polonaise.terms import PartitionId
 
 LOOK_S: Final = 0.1
@@ -49,10 +49,10 @@ class Observer:
 
     # ------------------------------------------------------------------ replicas
 
-    def replicas(self, partition: PartitionId) -> list[Replica]:
+    def replicas(self, partition: PartitionId) -> list[DiskReplica]:
         return [self._replica(node, partition) for node in self._cluster.storage]
 
-    def _replica(self, node: Node, partition: PartitionId) -> Replica:
+    def _replica(self, node: Node, partition: PartitionId) -> DiskReplica:
         return read_replica(node.name, node.machine.disk, DIRECTORY, partition)
 
     def engaged(self, node: Node) -> bool:

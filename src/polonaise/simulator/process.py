@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from polonaise.host import Clock, Disk, Host, Network
 from polonaise.simulator import trace
 from polonaise.simulator.disk_port import DiskPort
-from polonaise.simulator.loop import LIFE, Killed, Life, Task, leave_if_dead
+from polonaise.simulator.loop import LIFE, Killed, Life, VirtualTask, leave_if_dead
 from polonaise.simulator.network import NetworkPort
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class Process(Life):
         """What it still had open or locked when it ended as it should: whatever left that open has lost it."""
         self.transports: dict[SimulatedTransport, None] = {}
         self._may_fail = may_fail
-        self._supervised: dict[Task, None] = {}
+        self._supervised: dict[VirtualTask, None] = {}
         self._ended = asyncio.Event()
-        self._main: Task | None = None
+        self._main: VirtualTask | None = None
         self.host = SimulatedHost(self, world.random(f"process/{name}"))
 
     def begin(self, main: Main) -> None:

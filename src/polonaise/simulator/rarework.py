@@ -16,9 +16,9 @@ from polonaise.client.protocol.locks import Lock
 from polonaise.errors import AppendUnknown, Closed, PolonaiseError, ProducerFenced
 from polonaise.log.producers import KEY_PREFIX, OPEN, pack_request
 from polonaise.simulator.application import UNWANTED_HEADER
-from polonaise.simulator.history import Kind
+from polonaise.simulator.observations import Kind
 from polonaise.simulator.workload import (
-    Session,
+    ClientLife,
     Step,
     judged_by,
     list_registers,
@@ -61,7 +61,7 @@ class Opening(Group):
         return columns
 
 
-async def append_marked_group(session: Session, partition: PartitionId) -> None:
+async def append_marked_group(session: ClientLife, partition: PartitionId) -> None:
     """A group whose transactions have locks and marks of their own."""
     random = session.random
     count, applied = random.randrange(2, 5), session.log.applied(partition)
@@ -83,7 +83,7 @@ async def append_marked_group(session: Session, partition: PartitionId) -> None:
     await session.settle(attempt, receipt)
 
 
-async def open_twice(session: Session, partition: PartitionId) -> None:
+async def open_twice(session: ClientLife, partition: PartitionId) -> None:
     """Open a producer anew while the one before lives and goes on: from then on nothing of that is taken."""
     async with session.producing:
         older = session.producers.get(partition) or await open_producer(session, partition)
@@ -99,7 +99,9 @@ async def open_twice(session: Session, partition: PartitionId) -> None:
                 raise result
 
 
-async def _append_fenced(session: Session, partition: PartitionId, older: Producer, number: int, body: bytes) -> None:
+async def _append_fenced(
+    session: ClientLife, partition: PartitionId, older: Producer, number: int, body: bytes
+) -> None:
     try:
         transaction = await older.append(number, body, timeout=session.timeout_s())
     except (ProducerFenced, AppendUnknown, Closed):
@@ -107,7 +109,7 @@ async def _append_fenced(session: Session, partition: PartitionId, older: Produc
     _taken(session, older, f"number {number} as {transaction}")
 
 
-async def _open_late(session: Session, partition: PartitionId, older: Producer, number: int, body: bytes) -> None:
+async def _open_late(session: ClientLife, partition: PartitionId, older: Producer, number: int, body: bytes) -> None:
     """What opened the older one comes again, as what is sent twice may."""
     opening = cast(Opening, Opening.of([b""]))
     opening.epoch, opening.key = older.epoch, KEY_PREFIX + older.name.encode()
@@ -119,7 +121,7 @@ async def _open_late(session: Session, partition: PartitionId, older: Producer, 
     _taken(session, older, f"its opening again, as {receipt.id}")
 
 
-def _taken(session: Session, older: Producer, what: str) -> None:
+def _taken(session: ClientLife, older: Producer, what: str) -> None:
     session.history.violated("P6 fate", f"nothing more of {older.name} in epoch {older.epoch}", what)
 
 

@@ -23,15 +23,15 @@ from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
 from polonaise.simulator.disaster import Disaster
+from polonaise.simulator.diskaudit import DiskReplica, FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
-from polonaise.simulator.ground import FinalLog, Replica, durable_last, promised_by
-from polonaise.simulator.history import History, Violation
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
+from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
 from polonaise.simulator.rarework import RARE_STEPS
 from polonaise.simulator.trials import Trials
-from polonaise.simulator.workload import STEPS, Session
+from polonaise.simulator.workload import STEPS, ClientLife
 from polonaise.simulator.world import World
 from polonaise.terms import BodyForm
 
@@ -326,7 +326,7 @@ class Schedule:
             raise Violation(found[0].promise, found[0].expected, found[0].seen + more)
         return logs
 
-    def _true_copy(self, replicas: list[Replica]) -> Replica:
+    def _true_copy(self, replicas: list[DiskReplica]) -> DiskReplica:
         """The longest copy of those whose disks were never damaged."""
         sound = [replica for replica in replicas if replica.name not in self.nemesis.spoilt]
         return max(sound, key=lambda replica: replica.last)
@@ -359,10 +359,10 @@ class Schedule:
                 bodies=form, wants=wants, header_filter=header_filter,
             )  # fmt: skip
             async with log:
-                await self._work(Session(host, application, log))
+                await self._work(ClientLife(host, application, log))
         await asyncio.get_running_loop().create_future()
 
-    async def _work(self, session: Session) -> None:
+    async def _work(self, session: ClientLife) -> None:
         """Steps until all are done, or a remount is due; when all is well, the last ones."""
         application = session.application
         left = 10**6 if application.random.random() < 0.7 else application.random.randrange(1, 8)
@@ -386,7 +386,7 @@ class Schedule:
         application.doing.clear()
         application.finished = True
 
-    async def _worker(self, session: Session, worker: int, numbers: count[int], left: int) -> None:
+    async def _worker(self, session: ClientLife, worker: int, numbers: count[int], left: int) -> None:
         application = session.application
         think_s = self._duration_s * self._workers / (application.steps_left + 1)
         while application.steps_left > 0 and next(numbers) < left:

@@ -16,8 +16,8 @@ from polonaise.coordination.lease import LEASE_S
 from polonaise.log.control import CONTROL_FILE
 from polonaise.simulator.application import Application
 from polonaise.simulator.cluster import Cluster, Node
-from polonaise.simulator.history import History, Violation
 from polonaise.simulator.nemesis import Nemesis
+from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
 from polonaise.simulator.waiting import WaitingClient
 

@@ -9,7 +9,7 @@ from polonaise.host import Host
 from polonaise.simulator import workload
 from polonaise.simulator.application import Application
 from polonaise.simulator.cluster import Cluster, Node
-from polonaise.simulator.history import History
+from polonaise.simulator.observations import History
 
 
 class WaitingClient:
@@ -39,7 +39,7 @@ class WaitingClient:
                 await log.ready(partition)
             self.mounted = True
             await self.go.wait()
-            session = workload.Session(host, self.application, log)
+            session = workload.ClientLife(host, self.application, log)
             for partition in partitions:
                 await workload.last_step(session, partition)
             self.done = True

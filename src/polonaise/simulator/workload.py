@@ -29,16 +29,16 @@ from polonaise.errors import (
 )
 from polonaise.host import Host
 from polonaise.simulator.application import UNWANTED_HEADER, Application
-from polonaise.simulator.history import COUNT, MOVE, PRODUCED, Kind, Listing, Question, Reading, Try
+from polonaise.simulator.observations import COUNT, MOVE, PRODUCED, Kind, Listing, ProvedAnswer, ReadCheck, Try
 from polonaise.terms import LockMode, PartitionId
 
 _ACCOUNTS: Final = 4
 _COUNTERS: Final = 2
 
-Step = Callable[["Session", PartitionId], Awaitable[None]]
+Step = Callable[["ClientLife", PartitionId], Awaitable[None]]
 
 
-class Session:
+class ClientLife:
     """One life of a client in one process, used by several workers at once."""
 
     def __init__(self, host: Host, application: Application, log: Log) -> None:
@@ -133,7 +133,7 @@ class Session:
             self.history.committed(tries[-1], receipt.id)
 
 
-async def transfer(session: Session, partition: PartitionId) -> None:
+async def transfer(session: ClientLife, partition: PartitionId) -> None:
     """Money from one account to another, by what the view says."""
     source, target = session.random.sample(range(_ACCOUNTS), 2)
     amount = session.random.randrange(1, 60)
@@ -150,7 +150,7 @@ async def transfer(session: Session, partition: PartitionId) -> None:
     await session.run(partition, build)
 
 
-async def group(session: Session, partition: PartitionId) -> None:
+async def group(session: ClientLife, partition: PartitionId) -> None:
     """Several transactions, all or none, sometimes with locks."""
     count = session.random.randrange(2, 6)
 
@@ -163,7 +163,7 @@ async def group(session: Session, partition: PartitionId) -> None:
     await session.run(partition, build)
 
 
-async def step_counter(session: Session, partition: PartitionId) -> None:
+async def step_counter(session: ClientLife, partition: PartitionId) -> None:
     """Compare-and-set on a register: each value is reached once. Its neighbour comes and goes."""
     counter = session.random.randrange(_COUNTERS)
     key, neighbour = b"counter/%d" % counter, b"odd/%d" % counter
@@ -188,29 +188,29 @@ async def step_counter(session: Session, partition: PartitionId) -> None:
         await _register(session, partition, neighbour)
 
 
-async def _register(session: Session, partition: PartitionId, key: bytes) -> bytes | None:
+async def _register(session: ClientLife, partition: PartitionId, key: bytes) -> bytes | None:
     floor = session.history.told[partition]
     value = await session.log.register(key, partition, timeout=session.timeout_s())
-    session.history.answered(Question(session.application.who, partition, floor, None, key, value))
+    session.history.answered(ProvedAnswer(session.application.who, partition, floor, None, key, value))
     return value
 
 
-async def list_registers(session: Session, partition: PartitionId) -> None:
+async def list_registers(session: ClientLife, partition: PartitionId) -> None:
     """All registers, or those with a prefix."""
     prefix = session.random.choice((b"", b"", b"counter/", b"odd/", b"producer/", b"nothing/"))
     await _listing(session, partition, prefix, session.timeout_s())
 
 
-async def _listing(session: Session, partition: PartitionId, prefix: bytes, timeout_s: float) -> None:
+async def _listing(session: ClientLife, partition: PartitionId, prefix: bytes, timeout_s: float) -> None:
     floor = session.history.told[partition]
     found = await session.log.list_registers(prefix, partition, timeout=timeout_s)
     session.history.listings.append(Listing(session.application.who, partition, floor, prefix, list(found.items())))
 
 
-async def _mark(session: Session, partition: PartitionId, timeout_s: float) -> int:
+async def _mark(session: ClientLife, partition: PartitionId, timeout_s: float) -> int:
     floor = session.history.told[partition]
     mark = await session.log.high_water_mark(partition, timeout=timeout_s)
-    session.history.answered(Question(session.application.who, partition, floor, mark))
+    session.history.answered(ProvedAnswer(session.application.who, partition, floor, mark))
     return mark
 
 
@@ -222,7 +222,7 @@ def judged_by(locks: Sequence[Lock]) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------------- single appends
 
 
-async def append(session: Session, partition: PartitionId) -> None:
+async def append(session: ClientLife, partition: PartitionId) -> None:
     """A run of appends without waiting for each, half of them with locks and marks of any age."""
     pending: list[tuple[Try, Receipt]] = []
     for _ in range(session.random.choice((1, 1, 2, 6))):
@@ -248,7 +248,7 @@ async def append(session: Session, partition: PartitionId) -> None:
         await session.settle(attempt, receipt)
 
 
-async def append_at(session: Session, partition: PartitionId) -> None:
+async def append_at(session: ClientLife, partition: PartitionId) -> None:
     """An append that demands its position."""
     position = 1 + await _mark(session, partition, session.timeout_s())
     attempt = session.invoke(partition, Kind.POSITION, [b""])
@@ -268,13 +268,13 @@ async def append_at(session: Session, partition: PartitionId) -> None:
     await session.settle(attempt, receipt)
 
 
-async def produce(session: Session, partition: PartitionId) -> None:
+async def produce(session: ClientLife, partition: PartitionId) -> None:
     """The next number of an idempotent producer; the same number again until its id is known."""
     async with session.producing:
         await produce_next(session, partition, session.producers.get(partition))
 
 
-async def produce_next(session: Session, partition: PartitionId, producer: Producer | None) -> None:
+async def produce_next(session: ClientLife, partition: PartitionId, producer: Producer | None) -> None:
     """Append it, with this producer or with one that is opened for it. One at a time: hold `producing`."""
     application = session.application
     attempt, number = next_produced(session, partition)
@@ -289,7 +289,7 @@ async def produce_next(session: Session, partition: PartitionId, producer: Produ
     application.producing[partition] = None
 
 
-def next_produced(session: Session, partition: PartitionId) -> tuple[Try, int]:
+def next_produced(session: ClientLife, partition: PartitionId) -> tuple[Try, int]:
     """What this application's producer appends next, and under which number."""
     application = session.application
     attempt = application.producing[partition]
@@ -302,7 +302,7 @@ def next_produced(session: Session, partition: PartitionId) -> tuple[Try, int]:
     return attempt, application.next_number[partition] - 1
 
 
-async def open_producer(session: Session, partition: PartitionId) -> Producer:
+async def open_producer(session: ClientLife, partition: PartitionId) -> Producer:
     """Open this application's producer; whoever had it open is fenced."""
     who = session.application.who
     producer = await session.log.producer(who, partition=partition, timeout=session.timeout_s())
@@ -313,14 +313,14 @@ async def open_producer(session: Session, partition: PartitionId) -> Producer:
 # ---------------------------------------------------------------------- reading
 
 
-async def read(session: Session, partition: PartitionId) -> None:
+async def read(session: ClientLife, partition: PartitionId) -> None:
     """History, from the beginning or anywhere; sometimes following the end for a while, sometimes slowly."""
     known = session.history.told[partition]
     after = -1 if session.random.random() < 0.4 else session.random.randrange(-1, known + 1)
     follow = session.random.random() < 0.3
     pause_s = session.random.choice((0.0, 0.0, 0.02))
     left = session.random.randrange(1, 40)
-    reading = Reading(session.history, f"a reader of {session.application.who}", partition, after)
+    reading = ReadCheck(session.history, f"a reader of {session.application.who}", partition, after)
     transactions = session.log.read(partition, after=after, follow=follow, timeout=session.timeout_s())
     async with asyncio.timeout(session.timeout_s()), aclosing(transactions) as stream:
         async for tx in stream:
@@ -335,29 +335,29 @@ async def read(session: Session, partition: PartitionId) -> None:
         session.history.violated("P2 agreement", f"the log up to {known}, which was committed before", seen)
 
 
-async def read_since(session: Session, partition: PartitionId) -> None:
+async def read_since(session: ClientLife, partition: PartitionId) -> None:
     """By commit time: nothing from before it, and nothing since then left out."""
     seen = session.history.seen[partition]
     if not seen:
         return
     since = session.random.choice(list(seen.values())).commit_time_us
-    reading: Reading | None = None
+    reading: ReadCheck | None = None
     transactions = session.log.read_time(partition, since=since, timeout=session.timeout_s())
     async with asyncio.timeout(session.timeout_s()), aclosing(transactions) as stream:
         async for tx in stream:
             if reading is None:
-                reading = Reading(session.history, "a reader by time", partition, tx.id - 1)
+                reading = ReadCheck(session.history, "a reader by time", partition, tx.id - 1)
                 before = seen.get(tx.id - 1)
                 if tx.commit_time_us < since or (before is not None and before.commit_time_us >= since):
                     session.history.violated("P3 order", f"the first since {since}", f"{tx.id} was given")
             reading.take(tx)
 
 
-async def look_up(session: Session, partition: PartitionId) -> None:
+async def look_up(session: ClientLife, partition: PartitionId) -> None:
     """One transaction by its id."""
     known = session.history.told[partition]
     wanted = session.random.randrange(0, known + 3)
-    reading = Reading(session.history, f"a look-up of {session.application.who}", partition, wanted - 1)
+    reading = ReadCheck(session.history, f"a look-up of {session.application.who}", partition, wanted - 1)
     try:
         reading.take(await session.log.transaction(wanted, partition, timeout=session.timeout_s()))
     except BeyondLog:
@@ -366,7 +366,7 @@ async def look_up(session: Session, partition: PartitionId) -> None:
         reading.ended(wanted)
 
 
-async def flush(session: Session, partition: PartitionId) -> None:
+async def flush(session: ClientLife, partition: PartitionId) -> None:
     """After a flush the fate of everything before it is known."""
     floor = session.history.told[partition]
     before = [receipt for receipt in session.unsettled if receipt.partition == partition and not receipt.done]
@@ -375,10 +375,10 @@ async def flush(session: Session, partition: PartitionId) -> None:
     undecided = [receipt for receipt in before if not receipt.done]
     if undecided:
         session.history.violated("P6 fate", "every append before a flush to be decided", repr(undecided))
-    session.history.answered(Question(session.application.who, partition, floor, mark))
+    session.history.answered(ProvedAnswer(session.application.who, partition, floor, mark))
 
 
-async def ask(session: Session, partition: PartitionId) -> None:
+async def ask(session: ClientLife, partition: PartitionId) -> None:
     """The committed mark, or a register."""
     if session.random.random() < 0.5:
         await _mark(session, partition, session.timeout_s())
@@ -401,7 +401,7 @@ STEPS: Final[tuple[tuple[Step, int], ...]] = (
 )
 
 
-async def take_step(session: Session, step: Step, partition: PartitionId) -> None:
+async def take_step(session: ClientLife, step: Step, partition: PartitionId) -> None:
     """One step; faults are the library's way to say that it did not work, and part of the game."""
     try:
         await step(session, partition)
@@ -411,7 +411,7 @@ async def take_step(session: Session, step: Step, partition: PartitionId) -> Non
         session.history.contradicted(error, step.__name__)
 
 
-async def last_step(session: Session, partition: PartitionId) -> None:
+async def last_step(session: ClientLife, partition: PartitionId) -> None:
     """When all is well again: an append commits, and the whole log can be read from its beginning to its end."""
     application, history = session.application, session.history
     while application.producing[partition] is not None:
@@ -431,7 +431,7 @@ async def last_step(session: Session, partition: PartitionId) -> None:
     await receipt.applied()
     mark = await _mark(session, partition, 60.0)
     await _listing(session, partition, b"", 60.0)
-    reading = Reading(history, f"the last reader of {application.who}", partition, -1)
+    reading = ReadCheck(history, f"the last reader of {application.who}", partition, -1)
     while reading.last < mark:
         try:
             async for tx in session.log.read(partition, after=reading.last, until=mark, timeout=5.0):

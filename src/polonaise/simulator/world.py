@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from polonaise.simulator import trace
 from polonaise.simulator.configuration import Configuration
 from polonaise.simulator.disk import SimulatedDisk
-from polonaise.simulator.faults import Faults
+from polonaise.simulator.faultcounts import FaultCounts
 from polonaise.simulator.loop import LIFE, START_S, Life, ScheduleFailed, VirtualLoop, leave_if_dead
 from polonaise.simulator.network import SimulatedNetwork
 from polonaise.simulator.process import Main, Process
@@ -121,7 +121,7 @@ class World:
         self.seed = seed
         self.configuration = configuration or Configuration()
         self.loop = VirtualLoop(self.configuration.steps_max, self.failed)
-        self.faults = Faults()
+        self.faults = FaultCounts()
         self.trace = Trace(self.loop.time, record=self.configuration.record)
         self.machines: dict[str, Machine] = {}
         self.network = SimulatedNetwork(self)

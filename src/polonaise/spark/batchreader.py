@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from polonaise.spark.history import History
 from polonaise.spark.options import ReadOptions
-from polonaise.spark.reading import input_partitions, projection_of, read_split
+from polonaise.spark.queryhistory import QueryHistory
+from polonaise.spark.taskreader import input_partitions, projection_of, read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
-class BatchReader(DataSourceReader):
+class SparkBatchReader(DataSourceReader):
     """`spark.read.format("polonaise")`: what was committed when Spark planned the first action on it.
 
     Promises: however often the DataFrame is used, it has the same rows, all of them committed; within a partition in
@@ -28,7 +28,7 @@ class BatchReader(DataSourceReader):
         self._projection = projection_of(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        history = History(self._options)
+        history = QueryHistory(self._options)
         return input_partitions(history.splits(history.wanted()))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

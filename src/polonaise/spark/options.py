@@ -95,7 +95,7 @@ class ReadOptions:
     split_bytes_max: int = 128 * MIB
     """What one task reads at most, about, as the log has it."""
     timeout_s: float = 60.0
-    """How long a question to the log may take before the query fails."""
+    """How long a request to the log may take before the query fails."""
 
 
 @redacted_repr

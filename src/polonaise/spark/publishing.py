@@ -37,9 +37,9 @@ from polonaise.fragments.store import ObjectStore
 from polonaise.spark import staging
 from polonaise.spark.protocol import blocks
 from polonaise.spark.protocol.plans import INLINE, BlockRef, Plan, Staged, check_block, plan_of_nothing, plans_of
-from polonaise.spark.protocol.progress import (
-    Progress,
+from polonaise.spark.protocol.sinkprogress import (
     Runs,
+    SinkProgress,
     Step,
     check_batch,
     check_order,
@@ -68,8 +68,8 @@ _FULL: Final = (
 )
 
 
-class Door(Protocol):
-    """What publishing asks of the log and the staging store, and of time. `RealDoor` does it."""
+class PublicationPort(Protocol):
+    """What publishing asks of the log and the staging store, and of time. `RealPublicationPort` does it."""
 
     async def register(self, key: bytes, partition: PartitionId) -> bytes | None:
         """A register's value, proved by the owner after it was asked."""
@@ -103,8 +103,8 @@ class Door(Protocol):
 class Patience:
     """How long nothing may get further before it fails, and how long to wait before it is tried again."""
 
-    def __init__(self, door: Door, limit_s: float) -> None:
-        self._door = door
+    def __init__(self, port: PublicationPort, limit_s: float) -> None:
+        self._port = port
         self.limit_s = limit_s
         self._backoff = Backoff(PAUSE_S_MIN, PAUSE_S_MAX)
         self._until_s = 0.0
@@ -112,15 +112,15 @@ class Patience:
 
     def renew(self) -> None:
         """Something got further."""
-        self._until_s = self._door.now_s() + self.limit_s
+        self._until_s = self._port.now_s() + self.limit_s
         self._backoff.reset()
 
     async def pause(self) -> bool:
         """Wait before the next try. False, at once, when patience is at its end."""
-        left_s = self._until_s - self._door.now_s()
+        left_s = self._until_s - self._port.now_s()
         if left_s <= 0:
             return False
-        await self._door.pause(min(left_s, self._backoff.pause_s(self._door.chance())))
+        await self._port.pause(min(left_s, self._backoff.pause_s(self._port.chance())))
         return True
 
 
@@ -129,7 +129,7 @@ class Publication:
 
     def __init__(
         self,
-        door: Door,
+        port: PublicationPort,
         plan: Plan,
         partitions: int,
         patience_s: float,
@@ -142,12 +142,12 @@ class Publication:
         `patience_s` is how long nothing may get further before it fails. When a later batch is found in its place,
         there is nothing to do, if it `may_be_overtaken`, or an error.
         """
-        self._door = door
+        self._port = port
         self._own = plan
         self._whole = (partitions, earlier)
         self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
-        self._patience = Patience(door, patience_s)
+        self._patience = Patience(port, patience_s)
         self._loaded: tuple[str, Plan] | None = None
         """The plan that we go on with, by its name: it never changes, and may be large."""
         self._held: bytes | None = None
@@ -192,15 +192,15 @@ class Publication:
     async def _go_on(self) -> None:
         """From where the register says that the batch is, to its end."""
         own = self._own
-        held = await self._door.register(register_key(own.app), own.partition)
+        held = await self._port.register(register_key(own.app), own.partition)
         if held != self._held:  # somebody got further, if not we
             self._patience.renew()
         self._held = held
-        progress = None if self._held is None else Progress.parse(self._held)
+        progress = None if self._held is None else SinkProgress.parse(self._held)
         step = next_step(progress, own.batch, own.app, own.partition)
         if step is Step.BEGIN:
             if len(own.groups) > 1 and not self._own_name:
-                self._own_name = await self._door.store_plan(own)
+                self._own_name = await self._port.store_plan(own)
                 self.used.append(self._own_name)
             await self._chain(own, self._own_name, 0, self._whole)
         elif step is Step.RESUME:
@@ -223,18 +223,18 @@ class Publication:
     async def _chain(self, plan: Plan, name: str, done: int, whole: tuple[int, Runs]) -> None:
         self._begun = True
         key, total = register_key(plan.app), len(plan.groups)
-        async with aclosing(self._door.groups(plan, done)) as groups:
+        async with aclosing(self._port.groups(plan, done)) as groups:
             async for group in groups:
                 done += 1
-                value = Progress(plan.batch, done, total, *whole, name).pack()
+                value = SinkProgress(plan.batch, done, total, *whole, name).pack()
                 expected = Expectation.absent(key) if self._held is None else Expectation.equals(key, self._held)
-                await self._door.append(plan.partition, group, [expected], [Change.set(key, value)])
+                await self._port.append(plan.partition, group, [expected], [Change.set(key, value)])
                 self._held = value
                 self._patience.renew()
 
     async def _plan(self, name: str) -> Plan:
         if self._loaded is None or self._loaded[0] != name:
-            self._loaded = name, await self._door.load_plan(name)
+            self._loaded = name, await self._port.load_plan(name)
         return self._loaded[1]
 
     def _check_lost(self, error: NotFound) -> None:
@@ -251,18 +251,18 @@ class Publication:
         self._missed_at.append(self._held)
 
 
-async def publish_unnamed(door: Door, plan: Plan, patience_s: float) -> None:
+async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) -> None:
     """The rows of a write that nobody can repeat by name: in order and each group whole, without a register.
 
     A group that has certainly failed is appended again; where that is not certain, raises `AppendUnknown`.
     """
-    patience = Patience(door, patience_s)
+    patience = Patience(port, patience_s)
     done = 0
     while done < len(plan.groups):
         try:
-            async with aclosing(door.groups(plan, done)) as groups:
+            async with aclosing(port.groups(plan, done)) as groups:
                 async for group in groups:
-                    await door.append(plan.partition, group, [], [])
+                    await port.append(plan.partition, group, [], [])
                     done += 1
                     patience.renew()
         except PolonaiseError as error:
@@ -298,14 +298,14 @@ async def publish(
     needs no such look. Returns whether this batch is its application's latest.
     """
     check_batch(batch)
-    door = RealDoor(log, store, patience_s)
+    port = RealPublicationPort(log, store, patience_s)
     plans = plans_of(app or "", batch, staged, Limits(), log.cluster_key.hex())
     turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
     used = [name for task in staged for name in task.objects]
     earlier: Runs | None = ()
     is_latest = True
     if app is not None and not is_next:
-        held = await _held(door, app, log.partition_count)
+        held = await _held(port, app, log.partition_count)
         is_latest = batch >= latest_of(held)
         earlier = check_order(held, batch, [plan.partition for plan in plans], app, in_order=in_order)
         if earlier is None:
@@ -317,10 +317,10 @@ async def publish(
     async def one(plan: Plan) -> None:
         async with turns:
             if app is None:
-                await publish_unnamed(door, plan, patience_s)
+                await publish_unnamed(port, plan, patience_s)
             else:
                 publication = Publication(
-                    door, plan, len(plans), patience_s, earlier=earlier or (), may_be_overtaken=in_order
+                    port, plan, len(plans), patience_s, earlier=earlier or (), may_be_overtaken=in_order
                 )
                 await publication.run()
                 used.extend(publication.used)
@@ -335,11 +335,11 @@ async def publish(
     return is_latest
 
 
-async def _held(door: Door, app: str, partitions: int) -> dict[PartitionId, Progress]:
+async def _held(port: PublicationPort, app: str, partitions: int) -> dict[PartitionId, SinkProgress]:
     """What each partition has of the application."""
     key = register_key(app)
-    values = await asyncio.gather(*(door.register(key, partition) for partition in range(partitions)))
-    return {number: Progress.parse(value) for number, value in enumerate(values) if value is not None}
+    values = await asyncio.gather(*(port.register(key, partition) for partition in range(partitions)))
+    return {number: SinkProgress.parse(value) for number, value in enumerate(values) if value is not None}
 
 
 async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = LEFTOVERS_S) -> Collected:
@@ -357,12 +357,12 @@ async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
     held = await log.register(register_key(plan.app), plan.partition)
     if held is None:
         return False
-    progress = Progress.parse(held)
+    progress = SinkProgress.parse(held)
     return progress.plan == name and not progress.finished
 
 
-class RealDoor:
-    """The door to a log and a store. Every wait in it has a deadline."""
+class RealPublicationPort:
+    """The port to a log and a store. Every wait in it has a deadline."""
 
     def __init__(self, log: Log, store: ObjectStore, patience_s: float) -> None:
         self._log = log

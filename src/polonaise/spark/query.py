@@ -18,11 +18,11 @@ from pyspark.sql.types import DataType, StructType
 from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.spark.fragmentfiles import footer_from
-from polonaise.spark.history import History
 from polonaise.spark.options import FRAGMENTS, STORAGE, ReadOptions, microseconds, read_options
 from polonaise.spark.paths import read_from
 from polonaise.spark.protocol.conditions import Ranges, ranges_in
-from polonaise.spark.reading import projection_of
+from polonaise.spark.queryhistory import QueryHistory
+from polonaise.spark.taskreader import projection_of
 from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId
 
@@ -70,7 +70,7 @@ def read(
     if checked.kafka_columns:  # then columns of these names are a decoder's
         ranges = ranges._replace(ids=Ranges().ids, headers=None)
     columns = None if schema is None else projection_of(checked, _parsed(schema)).schema.names
-    history = History(checked)
+    history = QueryHistory(checked)
     wanted = {
         partition: _narrowed(history, partition, span, ranges)
         for partition, span in history.wanted().items()
@@ -106,7 +106,7 @@ def _parsed(schema: str) -> StructType:
     return parsed
 
 
-def _narrowed(history: History, partition: PartitionId, span: Span, ranges: Ranges) -> Span:
+def _narrowed(history: QueryHistory, partition: PartitionId, span: Span, ranges: Ranges) -> Span:
     """What the condition's bounds by id and time leave of a partition's range."""
     first, last = max(span.first, ranges.ids.first), min(span.last, ranges.ids.last)
     if first <= last and ranges.since is not None:
@@ -117,7 +117,7 @@ def _narrowed(history: History, partition: PartitionId, span: Span, ranges: Rang
 
 
 def _by_place(
-    history: History, options: ReadOptions, wanted: Mapping[PartitionId, Span]
+    history: QueryHistory, options: ReadOptions, wanted: Mapping[PartitionId, Span]
 ) -> tuple[list[str], dict[PartitionId, Span]]:
     """Files that Spark reads, and what is left for the source."""
     files: list[str] = []
@@ -139,7 +139,7 @@ def _spark_can_read(options: ReadOptions) -> bool:
     return plain and options.fragments is not None and "://" not in options.fragments
 
 
-def _whole_fragments(history: History, partition: PartitionId, span: Span) -> tuple[list[str], int]:
+def _whole_fragments(history: QueryHistory, partition: PartitionId, span: Span) -> tuple[list[str], int]:
     """The files of the fragments that a range begins with, each taken whole, and the first id behind them.
 
     Their footers are checked here, for Spark's reader knows nothing of whose they are.

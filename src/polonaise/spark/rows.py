@@ -50,7 +50,7 @@ class SinkColumns(NamedTuple):
     """The column whose hash decides the partition; without it, and without `partition`, that of `data` does."""
 
 
-class Piece(NamedTuple):
+class RowColumns(NamedTuple):
     """Some rows of one partition, in columns."""
 
     headers: Array
@@ -126,7 +126,7 @@ def _are_locks(kind: DataType) -> bool:
 
 def divided(
     batch: pa.RecordBatch, columns: SinkColumns, partition_count: int, limits: Limits
-) -> Iterator[tuple[PartitionId, Piece]]:
+) -> Iterator[tuple[PartitionId, RowColumns]]:
     """The rows of each partition, in their order.
 
     Raises `BadRow`, `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` for the first row that can't be appended.
@@ -156,7 +156,7 @@ def divided(
         body_offsets, body_raw = _buffers(mine)
         yield (
             int(partitions[places[0]]),
-            Piece(
+            RowColumns(
                 headers[places],
                 crcs[places],
                 lengths[places],

@@ -15,7 +15,7 @@ from polonaise.errors import BadOption, PolonaiseError
 from polonaise.spark import clusters, publishing, staging
 from polonaise.spark.options import WriteOptions, absolute
 from polonaise.spark.protocol.plans import Staged
-from polonaise.spark.protocol.progress import register_key
+from polonaise.spark.protocol.sinkprogress import register_key
 from polonaise.spark.rows import SinkColumns, divided, sink_columns
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ class PolonaiseSource(DataSource):
         return ddl_of(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from polonaise.spark.batchreader import BatchReader
+        from polonaise.spark.batchreader import SparkBatchReader
 
-        return BatchReader(read_options(self.options), schema)
+        return SparkBatchReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from polonaise.spark.streamreader import RefusedStream, StreamReader

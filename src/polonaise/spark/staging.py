@@ -28,7 +28,7 @@ from polonaise.fragments.store import ObjectStore
 from polonaise.node.embedded import parse_embedded
 from polonaise.spark.protocol import blocks
 from polonaise.spark.protocol.plans import INLINE, PLANS, STAGED, BlockRef, Plan, Staged, plans_prefix
-from polonaise.spark.rows import Piece
+from polonaise.spark.rows import RowColumns
 from polonaise.terms import PartitionId
 
 T = TypeVar("T")
@@ -58,11 +58,11 @@ class _Open:
     """Rows of one partition on their way into a block."""
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[RowColumns] = []
         self.count = 0
         self.weight = 0
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: RowColumns) -> None:
         self.pieces.append(piece)
         self.count += len(piece.headers)
         self.weight += int(piece.weights.sum())
@@ -102,7 +102,7 @@ class Stage:
         self._objects: list[str] = []
         self._refs: list[BlockRef] = []
 
-    def add(self, partition: PartitionId, piece: Piece) -> None:
+    def add(self, partition: PartitionId, piece: RowColumns) -> None:
         """Take rows. May upload, and raises what the store does."""
         ends = np.cumsum(piece.weights)
         starts = np.concatenate([[0], np.cumsum(piece.lengths)])
@@ -120,7 +120,7 @@ class Stage:
                 self._close(partition)
                 continue
             stop = max(stop, start + 1)
-            part = Piece(
+            part = RowColumns(
                 piece.headers[start:stop],
                 piece.crcs[start:stop],
                 piece.lengths[start:stop],

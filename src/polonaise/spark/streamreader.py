@@ -1,7 +1,7 @@
 """A stream over the log: where it begins, what is new, and what one micro-batch reads.
 
 Offsets are the next id of each partition, as JSON. Spark asks for the latest one every few milliseconds while nothing
-happens, so the answer waits at the servers for something new; it never tells this reader to stop. Each question costs
+happens, so the answer waits at the servers for something new; it never tells this reader to stop. Each request costs
 a micro-batch time, so what is known is not asked again.
 """
 
@@ -16,10 +16,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from polonaise.errors import BadOption, BeyondLog, PolonaiseError, WrongClusterKey, fresh
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.spark.history import History
 from polonaise.spark.options import STORAGE, UP_TO_LATEST, ReadOptions
 from polonaise.spark.protocol.admission import admitted
-from polonaise.spark.reading import input_partitions, projection_of, read_split
+from polonaise.spark.queryhistory import QueryHistory
+from polonaise.spark.taskreader import input_partitions, projection_of, read_split
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         if self._initial is None:  # Spark asks twice, and means the same
-            history = History(self._options)
+            history = QueryHistory(self._options)
             places = {partition: span.first for partition, span in history.wanted().items()}
             self._initial = _offset(places, history.cluster_key)
         return self._initial
@@ -70,11 +70,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._ends = self._target = History(self._options).ends()
+        self._ends = self._target = QueryHistory(self._options).ends()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         places = _places(start)
-        history = History(self._options)
+        history = QueryHistory(self._options)
         _check_log(start, history.log)
         if self._target is None:
             self._ends = self._ends_after(places, history)
@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(reached, _key_in(start))
 
     def _ends_after(
-        self, places: Mapping[PartitionId, TransactionId], history: History
+        self, places: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
         """What there is, once there is something beyond these places or the wait is over."""
         if self._ends and all(places.get(partition) == end for partition, end in self._ends.items()):
@@ -98,7 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return history.ends()
 
     def _before_holes(
-        self, places: Mapping[PartitionId, TransactionId], history: History
+        self, places: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
         """What there is without a hole before it."""
         holes = history.holes(places, self._ends)
@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition, stop in _places(end).items()
             if stop > places.get(partition, 0)
         }
-        history = History(self._options, in_a_hurry=True)
+        history = QueryHistory(self._options, in_a_hurry=True)
         _check_log(end, history.log)
         return input_partitions(history.splits(spans))
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polonaise.errors import HistoryTrimmed
-from polonaise.fragments.protocol.coverage import Piece, Span, archived_up_to, cover
+from polonaise.fragments.protocol.coverage import FragmentRange, Span, archived_up_to, cover
 from polonaise.spark.fragmentfiles import columns_from
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
-    from polonaise.spark.history import History
+    from polonaise.spark.queryhistory import QueryHistory
 
 
-def first_at(history: History, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+def first_at(history: QueryHistory, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
     """The first transaction committed at this time or later, microseconds UTC; `end` if there is none.
 
     Raises `HistoryTrimmed` when that may be in a range which is in no fragments that are known here.
@@ -38,7 +38,7 @@ def first_at(history: History, partition: PartitionId, time_us: int, end: Transa
     return end if first is None else min(first.id, end)
 
 
-def _in_fragments(history: History, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+def _in_fragments(history: QueryHistory, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
     """The same by what the store holds below `end`."""
     pieces = cover(history.fragments(partition), Span(0, end - 1)).pieces
     low, high = 0, len(pieces)
@@ -54,7 +54,7 @@ def _in_fragments(history: History, partition: PartitionId, time_us: int, end: T
     return pieces[low].span.first + int(np.searchsorted(_times(history, pieces[low], pieces[low].span), time_us))
 
 
-def _times(history: History, piece: Piece, span: Span) -> Any:
+def _times(history: QueryHistory, piece: FragmentRange, span: Span) -> Any:
     """Commit times, microseconds UTC, of transactions of a piece."""
     assert history.store is not None
     size = history.fragments(piece.fragment.partition)[piece.fragment]

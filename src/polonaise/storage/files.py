@@ -9,7 +9,7 @@ from typing import Final
 from polonaise.errors import BadOption, ControlFileDamaged, ControlFileMissing, NotFound
 from polonaise.host.files import LookedAt
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, decode_header, newest_promises, offset_of
-from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Evidence, Promises, Trimmed
+from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Promises, SyncEvidence, TrimMark
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
@@ -20,13 +20,13 @@ _LOOKS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ControlRecord:
     """What the control file says of one partition."""
 
     cluster_key: bytes
     promises: Promises
-    evidence: Evidence
-    trimmed: Trimmed
+    evidence: SyncEvidence
+    trimmed: TrimMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Files:
     """Of the segment files, in order."""
     whole: bool
     """These are all segments of the partition, and not single files that somebody picked."""
-    kept: Kept | None = None
+    kept: ControlRecord | None = None
     """None without a control file beside them."""
     directory: str = ""
     """Of the storage node, if there is a control file."""
@@ -117,7 +117,7 @@ def found_again(files: Files) -> Files:
     return _files_of(files.directory, files.partition) if files.directory and files.partition is not None else files
 
 
-def _kept(path: str, partition: PartitionId) -> Kept:
+def _kept(path: str, partition: PartitionId) -> ControlRecord:
     with LookedAt(path) as file:
         key = decode_header(file.look(0, SECTOR_BYTES), path)
         for look in range(1, _LOOKS_MAX + 1):
@@ -128,15 +128,15 @@ def _kept(path: str, partition: PartitionId) -> Kept:
                     raise
                 continue
             if found is not None:
-                return Kept(key, found[0].promises, found[2], found[0].trimmed)
+                return ControlRecord(key, found[0].promises, found[2], found[0].trimmed)
     raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable")
 
 
-def trimmed_in(files: Files) -> Trimmed:
+def trimmed_in(files: Files) -> TrimMark:
     """What was dropped from the beginning of these files; nothing, as far as is known, without a control file."""
     return files.kept.trimmed if files.kept is not None else NOTHING_TRIMMED
 
 
-def evidence_in(files: Files) -> Evidence:
+def evidence_in(files: Files) -> SyncEvidence:
     """Up to where these files are known to have been synced; of nothing without a control file."""
     return files.kept.evidence if files.kept is not None else NO_EVIDENCE

@@ -25,12 +25,12 @@ from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles
-from polonaise.log.partition import LogSettings, PartitionLog
-from polonaise.log.reading import SegmentCache
-from polonaise.storage.partition import PartitionReplica, Question
+from polonaise.log.partitionlog import LogSettings, PartitionLog
+from polonaise.log.segmentreader import SegmentCache
+from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
 from polonaise.storage.presence import Presence
-from polonaise.storage.protocol.scrub import Scrubbed
-from polonaise.storage.refusing import Refusal
+from polonaise.storage.protocol.scrubschedule import Scrubbed
+from polonaise.storage.refusing import RefusingConnection
 from polonaise.storage.scrubbing import Scrubbing
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId
@@ -73,7 +73,7 @@ class StorageNode:
         self._listener: Listener | None = None
         self._partitions: dict[PartitionId, PartitionReplica] = {}
         self._known: set[PartitionId] = set()
-        self._connections: dict[Connection, _Asking] = {}
+        self._connections: dict[Connection, _StorageRequests] = {}
         self._budget = Budget(settings.connections_bytes_max)
         self._serving = False
         self._scrubbing = Scrubbing(
@@ -193,8 +193,8 @@ class StorageNode:
 
     def _accept(self) -> Connection:
         if self._gone is not None:
-            refusal = Refusal(self._host, self._settings, self._gone, self._on_closed)
-            self._connections[refusal] = _Asking(0)
+            refusal = RefusingConnection(self._host, self._settings, self._gone, self._on_closed)
+            self._connections[refusal] = _StorageRequests(0)
             return refusal
         name = f"storage node {self._settings.directory}"
         connection = Connection(
@@ -208,7 +208,7 @@ class StorageNode:
             accepted=True,
             budget=self._budget,
         )
-        self._connections[connection] = _Asking(self._settings.reads_max)
+        self._connections[connection] = _StorageRequests(self._settings.reads_max)
         if not self._serving:  # the directory is not open yet, or not any more: whoever came tries again
             connection.close()
         return connection
@@ -236,7 +236,7 @@ class StorageNode:
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         if isinstance(message, _QUEUED):
             self._replica(partition, isinstance(message, LastSessionInfo)).take(connection, message, request)
-        elif isinstance(message, Question):
+        elif isinstance(message, ReplicaRead):
             self._answer(connection, self._replica(partition, create=False), message, request)
         elif isinstance(message, Health):
             connection.send(HealthIs(json.dumps(self.health()).encode()), request=request, partition=partition)
@@ -277,19 +277,19 @@ class StorageNode:
         assert self._control is not None
         return self._control
 
-    def _answer(self, connection: Connection, replica: PartitionReplica, question: Question, request: int) -> None:
+    def _answer(self, connection: Connection, replica: PartitionReplica, read: ReplicaRead, request: int) -> None:
         """Answer in a task of its own, so many at a time; who asks for more is not read for a while."""
-        asking = self._connections[connection]
-        asking.waiting += 1
-        if asking.waiting >= self._settings.reads_max:
-            connection.pause("questions")
+        requests = self._connections[connection]
+        requests.waiting += 1
+        if requests.waiting >= self._settings.reads_max:
+            connection.pause("requests")
 
         async def run() -> None:
-            async with asking.turn:
-                await replica.answer(connection, question, request)
-            asking.waiting -= 1
-            if asking.waiting < self._settings.reads_max:
-                connection.resume("questions")
+            async with requests.turn:
+                await replica.answer(connection, read, request)
+            requests.waiting -= 1
+            if requests.waiting < self._settings.reads_max:
+                connection.resume("requests")
 
         self._host.spawn(run(), f"answer to {connection.peer_name}")
 
@@ -313,12 +313,12 @@ class StorageNode:
         }
 
 
-class _Asking:
+class _StorageRequests:
     """What one connection asks for beside the queues."""
 
     __slots__ = ("turn", "waiting")
 
     def __init__(self, answered_max: int) -> None:
         self.turn = asyncio.Semaphore(answered_max)
-        """Held by those that may have bytes in memory: what came in one piece may be many more questions."""
+        """Held by those that may have bytes in memory: what came in one piece may be many more requests."""
         self.waiting = 0

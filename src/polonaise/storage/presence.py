@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from polonaise.errors import DirectoryGone, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.control import ControlFile
-from polonaise.storage.partition import PartitionReplica
+from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 
 _log = logging.getLogger(__name__)

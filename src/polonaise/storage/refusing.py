@@ -41,14 +41,14 @@ class RefusingNode:
             await self._listener.close()
 
     def _accept(self) -> Connection:
-        connection = Refusal(
+        connection = RefusingConnection(
             self._host, self._settings, self._reason, lambda connection, _: self._connections.discard(connection)
         )
         self._connections.add(connection)
         return connection
 
 
-class Refusal(Connection):
+class RefusingConnection(Connection):
     """A connection that answers the first bytes of its peer with the reason, before any hello, and closes."""
 
     def __init__(

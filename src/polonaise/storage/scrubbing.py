@@ -10,8 +10,8 @@ from typing import Final
 from polonaise.errors import InvariantViolated, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.segment import DamageFound
-from polonaise.storage.partition import PartitionReplica
-from polonaise.storage.protocol.scrub import Rest, Scrub, Scrubbed
+from polonaise.storage.partitionreplica import PartitionReplica
+from polonaise.storage.protocol.scrubschedule import Rest, Scrub, Scrubbed
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId
 

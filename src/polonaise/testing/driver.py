@@ -18,7 +18,7 @@ from polonaise.errors import BadOption
 from polonaise.terms import BodyForm, PartitionId, Transaction
 from polonaise.testing.faults import Faults
 from polonaise.testing.memory import MemoryCoordinator, MemoryHost
-from polonaise.testing.partition import GENERATION, MemoryPartition
+from polonaise.testing.memorypartition import GENERATION, MemoryPartition
 from polonaise.testing.server import ADDRESS, MemoryServer
 
 SETTINGS: Final = ClientSettings(
@@ -28,7 +28,7 @@ SETTINGS: Final = ClientSettings(
     retry_s_max=0.01,
     apply_retry_s_max=0.01,
     mount_s_max=0.5,
-    question_s_max=5.0,
+    answer_s_max=5.0,
 )
 """Every pause is short, so that a test of what happens after a fault does not wait for it."""
 

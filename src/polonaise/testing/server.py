@@ -12,13 +12,13 @@ from polonaise.errors import ConnectionLost, PolonaiseError, UnknownPartition
 from polonaise.link.connection import Connection, hello
 from polonaise.server.clients import receive
 from polonaise.server.protocol.effects import TellFailures
-from polonaise.server.protocol.mounts import Mount
+from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.order import check_bodies, check_frame
 from polonaise.terms import FailureReason, PartitionId
 from polonaise.testing.armed import Armed
 from polonaise.testing.memory import KEY, MemoryHost
-from polonaise.testing.partition import GENERATION, MemoryPartition
-from polonaise.wire.appends import AppendColumns, Failure, ReceivedAppends
+from polonaise.testing.memorypartition import GENERATION, MemoryPartition
+from polonaise.wire.appends import AppendColumns, FailedAppend, ReceivedAppends
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Append, Fetch, Flush, Health, HealthIs, Read
 
@@ -110,15 +110,15 @@ class MemoryServer:
         return await there.reader.read(message)
 
     def _answer(
-        self, connection: Connection, partition: PartitionId, request: int, question: Coroutine[Any, Any, Message]
+        self, connection: Connection, partition: PartitionId, request: int, answering: Coroutine[Any, Any, Message]
     ) -> None:
         async def run() -> None:
             try:
-                connection.send(await question, request=request, partition=partition)
+                connection.send(await answering, request=request, partition=partition)
             except PolonaiseError as error:
                 connection.refuse(error, request=request, partition=partition)
 
-        self._host.spawn(run(), f"question of {connection.peer_name}")
+        self._host.spawn(run(), f"request of {connection.peer_name}")
 
     def _health(self) -> dict[str, Any]:
         return {
@@ -161,7 +161,7 @@ class MemoryServer:
         if due:
             due.popleft().do()
 
-    def _disturb(self, there: MemoryPartition, mount: Mount, appends: ReceivedAppends) -> None:
+    def _disturb(self, there: MemoryPartition, mount: ClientMount, appends: ReceivedAppends) -> None:
         """Let happen to each append, or group, what is armed for it; the owner gets those that nothing happens to."""
         for each in _one_by_one(appends) if self.armed.any else [appends]:
             if there.owner.feeds.mount_of(mount.client_id, mount.connection) is not mount:
@@ -174,13 +174,13 @@ class MemoryServer:
                 self._order(there, mount, each)
             else:
                 value = there.mark + (reason is FailureReason.EXPECTATION_FAILED)
-                failures = [Failure(sequence, value, reason) for sequence in each.sequences.tolist()]
+                failures = [FailedAppend(sequence, value, reason) for sequence in each.sequences.tolist()]
                 there.carry_out([TellFailures(mount, failures)])
 
-    def _order(self, there: MemoryPartition, mount: Mount, appends: ReceivedAppends) -> None:
+    def _order(self, there: MemoryPartition, mount: ClientMount, appends: ReceivedAppends) -> None:
         there.carry_out(there.owner.append(mount.client_id, mount.connection, GENERATION, appends, there.now))
 
-    def _lose(self, there: MemoryPartition, mount: Mount, appends: ReceivedAppends, *, committed: bool) -> None:
+    def _lose(self, there: MemoryPartition, mount: ClientMount, appends: ReceivedAppends, *, committed: bool) -> None:
         """Lose all connections before anybody is told the fate of these."""
         if committed:
             there.suspend_feed()
@@ -208,7 +208,7 @@ def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:
             appends.data_crcs[place],
             locks,
             ends_group=bool(group_ends[place]),
-            operations=[(o.kind, o.key, o.value) for o in appends.operations if o.place == place],
+            operations=[(o.kind, o.key, o.value) for o in appends.operations if o.position == place],
         )
         if group_ends[place]:
             message = columns.message(GENERATION)

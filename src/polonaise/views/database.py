@@ -17,7 +17,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from polonaise.errors import BadOption, Forked, NotFound, ViewUnavailable, ViewUnfit
 from polonaise.redaction import redacted
-from polonaise.views.faults import translated, trouble_in
+from polonaise.views.databaseerrors import translated, trouble_in
 
 SQLITE: Final = "sqlite"
 POSTGRESQL: Final = "postgresql"
@@ -75,7 +75,7 @@ class Database:
             )
         self._pid = os.getpid()
 
-    def writer(self) -> Writer:
+    def writer(self) -> WriterConnection:
         """A connection to apply with. Raises `ViewUnavailable` while there is none to be had, `ViewUnfit`, `Forked`."""
         db = self._connected()
         try:
@@ -97,7 +97,7 @@ class Database:
         except BaseException:
             db.close()
             raise
-        return Writer(db, self.kind == SQLITE)
+        return WriterConnection(db, self.kind == SQLITE)
 
     def _set_up_sqlite(self, db: Connection) -> None:
         """Readers never wait for the writer, writers wait for each other, and nobody but us says BEGIN.
@@ -150,7 +150,7 @@ class Database:
             self._pid = None  # what is opened from now on may be another process's
 
 
-class Writer:
+class WriterConnection:
     """A connection of a worker's own, on which each SQL transaction is begun and ended here and nowhere else."""
 
     def __init__(self, db: Connection, is_sqlite: bool) -> None:

@@ -15,14 +15,14 @@ from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from polonaise.client.protocol.once import OnceRecord
+from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
-from polonaise.views.database import Database, Writer
-from polonaise.views.faults import Trouble, translated, trouble_in
+from polonaise.views.database import Database, WriterConnection
+from polonaise.views.databaseerrors import Trouble, translated, trouble_in
 from polonaise.views.fitness import check_tables
 from polonaise.views.marks import Marks
-from polonaise.views.once import OnceKept
+from polonaise.views.oncetable import OnceKept
 from polonaise.views.worker import Worker, end_all
 
 T = TypeVar("T")
@@ -177,7 +177,7 @@ class SqlView:
             finally:
                 writer.close()
 
-    def _prepare(self, writer: Writer) -> None:
+    def _prepare(self, writer: WriterConnection) -> None:
         with self._preparing:
             if self._prepared:
                 return
@@ -189,7 +189,7 @@ class SqlView:
                 check_tables(db, tables, self._marks.table)
             self._prepared = True
 
-    def _create_tables(self, writer: Writer) -> None:
+    def _create_tables(self, writer: WriterConnection) -> None:
         for left in reversed(range(_CREATE_TRIES)):
             try:
                 with writer.transaction() as db:
@@ -234,10 +234,10 @@ class SqlView:
 
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
         self._database.check_process()
-        place = partition % self._worker_count
-        worker = self._workers.get(place)
+        worker_number = partition % self._worker_count
+        worker = self._workers.get(worker_number)
         if worker is None:
-            worker = self._workers[place] = Worker(self._database, f"polonaise-view-{place}")
+            worker = self._workers[worker_number] = Worker(self._database, f"polonaise-view-{worker_number}")
         try:
             return await worker.do(work, *args)
         except (ViewUnavailable, ViewUnfit):
@@ -245,7 +245,7 @@ class SqlView:
             self._prepared = False
             raise
 
-    def _read_mark(self, writer: Writer, partition: PartitionId) -> TransactionId:
+    def _read_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
         self._prepare(writer)
         marks = self._marks
         with writer.transaction() as db:
@@ -259,7 +259,7 @@ class SqlView:
             mark = marks.read(db, partition, self._cluster)
         return NO_TRANSACTION if mark is None else mark
 
-    def _apply(self, writer: Writer, run: Sequence[Transaction]) -> TransactionId:
+    def _apply(self, writer: WriterConnection, run: Sequence[Transaction]) -> TransactionId:
         partition, before, after = run[0].partition, run[0].id - 1, run[-1].id
         with writer.transaction() as db:
             if self._marks.move(db, partition, before, after):

@@ -40,8 +40,8 @@ from sqlalchemy.types import TypeEngine
 from polonaise.errors import BadOption, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
-from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, Writer, check_file
-from polonaise.views.faults import Trouble, trouble_in
+from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, WriterConnection, check_file
+from polonaise.views.databaseerrors import Trouble, trouble_in
 from polonaise.views.fitness import check_tables
 from polonaise.views.letters import DeadLetters
 from polonaise.views.marks import DefinitionKept, Marks
@@ -116,7 +116,7 @@ class MarkedTable:
         self._definition = definition
         self._kept = DefinitionKept(f"{shape.name}_definition")
         self._letters = DeadLetters(shape.name)
-        self._writer: Writer | None = None
+        self._writer: WriterConnection | None = None
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
     def prepare(self) -> None:
@@ -208,7 +208,7 @@ class MarkedTable:
             self._writer.close()
         self._database.close()
 
-    def _used(self) -> Writer:
+    def _used(self) -> WriterConnection:
         if self._writer is None or not self._writer.usable:
             self._writer = self._database.writer()
         return self._writer

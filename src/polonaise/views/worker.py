@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
 from polonaise.errors import Closed, ViewUnavailable
-from polonaise.views.database import Database, Writer
-from polonaise.views.faults import Trouble, trouble_in
+from polonaise.views.database import Database, WriterConnection
+from polonaise.views.databaseerrors import Trouble, trouble_in
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -31,10 +31,10 @@ class Worker:
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._writer: Writer | None = None
+        self._writer: WriterConnection | None = None
         self._closing = threading.Event()
 
-    async def do(self, work: Callable[Concatenate[Writer, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def do(self, work: Callable[Concatenate[WriterConnection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `work(writer, …)`.
 
         Repeats it, with jitter, while the database ends it because of others. Raises `ViewUnavailable` when that does
@@ -45,7 +45,7 @@ class Worker:
             self._executor, lambda: self._do(lambda writer: work(writer, *args, **kwargs))
         )
 
-    def _do(self, work: Callable[[Writer], T]) -> T:
+    def _do(self, work: Callable[[WriterConnection], T]) -> T:
         pause_s = _PAUSE_S_MIN
         for _ in range(_TRIES):
             try:
@@ -63,7 +63,7 @@ class Worker:
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
         raise ViewUnavailable(f"others held the database, {_TRIES} times in a row: {_first_line(last)}") from last
 
-    def _usable_writer(self) -> Writer:
+    def _usable_writer(self) -> WriterConnection:
         if self._writer is None or not self._writer.usable:
             self._drop()
             self._writer = self._database.writer()

@@ -49,7 +49,7 @@ def inbox_bytes(size: int) -> int:
 class Operation(NamedTuple):
     """One expectation or change of a register, by an append."""
 
-    place: int
+    position: int
     """The place of its transaction in the frame, from 0."""
     kind: int
     key: bytes
@@ -60,7 +60,7 @@ class Operation(NamedTuple):
         return self.kind >= CHANGE
 
 
-class Failure(NamedTuple):
+class FailedAppend(NamedTuple):
     sequence: int
     value: int
     reason: FailureReason
@@ -157,7 +157,7 @@ class AppendColumns:
         if self.operations:
             flags |= OPERATIONS
             rows = b"".join(
-                _OPERATION.pack(o.place, o.kind, len(o.key), len(o.value)) + o.key + o.value for o in self.operations
+                _OPERATION.pack(o.position, o.kind, len(o.key), len(o.value)) + o.key + o.value for o in self.operations
             )
             parts += [len(rows).to_bytes(4, "little"), rows, bytes(-(4 + len(rows)) & 7)]
         return Append(generation, count, flags, columns=b"".join(parts), payload=self.data)
@@ -284,17 +284,18 @@ def _check_ends(ends: memoryview, total: int, what: str) -> None:
         raise ProtocolError(f"the ends of {what} do not fit")
 
 
-def encode_failures(failures: Sequence[Failure]) -> bytes:
+def encode_failures(failures: Sequence[FailedAppend]) -> bytes:
     return b"".join(_FAILURE.pack(f.sequence, f.value, f.reason) for f in failures)
 
 
-def decode_failures(raw: bytes) -> list[Failure]:
+def decode_failures(raw: bytes) -> list[FailedAppend]:
     """Raises `ProtocolError` for bytes that are not failure rows."""
     if len(raw) % _FAILURE.size:
         raise ProtocolError("failure rows cut short")
     try:
         return [
-            Failure(sequence, value, FailureReason(reason)) for sequence, value, reason in _FAILURE.iter_unpack(raw)
+            FailedAppend(sequence, value, FailureReason(reason))
+            for sequence, value, reason in _FAILURE.iter_unpack(raw)
         ]
     except ValueError as error:
         raise ProtocolError(str(error)) from error

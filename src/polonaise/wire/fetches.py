@@ -14,15 +14,15 @@ from polonaise.wire.messages import Bodies, Fetch
 
 
 def encode_fetch(ids: Sequence[int]) -> Fetch:
-    """A question for the bodies of these transactions."""
+    """A request for the bodies of these transactions."""
     return Fetch(struct.pack(f"<{len(ids)}q", *ids))
 
 
-def parse_fetch(question: Fetch) -> tuple[int, ...]:
+def parse_fetch(request: Fetch) -> tuple[int, ...]:
     """The transactions asked for. Raises `ProtocolError`."""
-    if len(question.ids) % 8:
+    if len(request.ids) % 8:
         raise ProtocolError("a fetch of ids that do not parse")
-    return struct.unpack(f"<{len(question.ids) // 8}q", question.ids)
+    return struct.unpack(f"<{len(request.ids) // 8}q", request.ids)
 
 
 def encode_bodies(bodies: Sequence[bytes], crcs: Sequence[int]) -> Bodies:

@@ -7,7 +7,7 @@ from typing import Final
 from polonaise.terms import TransactionId
 
 _FILLED: Final = 0.75
-"""Of an answer: what does not fit costs one more question, in which everything after it waits."""
+"""Of an answer: what does not fit costs one more request, in which everything after it waits."""
 _GROWTH_MAX: Final = 2
 """A part holds at most so many times the ids of one that was answered: sizes may change on the way."""
 

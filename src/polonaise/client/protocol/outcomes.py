@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from polonaise.client.protocol.outstanding import Failure, Unordered
+from polonaise.client.protocol.outstanding import AppendFailure, Unordered
 from polonaise.errors import (
     AppendExpired,
     AppendFailed,
@@ -36,7 +36,7 @@ class Again(NamedTuple):
     """And after a pause, because nothing says that it would go better at once."""
 
 
-def next_step(failure: Failure, position: TransactionId | None, races: int = 0) -> Again | None:
+def next_step(failure: AppendFailure, position: TransactionId | None, races: int = 0) -> Again | None:
     """What the run of a context does after this failure; None to give up and raise.
 
     `position` is what the context demanded with `expect_position`: when that is what failed, the log has moved on and
@@ -61,7 +61,7 @@ def next_step(failure: Failure, position: TransactionId | None, races: int = 0) 
     return Again(-1, pause=True) if reason in passing else None
 
 
-def error_of(failure: Failure, partition: PartitionId, sequence: int, receipt: Any = None) -> PolonaiseError:
+def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, receipt: Any = None) -> PolonaiseError:
     """The error that tells an application of this failure. None of them leaves the fate open but `AppendUnknown`."""
     reason, value, cause = failure
     because = f"; what kept it: {cause}" if cause else ""

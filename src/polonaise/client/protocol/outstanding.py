@@ -34,7 +34,7 @@ class Unordered(enum.Enum):
     """Sent, and this client will not learn any more what became of it."""
 
 
-class Failure(NamedTuple):
+class AppendFailure(NamedTuple):
     """Why an append failed, and the number that belongs to the reason (see `FailureReason`)."""
 
     reason: FailureReason | Unordered
@@ -43,11 +43,11 @@ class Failure(NamedTuple):
     """What kept the partition from committing then, as far as the client knew; empty when it knew of nothing."""
 
 
-PASSED_OVER: Final = Failure(Unordered.PASSED_OVER)
-UNTOLD: Final = Failure(Unordered.UNTOLD)
-WITHDRAWN: Final = Failure(Unordered.WITHDRAWN)
-STOPPED: Final = Failure(Unordered.STOPPED)
-UNKNOWN: Final = Failure(Unordered.UNKNOWN)
+PASSED_OVER: Final = AppendFailure(Unordered.PASSED_OVER)
+UNTOLD: Final = AppendFailure(Unordered.UNTOLD)
+WITHDRAWN: Final = AppendFailure(Unordered.WITHDRAWN)
+STOPPED: Final = AppendFailure(Unordered.STOPPED)
+UNKNOWN: Final = AppendFailure(Unordered.UNKNOWN)
 
 
 class Pending:
@@ -63,7 +63,7 @@ class Pending:
         """Its (first) number, given when it is added; from 1."""
         self.id: TransactionId = -1
         """Its (first) transaction id once committed."""
-        self.failure: Failure | None = None
+        self.failure: AppendFailure | None = None
         self.watchers: Any = None
         """The one who waits for the fate, or a list of those who do; the shell's."""
 
@@ -175,15 +175,15 @@ class Outstanding:
         """Own sequences with gaps between: what lies in the gaps was passed over."""
         if sequences != sorted(set(sequences)):
             raise self._contradiction(sequences, ids)
-        place = sequences[0] - self._base
+        position = sequences[0] - self._base
         run = 0
         for index in range(1, len(sequences) + 1):
             if index < len(sequences) and sequences[index] == sequences[index - 1] + 1:
                 continue
             start, stop = sequences[run] - self._base, sequences[index - 1] - self._base + 1
-            self._fail(place, start, PASSED_OVER, watched)
+            self._fail(position, start, PASSED_OVER, watched)
             self._commit(start, stop, sequences, ids[run:index], watched)
-            place, run = stop, index
+            position, run = stop, index
 
     def _contradiction(self, sequences: list[int], ids: list[TransactionId] | range) -> ConsistencyLost:
         return ConsistencyLost(
@@ -191,12 +191,12 @@ class Outstanding:
             "but the fate of at least one of them was told otherwise: stop writing and compare the log"
         )
 
-    def refused(self, sequence: int, failure: Failure) -> list[Pending]:
+    def refused(self, sequence: int, failure: AppendFailure) -> list[Pending]:
         """A server's refusal of this sequence. One that is settled already, or was never sent, is left as it is."""
-        place = sequence - self._base
-        if place < self._head or sequence > self.sent:
+        position = sequence - self._base
+        if position < self._head or sequence > self.sent:
             return []
-        entry = self._entries[place]
+        entry = self._entries[position]
         if entry is None:
             return []
         if failure.reason is FailureReason.DUPLICATE:
@@ -239,9 +239,9 @@ class Outstanding:
 
     # ------------------------------------------------------------------ places
 
-    def _fail(self, start: int, stop: int, failure: Failure, watched: list[Pending], cause: str = "") -> None:
-        for place in range(start, stop):
-            entry = self._entries[place]
+    def _fail(self, start: int, stop: int, failure: AppendFailure, watched: list[Pending], cause: str = "") -> None:
+        for position in range(start, stop):
+            entry = self._entries[position]
             if entry is None or entry.settled:
                 continue
             untold = failure is PASSED_OVER and entry.sequence > self.mounted_after
@@ -253,8 +253,8 @@ class Outstanding:
                 watched.append(entry)
 
     def _remove(self, entry: Pending) -> None:
-        place = entry.sequence - self._base
-        self._entries[place : place + entry.count] = [None] * entry.count
+        position = entry.sequence - self._base
+        self._entries[position : position + entry.count] = [None] * entry.count
         self.count -= entry.count
         self.bytes -= entry.size
 

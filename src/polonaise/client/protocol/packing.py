@@ -54,15 +54,15 @@ def _cuts(live: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[
         yield len(live)
         return
     start = group_start = 0
-    for place, out in enumerate(live):
+    for position, out in enumerate(live):
         if not out[7]:
             continue
         before = ends[start - 1] if start else 0
-        too_much = place + 1 - start > count_max or ends[place] - before > bytes_max
+        too_much = position + 1 - start > count_max or ends[position] - before > bytes_max
         if too_much and group_start > start:
             yield group_start
             start = group_start
-        group_start = place + 1
+        group_start = position + 1
     yield len(live)
 
 
@@ -85,6 +85,8 @@ def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
         columns.lock_ends = array("I", [end // LOCK_BYTES for end in accumulate(map(len, locks))])
     if any(operations):
         columns.operations = [
-            Operation(place, kind, key, value) for place, asked in enumerate(operations) for kind, key, value in asked
+            Operation(position, kind, key, value)
+            for position, asked in enumerate(operations)
+            for kind, key, value in asked
         ]
     return columns

@@ -10,7 +10,7 @@ from polonaise.log.batch import Batch
 from polonaise.terms import Generation, MountState, TransactionId
 
 
-class Verdict(enum.Enum):
+class MountVerdict(enum.Enum):
     """What the answer to a mount means for this client."""
 
     READY = "ready"
@@ -79,13 +79,13 @@ class Subscription:
         self.judged = batch.last
         return True
 
-    def mounted(self, state: MountState, generation: Generation, high_water_mark: TransactionId) -> Verdict:
+    def mounted(self, state: MountState, generation: Generation, high_water_mark: TransactionId) -> MountVerdict:
         """What this answer to the mount means. A newer generation in it is remembered."""
         if generation < self.generation_known:
-            return Verdict.OLD_GENERATION
+            return MountVerdict.OLD_GENERATION
         self.generation_known = generation
         if state is MountState.NOT_READY:
-            return Verdict.ASK_AGAIN
+            return MountVerdict.ASK_AGAIN
         if state is MountState.CLIENT_AHEAD or high_water_mark < self._mounted_at:
-            return Verdict.CLIENT_AHEAD
-        return Verdict.READY if high_water_mark <= self.received else Verdict.INCOMPLETE
+            return MountVerdict.CLIENT_AHEAD
+        return MountVerdict.READY if high_water_mark <= self.received else MountVerdict.INCOMPLETE

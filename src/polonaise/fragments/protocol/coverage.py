@@ -16,7 +16,7 @@ class Span(NamedTuple):
     last: TransactionId
 
 
-class Piece(NamedTuple):
+class FragmentRange(NamedTuple):
     """A part of a range, and the fragment to take it from."""
 
     fragment: FragmentName
@@ -27,7 +27,7 @@ class Piece(NamedTuple):
 class Coverage(NamedTuple):
     """How a range can be read."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FragmentRange, ...]
     """In the order of ids."""
     holes: tuple[Span, ...]
     """What no fragment holds, in order."""
@@ -40,7 +40,7 @@ def cover(fragments: Iterable[FragmentName], wanted: Span) -> Coverage:
     as far, the one that begins first, then the one whose digest sorts first, so that everybody chooses the same.
     """
     rising = sorted(fragments, key=lambda each: (each.first, -each.last, each.digest))
-    pieces: list[Piece] = []
+    pieces: list[FragmentRange] = []
     holes: list[Span] = []
     position, place = wanted.first, 0
     best: FragmentName | None = None
@@ -55,7 +55,7 @@ def cover(fragments: Iterable[FragmentName], wanted: Span) -> Coverage:
             position = following
             continue
         last = min(best.last, wanted.last)
-        pieces.append(Piece(best, Span(position, last)))
+        pieces.append(FragmentRange(best, Span(position, last)))
         position = last + 1
     return Coverage(tuple(pieces), tuple(holes))
 

@@ -43,7 +43,7 @@ class CommittedRegisters:
         self._keys = None
 
     def admit(self, asked: AskedRegisters) -> None:
-        """Take a question. Raises `ProtocolError` for what no key is, and `Overloaded` when many wait for a page."""
+        """Take a request. Raises `ProtocolError` for what no key is, and `Overloaded` when many wait for a page."""
         if isinstance(asked, GetRegister):
             if len(asked.key) > registers.KEY_BYTES_MAX:
                 raise ProtocolError(

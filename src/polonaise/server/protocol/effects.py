@@ -6,10 +6,10 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from polonaise.errors import PolonaiseError
-from polonaise.server.protocol.mounts import Mount
-from polonaise.server.protocol.order import Sealed
+from polonaise.server.protocol.mounts import ClientMount
+from polonaise.server.protocol.order import SealedBatch
 from polonaise.terms import SessionId, StorageId, TransactionId
-from polonaise.wire.appends import Failure
+from polonaise.wire.appends import FailedAppend
 from polonaise.wire.codec import Message
 
 
@@ -26,20 +26,20 @@ class Replicate(NamedTuple):
     session: SessionId
     number: int
     committed: TransactionId
-    batch: Sealed | None
+    batch: SealedBatch | None
 
 
 class TellFailures(NamedTuple):
     """Tell a client which of its appends are not in the log and never will be, and why."""
 
-    mount: Mount
-    failures: Sequence[Failure]
+    mount: ClientMount
+    failures: Sequence[FailedAppend]
 
 
 class FeedBatch(NamedTuple):
     """Feed a mount one committed batch, which holds the id that it gets next."""
 
-    mount: Mount
+    mount: ClientMount
     committed: TransactionId
     payload: bytes
     shared: bool
@@ -72,14 +72,14 @@ class CutOff(NamedTuple):
 class ReadHistory(NamedTuple):
     """Read batches from `first` on, which are not in memory any more; then call `history_read` or `history_failed`."""
 
-    mount: Mount
+    mount: ClientMount
     first: TransactionId
 
 
 class AwaitRoom(NamedTuple):
     """Call `room` once the mount's connection has taken enough of what it was sent."""
 
-    mount: Mount
+    mount: ClientMount
 
 
 class AwaitTurn(NamedTuple):
@@ -134,7 +134,7 @@ class EffectsInOrder:
 
     def __init__(self) -> None:
         self._sends: list[Effect] = []
-        self._failures: dict[Mount, list[Failure]] = {}
+        self._failures: dict[ClientMount, list[FailedAppend]] = {}
         self._feeds: list[Effect] = []
         self._answers: list[Effect] = []
         self._asked: list[Effect] = []
@@ -143,7 +143,7 @@ class EffectsInOrder:
     def send(self, effect: ConfirmClean | Replicate) -> None:
         self._sends.append(effect)
 
-    def fail(self, mount: Mount, failure: Failure) -> None:
+    def fail(self, mount: ClientMount, failure: FailedAppend) -> None:
         """All failures of a mount in one event travel together."""
         self._failures.setdefault(mount, []).append(failure)
 

@@ -49,10 +49,10 @@ class TailCache:
 
     def holding(self, transaction: TransactionId) -> Committed | None:
         """The batch that holds this id, if it is still here."""
-        place = bisect_right(self._firsts, transaction, lo=self._start) - 1
-        if place < self._start:
+        position = bisect_right(self._firsts, transaction, lo=self._start) - 1
+        if position < self._start:
             return None
-        batch = self._batches[place]
+        batch = self._batches[position]
         return batch if batch.last >= transaction else None
 
     def clear(self) -> None:
@@ -64,7 +64,7 @@ class TailCache:
 _GONE = Committed(-1, -1, b"")
 
 
-class Subscription:
+class MountFeed:
     """One mount's feed: where it is, how much more it may be sent, in which form.
 
     Ids are fed strictly in order and without gaps from the client's high-water mark on.

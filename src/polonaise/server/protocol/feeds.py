@@ -8,9 +8,9 @@ from typing import Final
 from polonaise.errors import NotOwner, Overloaded, PartitionNotReady, PolonaiseError, ProtocolError
 from polonaise.log.batch import Batch
 from polonaise.server.protocol.effects import Answer, AwaitRoom, EffectsInOrder, FeedBatch, ReadHistory, RefuseRequest
-from polonaise.server.protocol.feed import Committed, Subscription, TailCache
-from polonaise.server.protocol.mounts import Flow, Mount
-from polonaise.server.protocol.order import Refusal, Sealed
+from polonaise.server.protocol.feed import Committed, MountFeed, TailCache
+from polonaise.server.protocol.mounts import ClientMount, Flow
+from polonaise.server.protocol.order import Refusal, SealedBatch
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import (
     NO_TRANSACTION,
@@ -22,7 +22,7 @@ from polonaise.terms import (
     PartitionId,
     TransactionId,
 )
-from polonaise.wire.appends import Failure, ReceivedAppends
+from polonaise.wire.appends import FailedAppend, ReceivedAppends
 from polonaise.wire.messages import Mount as MountRequest
 from polonaise.wire.messages import Mounted
 
@@ -53,32 +53,32 @@ class Feeds:
         self._settings = settings
         self._cache = cache
         self._out = out
-        self.mounts: dict[ClientId, Mount] = {}
+        self.mounts: dict[ClientId, ClientMount] = {}
         self.hindrance = ""
         """What keeps appends from being committed, as the ready mounts were told it; empty when nothing does."""
 
     # ------------------------------------------------------------------ who is mounted
 
-    def mount_of(self, client_id: ClientId, connection: Hashable) -> Mount | None:
+    def mount_of(self, client_id: ClientId, connection: Hashable) -> ClientMount | None:
         """The client's mount, if it is on this connection: messages of an older connection are void."""
         mount = self.mounts.get(client_id)
         return mount if mount is not None and mount.connection is connection else None
 
-    def is_current(self, mount: Mount) -> bool:
+    def is_current(self, mount: ClientMount) -> bool:
         """Whether the client has neither left nor mounted anew."""
         return self.mounts.get(mount.client_id) is mount
 
-    def subscribe(self, client_id: ClientId, connection: Hashable, message: MountRequest) -> Mount:
+    def subscribe(self, client_id: ClientId, connection: Hashable, message: MountRequest) -> ClientMount:
         """Mount a client; its older mount is void from now on. Raises `ProtocolError`, `Overloaded` or `NotOwner`."""
         self._check(client_id, message)
-        subscription = Subscription(
+        subscription = MountFeed(
             message.client_high_water_mark,
             BodyForm(message.form),
             message.credit,
             message.filter_mask,
             message.filter_value,
         )
-        mount = Mount(client_id, connection, message.connection_sequence, subscription)
+        mount = ClientMount(client_id, connection, message.connection_sequence, subscription)
         self.mounts[client_id] = mount
         return mount
 
@@ -97,7 +97,7 @@ class Feeds:
                 f"generation {message.generation_known} of partition {self._partition} is not known here yet"
             )
 
-    def admit_flush(self, client_id: ClientId, connection: Hashable) -> Mount:
+    def admit_flush(self, client_id: ClientId, connection: Hashable) -> ClientMount:
         """The mount that wants to be told when its appends are decided. Raises `PartitionNotReady` or `Overloaded`."""
         mount = self.mount_of(client_id, connection)
         if mount is None:
@@ -106,7 +106,7 @@ class Feeds:
             raise Overloaded(f"{mount.answers_waiting} answers wait for this client to take its feed")
         return mount
 
-    def end(self, mount: Mount, error: PolonaiseError | None = None) -> None:
+    def end(self, mount: ClientMount, error: PolonaiseError | None = None) -> None:
         """Make a mount void; its client is told why if there is an error."""
         del self.mounts[mount.client_id]
         if error is not None:
@@ -114,7 +114,7 @@ class Feeds:
 
     # ------------------------------------------------------------------ what each is fed
 
-    def feed(self, mount: Mount, committed: TransactionId) -> None:
+    def feed(self, mount: ClientMount, committed: TransactionId) -> None:
         """Feed what is in memory up to `committed`, as far as credit goes; what is there no more has to be read."""
         subscription = mount.subscription
         while subscription.next_id <= committed and mount.may_be_fed:
@@ -128,7 +128,7 @@ class Feeds:
             if mount.flow is Flow.FULL:
                 self._out.ask(AwaitRoom(mount))
 
-    def feed_history(self, mount: Mount, batches: Sequence[Committed], committed: TransactionId) -> None:
+    def feed_history(self, mount: ClientMount, batches: Sequence[Committed], committed: TransactionId) -> None:
         """Feed what was read for a mount of what it gets next."""
         mount.flow = Flow.OPEN
         for batch in batches:
@@ -139,22 +139,22 @@ class Feeds:
 
     # ------------------------------------------------------------------ what each is told
 
-    def refuse(self, mount: Mount, appends: ReceivedAppends, value: int, reason: FailureReason) -> None:
+    def refuse(self, mount: ClientMount, appends: ReceivedAppends, value: int, reason: FailureReason) -> None:
         """Tell a client that none of these is in the log."""
         for sequence in appends.sequences.tolist():
-            self._out.fail(mount, Failure(sequence, value, reason))
+            self._out.fail(mount, FailedAppend(sequence, value, reason))
 
     def tell(self, refusal: Refusal) -> None:
         """Tell a client that its append was not ordered, and why."""
-        self._fail(refusal.client_id, Failure(refusal.sequence, refusal.value, refusal.reason))
+        self._fail(refusal.client_id, FailedAppend(refusal.sequence, refusal.value, refusal.reason))
 
-    def tell_lost(self, batch: Sealed, committed: TransactionId) -> None:
+    def tell_lost(self, batch: SealedBatch, committed: TransactionId) -> None:
         """Tell all clients with appends in a batch that it is not in the log and never will be."""
         columns = Batch(memoryview(batch.raw))
         for client_id, sequence in zip(columns.client_ids.tolist(), columns.sequences.tolist(), strict=True):
-            self._fail(client_id, Failure(sequence, committed, FailureReason.SESSION_ENDED))
+            self._fail(client_id, FailedAppend(sequence, committed, FailureReason.SESSION_ENDED))
 
-    def _fail(self, client_id: ClientId, failure: Failure) -> None:
+    def _fail(self, client_id: ClientId, failure: FailedAppend) -> None:
         """On the client's present mount; one that has none learns it by its next mount."""
         mount = self.mounts.get(client_id)
         if mount is not None:
@@ -169,13 +169,13 @@ class Feeds:
             if mount.ready:
                 self._tell_hindrance(mount, committed)
 
-    def make_ready(self, mount: Mount, committed: TransactionId) -> None:
+    def make_ready(self, mount: ClientMount, committed: TransactionId) -> None:
         """The client was just told that it may append: before that, it passes over what hinders its appends."""
         mount.ready = True
         if self.hindrance:
             self._tell_hindrance(mount, committed)
 
-    def _tell_hindrance(self, mount: Mount, committed: TransactionId) -> None:
+    def _tell_hindrance(self, mount: ClientMount, committed: TransactionId) -> None:
         state = MountState.NOT_READY if self.hindrance else MountState.READY
         window = self._settings.append_window_bytes
         news = Mounted(state, self._generation, committed, window, reason=self.hindrance)

@@ -1,4 +1,4 @@
-"""What clients have sent to a partition and nobody has looked at yet: appends and questions, in order of arrival."""
+"""What clients have sent to a partition and nobody has looked at yet: appends and requests, in order of arrival."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from polonaise.server.protocol.mounts import Mount
-from polonaise.server.protocol.questions import Question
+from polonaise.server.protocol.mounts import ClientMount
+from polonaise.server.protocol.pendingrequests import PendingRequest
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.wire.appends import ReceivedAppends, inbox_bytes
 
@@ -18,7 +18,7 @@ class WaitingAppends(NamedTuple):
     """An append frame in the inbox."""
 
     until_s: float
-    mount: Mount
+    mount: ClientMount
     appends: ReceivedAppends
     bytes: int
 
@@ -34,13 +34,13 @@ class Inbox:
 
     def __init__(self, settings: OwnerSettings) -> None:
         self._settings = settings
-        self._entries: deque[WaitingAppends | Question] = deque()
+        self._entries: deque[WaitingAppends | PendingRequest] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, mount: Mount, appends: ReceivedAppends, until_s: float) -> bool:
+    def add(self, mount: ClientMount, appends: ReceivedAppends, until_s: float) -> bool:
         """Whether there was room for these: one frame of a mount always finds some, as long as all together fit."""
         size, settings = inbox_bytes(appends.size), self._settings
         if mount.inbox_bytes:
@@ -57,14 +57,14 @@ class Inbox:
         mount.inbox_bytes += size
         return True
 
-    def ask(self, question: Question) -> bool:
+    def ask(self, pending: PendingRequest) -> bool:
         """Whether there was room for this."""
         if len(self._entries) >= COUNT_MAX:
             return False
-        self._entries.append(question)
+        self._entries.append(pending)
         return True
 
-    def take(self) -> WaitingAppends | Question:
+    def take(self) -> WaitingAppends | PendingRequest:
         """The oldest entry."""
         entry = self._entries.popleft()
         if isinstance(entry, WaitingAppends):
@@ -82,10 +82,10 @@ class Inbox:
             self._leave(entry)
         return late
 
-    def take_questions(self, is_due: Callable[[Question], bool]) -> list[Question]:
-        """The questions for which this holds."""
-        due: list[Question] = []
-        kept: deque[WaitingAppends | Question] = deque()
+    def take_requests(self, is_due: Callable[[PendingRequest], bool]) -> list[PendingRequest]:
+        """The requests for which this holds."""
+        due: list[PendingRequest] = []
+        kept: deque[WaitingAppends | PendingRequest] = deque()
         for entry in self._entries:
             if not isinstance(entry, WaitingAppends) and is_due(entry):
                 due.append(entry)

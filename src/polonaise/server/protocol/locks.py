@@ -117,14 +117,14 @@ class LockTable:
             return self._pass_writes(locks, marks, first)
         refused: list[tuple[int, TransactionId]] = []
         transaction, start = first, 0
-        for place, (end, mark) in enumerate(zip(ends, marks, strict=True)):
+        for position, (end, mark) in enumerate(zip(ends, marks, strict=True)):
             own, own_modes = locks[start:end], modes[start:end]
             estimate = self.estimate_of(own, own_modes)
             if estimate <= mark:
                 self.raise_all(own, own_modes, transaction)
                 transaction += 1
             else:
-                refused.append((place, estimate))
+                refused.append((position, estimate))
             start = end
         return refused
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
-from polonaise.server.protocol.feed import Committed, Subscription
+from polonaise.server.protocol.feed import Committed, MountFeed
 from polonaise.terms import ClientId, TransactionId
 from polonaise.wire.codec import Message
 
@@ -31,14 +31,14 @@ class KeptAnswer(NamedTuple):
     message: Message
 
 
-class Mount:
+class ClientMount:
     """One client on one connection, subscribed to one partition."""
 
     __slots__ = ("_after", "_unpaced_bytes", "client_id", "connection", "connection_sequence", "flow", "inbox_bytes",
                  "ready", "subscription")  # fmt: skip
 
     def __init__(
-        self, client_id: ClientId, connection: Hashable, connection_sequence: int, subscription: Subscription
+        self, client_id: ClientId, connection: Hashable, connection_sequence: int, subscription: MountFeed
     ) -> None:
         self.client_id = client_id
         self.connection = connection

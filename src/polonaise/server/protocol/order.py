@@ -59,7 +59,7 @@ class Refusal(NamedTuple):
     reason: FailureReason
 
 
-class Sealed(NamedTuple):
+class SealedBatch(NamedTuple):
     """A batch ready to be stored."""
 
     first: TransactionId
@@ -158,7 +158,7 @@ class Order:
             + self._changes_bytes
         )
 
-    def seal(self, wall_us: int) -> Sealed:
+    def seal(self, wall_us: int) -> SealedBatch:
         """A batch of everything let in since the last time; its commit time never goes back, even if the clock does."""
         columns, self._forming = self._forming, Columns()
         changes, self._changes, self._changes_bytes = self._changes, [], 0
@@ -178,7 +178,7 @@ class Order:
             evidence=self._evidence,
         )
         self._last_crc = int.from_bytes(raw[4:8], "little")
-        return Sealed(first, self.next_id - 1, self._last_crc, raw)
+        return SealedBatch(first, self.next_id - 1, self._last_crc, raw)
 
     # ------------------------------------------------------------------ judging
 
@@ -211,12 +211,12 @@ class Order:
         if not refused:
             self._take_all(client_id, appends, marks)
             return []
-        out = {place for place, _ in refused}
-        self._take(client_id, appends, marks, [place for place in range(appends.count) if place not in out])
+        out = {position for position, _ in refused}
+        self._take(client_id, appends, marks, [position for position in range(appends.count) if position not in out])
         sequences = appends.sequences
         return [
-            Refusal(estimate, client_id, sequences[place], estimate, FailureReason.LOCK_CONFLICT)
-            for place, estimate in refused
+            Refusal(estimate, client_id, sequences[position], estimate, FailureReason.LOCK_CONFLICT)
+            for position, estimate in refused
         ]
 
     # ------------------------------------------------------------------ taking columns over
@@ -235,24 +235,24 @@ class Order:
             forming.client_high_water_marks.extend(marks)
             self._take_all_locks(appends)
 
-    def _take(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], places: list[int]) -> None:
+    def _take(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], positions: list[int]) -> None:
         """Some transactions of a frame are let in."""
-        if not places:
+        if not positions:
             return
         forming = self._forming
         ends = appends.data_ends
-        for place in places:
-            body = appends.data[ends[place - 1] if place else 0 : ends[place]]
-            forming.sequences.append(appends.sequences[place])
-            forming.headers.append(appends.headers[place])
-            forming.data_crcs.append(appends.data_crcs[place])
+        for position in positions:
+            body = appends.data[ends[position - 1] if position else 0 : ends[position]]
+            forming.sequences.append(appends.sequences[position])
+            forming.headers.append(appends.headers[position])
+            forming.data_crcs.append(appends.data_crcs[position])
             forming.data.append(body)
             forming.data_bytes += len(body)
             forming.data_ends.append(forming.data_bytes)
-        self._fill(client_id, len(places))
+        self._fill(client_id, len(positions))
         if self._evidence:
-            forming.client_high_water_marks.extend([marks[place] for place in places])
-            self._take_locks(appends, places)
+            forming.client_high_water_marks.extend([marks[position] for position in positions])
+            self._take_locks(appends, positions)
 
     def _fill(self, client_id: ClientId, count: int) -> None:
         self._forming.client_ids.extend([client_id] * count)
@@ -268,14 +268,14 @@ class Order:
         forming.lock_modes += appends.lock_modes
         _add_ends(forming.lock_ends, appends.lock_ends, base)
 
-    def _take_locks(self, appends: ReceivedAppends, places: list[int]) -> None:
+    def _take_locks(self, appends: ReceivedAppends, positions: list[int]) -> None:
         forming = self._forming
         if appends.lock_ends is None or appends.lock_hashes is None or appends.lock_modes is None:
-            forming.lock_ends.extend([len(forming.lock_hashes)] * len(places))
+            forming.lock_ends.extend([len(forming.lock_hashes)] * len(positions))
             return
         ends = appends.lock_ends
-        for place in places:
-            start, end = ends[place - 1] if place else 0, ends[place]
+        for position in positions:
+            start, end = ends[position - 1] if position else 0, ends[position]
             forming.lock_hashes.frombytes(appends.lock_hashes[start:end].cast("B"))
             forming.lock_modes += appends.lock_modes[start:end]
             forming.lock_ends.append(len(forming.lock_hashes))
@@ -293,22 +293,22 @@ class Order:
         while start < appends.count:
             end = group_ends.index(1, start) + 1
             upto = taken
-            while upto < len(operations) and operations[upto].place < end:
+            while upto < len(operations) and operations[upto].position < end:
                 upto += 1
-            places = list(range(start, end))
-            if all(NO_TRANSACTION <= marks[place] <= committed for place in places):
-                refused = self._judge_group(appends, places, operations[taken:upto], marks)
+            positions = list(range(start, end))
+            if all(NO_TRANSACTION <= marks[position] <= committed for position in positions):
+                refused = self._judge_group(appends, positions, operations[taken:upto], marks)
             else:
                 refused = NO_TRANSACTION, committed, FailureReason.MARK_BEYOND_LOG
             if refused is None:
-                if len(places) == appends.count:
+                if len(positions) == appends.count:
                     self._take_all(client_id, appends, marks)
                 else:
-                    self._take(client_id, appends, marks, places)
+                    self._take(client_id, appends, marks, positions)
                 self._mark_own(start, end, operations[taken:upto])
             else:
                 rests_on, value, reason = refused
-                refusals += [Refusal(rests_on, client_id, appends.sequences[p], value, reason) for p in places]
+                refusals += [Refusal(rests_on, client_id, appends.sequences[p], value, reason) for p in positions]
             start, taken = end, upto
         return refusals
 
@@ -320,51 +320,51 @@ class Order:
         generations = self._forming.generations
         for operation in operations:
             if operation.kind == _OWN or (operation.kind == _PRODUCE and producers.opens(operation.value)):
-                generations[len(generations) - (end - operation.place)] = ~self.generation
+                generations[len(generations) - (end - operation.position)] = ~self.generation
 
     def _judge_group(
-        self, appends: ReceivedAppends, places: list[int], operations: list[Operation], marks: list[int]
+        self, appends: ReceivedAppends, positions: list[int], operations: list[Operation], marks: list[int]
     ) -> tuple[TransactionId, int, FailureReason] | None:
         """None lets the group in, with its locks raised and its registers changed."""
         hashes: list[int] = []
         modes = b""
         if appends.lock_ends is not None and appends.lock_hashes is not None and appends.lock_modes is not None:
-            lock_start = appends.lock_ends[places[0] - 1] if places[0] else 0
-            lock_end = appends.lock_ends[places[-1]]
+            lock_start = appends.lock_ends[positions[0] - 1] if positions[0] else 0
+            lock_end = appends.lock_ends[positions[-1]]
             hashes = appends.lock_hashes[lock_start:lock_end].tolist()
             modes = bytes(appends.lock_modes[lock_start:lock_end])
         estimate = self._locks.estimate_of(hashes, modes)
-        if estimate > min(marks[place] for place in places):
+        if estimate > min(marks[position] for position in positions):
             return estimate, estimate, FailureReason.LOCK_CONFLICT
         newest = self.next_id - 1
         changes: list[Change] = []
         for operation in operations:
-            failed = self._judge_operation(operation, changes, appends, places)
+            failed = self._judge_operation(operation, changes, appends, positions)
             if failed is not None:
                 value, reason = failed
                 return newest, value, reason
         if not self._change_registers(changes):
             return newest, registers.TOTAL_BYTES_MAX, FailureReason.REGISTERS_FULL
-        self._raise_group(appends, places, hashes, modes)
+        self._raise_group(appends, positions, hashes, modes)
         return None
 
-    def _raise_group(self, appends: ReceivedAppends, places: list[int], hashes: list[int], modes: bytes) -> None:
+    def _raise_group(self, appends: ReceivedAppends, positions: list[int], hashes: list[int], modes: bytes) -> None:
         """Each lock is raised to the id of the transaction that carries it."""
         if appends.lock_ends is None:
             return
-        base = appends.lock_ends[places[0] - 1] if places[0] else 0
+        base = appends.lock_ends[positions[0] - 1] if positions[0] else 0
         start = 0
-        for offset, place in enumerate(places):
-            end = appends.lock_ends[place] - base
+        for offset, position in enumerate(positions):
+            end = appends.lock_ends[position] - base
             self._locks.raise_all(hashes[start:end], modes[start:end], self.next_id + offset)
             start = end
 
     def _judge_operation(
-        self, operation: Operation, changes: list[Change], appends: ReceivedAppends, places: list[int]
+        self, operation: Operation, changes: list[Change], appends: ReceivedAppends, positions: list[int]
     ) -> tuple[int, FailureReason] | None:
         _, kind, key, value = operation
         if kind == _PRODUCE:
-            return self._judge_produce(key, value, changes, producers.digest_of(_appended(appends, places)))
+            return self._judge_produce(key, value, changes, producers.digest_of(_appended(appends, positions)))
         if kind == _OWN:
             return None
         if operation.is_change:
@@ -443,8 +443,8 @@ def _add_ends(ends: array[int], more: memoryview, base: int) -> None:
         ends.frombytes(more.cast("B"))
 
 
-def _appended(appends: ReceivedAppends, places: list[int]) -> Iterator[tuple[int, memoryview]]:
+def _appended(appends: ReceivedAppends, positions: list[int]) -> Iterator[tuple[int, memoryview]]:
     """The header and body of each of these."""
     ends = appends.data_ends
-    for place in places:
-        yield appends.headers[place], appends.data[ends[place - 1] if place else 0 : ends[place]]
+    for position in positions:
+        yield appends.headers[position], appends.data[ends[position - 1] if position else 0 : ends[position]]

@@ -4,7 +4,7 @@ What clients send goes through one inbox in the order of arrival. An append is j
 in it, against everything ordered so far; what was let in is sent to the replicas, and committed once a quorum of them
 has synced it. Nothing that a client is told or fed rests on anything less than a commit, or an engaged session:
 
-* **nothing before it is committed**: batches are fed, and questions answered, when their message is committed;
+* **nothing before it is committed**: batches are fed, and requests answered, when their message is committed;
 * **refuse before feed**: a refusal that rests on an undecided append is held until that append is decided, and told
   before the batch with it is fed. One whose ground went with its session is told as that;
 * **feed before answer**: an answer that speaks for a mark is kept until the mount was fed everything up to there;
@@ -12,7 +12,7 @@ has synced it. Nothing that a client is told or fed rests on anything less than 
 
 When each of these happens is decided here alone. `effects` says in which order the effects of one event are carried
 out, and why; the other files are asked: `order` judges, `heldrefusals` keeps what may not be told yet, `feeds` feeds
-mounts up to the mark that it is given, `answers` says what a question is told, and `readiness` what keeps appends
+mounts up to the mark that it is given, `answers` says what a request is told, and `readiness` what keeps appends
 waiting.
 """
 
@@ -40,19 +40,19 @@ from polonaise.server.protocol.feeds import Feeds
 from polonaise.server.protocol.heldrefusals import HeldRefusals
 from polonaise.server.protocol.inbox import Inbox, WaitingAppends
 from polonaise.server.protocol.moment import Moment
-from polonaise.server.protocol.mounts import Flow, Mount
-from polonaise.server.protocol.order import Order, Sealed
-from polonaise.server.protocol.questions import (
+from polonaise.server.protocol.mounts import ClientMount, Flow
+from polonaise.server.protocol.order import Order, SealedBatch
+from polonaise.server.protocol.pendingrequests import (
     PULSE,
-    FlushQuestion,
-    MarkQuestion,
-    MountQuestion,
-    Question,
-    RegistersQuestion,
+    PendingFlush,
+    PendingMark,
+    PendingMount,
+    PendingRegisters,
+    PendingRequest,
 )
 from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.protocol.recovery import Known
-from polonaise.server.protocol.session import QUESTIONS_MAX, Session, StartedSession
+from polonaise.server.protocol.session import REQUESTS_MAX, Session, StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import (
     NO_TRANSACTION,
@@ -96,7 +96,7 @@ class PartitionOwner:
         self.counts = {"void_appends": 0, "expired": 0, "sessions": 0, "refused": 0}
         self._inbox = Inbox(settings)
         self._held = HeldRefusals()
-        self._undecided: list[Sealed] = []
+        self._undecided: list[SealedBatch] = []
         self._turn_awaited = False
 
     @property
@@ -130,8 +130,8 @@ class PartitionOwner:
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
         self._out.send(ConfirmClean(self.session.id, started.closing))
         self._settle(started)
-        for question in self._answers.take_unanswered():
-            self._prove(question)
+        for pending in self._answers.take_unanswered():
+            self._prove(pending)
         self._pump(now)
         return self._out.taken()
 
@@ -139,7 +139,7 @@ class PartitionOwner:
         """An attempt to start a session failed; `operator`: only one can help, and whoever asks is told so."""
         blocked = self.readiness.attempt_failed(error, operator=operator)
         if blocked is not None:
-            self._answers.expire(self._inbox, blocked, lambda question: True)
+            self._answers.expire(self._inbox, blocked, lambda request: True)
         return self._out.taken()
 
     def end_session(self, reason: str, now: Moment, *, fault: bool = False) -> list[Effect]:
@@ -151,8 +151,8 @@ class PartitionOwner:
         session, self.session = self.session, None
         if session is None:
             return
-        self._undecided, questions = session.remains(now.wall_us)
-        self._answers.unanswered += questions
+        self._undecided, requests = session.remains(now.wall_us)
+        self._answers.unanswered += requests
         self.readiness.session_ended(session.id, reason, now.monotonic_s, fault=fault)
         if fault:
             self._hinder(self.readiness.faults.causes)
@@ -195,14 +195,14 @@ class PartitionOwner:
         for sent in committed:
             if sent.batch is not None:
                 self._commit(sent.batch)
-            for question in sent.questions:
-                self._prove(question)
+            for pending in sent.requests:
+                self._prove(pending)
         if self.committed - current.closing >= self._settings.checkpoint_transactions:
             self._end_session("checkpoint", now)
         self._pump(now, at_once=True)
         return self._out.taken()
 
-    def _commit(self, batch: Sealed) -> None:
+    def _commit(self, batch: SealedBatch) -> None:
         """Note that a batch is committed: tell the refusals that rest on it, then feed it."""
         self.committed = batch.last
         self._last_crc = batch.crc
@@ -284,7 +284,7 @@ class PartitionOwner:
             inbox
             and order.forming_count < settings.batch_count_max
             and order.forming_bytes < settings.batch_bytes_max
-            and session.questions_waiting < QUESTIONS_MAX
+            and session.requests_waiting < REQUESTS_MAX
             and not self._held.is_full
         ):
             entry = inbox.take()
@@ -325,7 +325,7 @@ class PartitionOwner:
         mount = self.feeds.subscribe(client_id, connection, message)
         self._feed(mount)
         mark, until_s = message.client_high_water_mark, self._settings.asked_until_s(now.monotonic_s)
-        self._ask(MountQuestion(until_s, request, mount, mark), now)
+        self._ask(PendingMount(until_s, request, mount, mark), now)
         return self._out.taken()
 
     def unmount(self, client_id: ClientId, connection: Hashable) -> list[Effect]:
@@ -343,14 +343,14 @@ class PartitionOwner:
             self._feed(mount)
         return self._out.taken()
 
-    def room(self, mount: Mount) -> list[Effect]:
+    def room(self, mount: ClientMount) -> list[Effect]:
         """A mount's connection has taken enough of what it was sent."""
         if self.feeds.is_current(mount) and mount.flow is Flow.FULL:
             mount.flow = Flow.OPEN
             self._feed(mount)
         return self._out.taken()
 
-    def history_read(self, mount: Mount, batches: Sequence[Committed]) -> list[Effect]:
+    def history_read(self, mount: ClientMount, batches: Sequence[Committed]) -> list[Effect]:
         """Batches were read for a mount. When none came that it gets next, they are asked for again."""
         if not self.feeds.is_current(mount) or mount.flow is not Flow.READING:
             return []
@@ -358,7 +358,7 @@ class PartitionOwner:
         self._feed(mount)
         return self._out.taken()
 
-    def history_failed(self, mount: Mount, error: PolonaiseError) -> list[Effect]:
+    def history_failed(self, mount: ClientMount, error: PolonaiseError) -> list[Effect]:
         """What this mount is to be fed next can't be had: the mount ends, and the client is told why."""
         if self.feeds.is_current(mount):
             self.feeds.end(mount, error)
@@ -368,7 +368,7 @@ class PartitionOwner:
         for mount in list(self.feeds.mounts.values()):
             self._feed(mount)
 
-    def _feed(self, mount: Mount) -> None:
+    def _feed(self, mount: ClientMount) -> None:
         """Feed what is committed; then give the answers that speak for no more than what was fed."""
         self.feeds.feed(mount, self.committed)
         for kept in mount.due_answers():
@@ -376,36 +376,36 @@ class PartitionOwner:
             if isinstance(kept.message, Mounted):
                 self.feeds.make_ready(mount, self.committed)
 
-    # ------------------------------------------------------------------ questions
+    # ------------------------------------------------------------------ requests
 
     def flush(self, client_id: ClientId, connection: Hashable, request: int, now: Moment) -> list[Effect]:
         """Answer once every append before it is decided and fed. Raises `PartitionNotReady` or `Overloaded`."""
         mount = self.feeds.admit_flush(client_id, connection)
-        self._ask(FlushQuestion(self._settings.asked_until_s(now.monotonic_s), request, mount), now)
+        self._ask(PendingFlush(self._settings.asked_until_s(now.monotonic_s), request, mount), now)
         return self._out.taken()
 
     def ask_mark(self, connection: Hashable, request: int, now: Moment) -> list[Effect]:
         """Answer with the committed high-water mark, proved from now on."""
-        self._ask(MarkQuestion(self._settings.asked_until_s(now.monotonic_s), request, connection), now)
+        self._ask(PendingMark(self._settings.asked_until_s(now.monotonic_s), request, connection), now)
         return self._out.taken()
 
     def ask_registers(self, connection: Hashable, request: int, asked: AskedRegisters, now: Moment) -> list[Effect]:
         """Answer with a register, or a page of them, proved from now on. Raises `ProtocolError` or `Overloaded`."""
         self.registers.admit(asked)
-        self._ask(RegistersQuestion(self._settings.asked_until_s(now.monotonic_s), request, connection, asked), now)
+        self._ask(PendingRegisters(self._settings.asked_until_s(now.monotonic_s), request, connection, asked), now)
         return self._out.taken()
 
-    def _ask(self, question: Question, now: Moment) -> None:
-        if self._inbox.ask(question):
+    def _ask(self, pending: PendingRequest, now: Moment) -> None:
+        if self._inbox.ask(pending):
             self._pump(now)
         else:
             self._answers.refuse(
-                question, Overloaded(f"partition {self.partition} has {len(self._inbox)} requests waiting")
+                pending, Overloaded(f"partition {self.partition} has {len(self._inbox)} requests waiting")
             )
 
-    def _prove(self, question: Question) -> None:
-        """Answer a question: everything that came before it is decided. Behind the feed, if it is a mount's."""
-        mount = self._answers.give(question, self.committed)
+    def _prove(self, pending: PendingRequest) -> None:
+        """Answer a request: everything that came before it is decided. Behind the feed, if it is a mount's."""
+        mount = self._answers.give(pending, self.committed)
         if mount is not None:
             self._feed(mount)
 
@@ -427,7 +427,7 @@ class PartitionOwner:
         if hindrance is not None:
             self._hinder(hindrance)
         not_ready = self.readiness.not_ready(now.monotonic_s)
-        self._answers.expire(self._inbox, not_ready, lambda question: question.until_s < now.monotonic_s)
+        self._answers.expire(self._inbox, not_ready, lambda request: request.until_s < now.monotonic_s)
         for entry in self._inbox.take_late_appends(now.monotonic_s):
             self.counts["expired"] += entry.appends.count
             if self.feeds.is_current(entry.mount):
@@ -441,7 +441,7 @@ class PartitionOwner:
         self.stopped = error
         self._end_session(error.text, now)
         self.readiness.waits_for = error.text
-        self._answers.expire(self._inbox, error, lambda question: True)
+        self._answers.expire(self._inbox, error, lambda request: True)
         self._inbox.clear()
         for mount in list(self.feeds.mounts.values()):
             self.feeds.end(mount, error)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from polonaise.errors import PartitionNotReady, PolonaiseError
-from polonaise.server.protocol.faults import SessionFaults
+from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import PartitionId, SessionId, StorageId
 
 _PASSES_S: Final = 1.0
@@ -76,6 +76,6 @@ class Readiness:
         return self.waits_for if now_s - self._ended_s > _PASSES_S else None
 
     def not_ready(self, now_s: float) -> PartitionNotReady:
-        """Why a question, or an append, was not answered in time."""
+        """Why a request, or an append, was not answered in time."""
         why = self.waits_for or self.trouble(now_s) or "the replicas to sync what they were sent"
         return PartitionNotReady(f"partition {self._partition} is not ready: {why}")

@@ -15,7 +15,7 @@ from polonaise.terms import NO_SESSION, NO_TRANSACTION, Generation, SessionId, S
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReplicaAnswer:
     """What one replica could prove when it was fenced: the answer to last-session-info."""
 
     joined: SessionId
@@ -52,7 +52,7 @@ class Undecided:
     needed: int
     """How many of them must come back with what they held."""
 
-    def waits_for(self, answers: Mapping[StorageId, Answer]) -> str:
+    def waits_for(self, answers: Mapping[StorageId, ReplicaAnswer]) -> str:
         """For people: an alarm only where those that have yet to answer are too few to end the doubt."""
         silent = [name for name in self.doubted if name not in answers]
         doubts = "; ".join(f"{name} {answers[name].doubt}" for name in self.doubted if name in answers)
@@ -112,7 +112,7 @@ def participants(value: PartitionValue) -> tuple[StorageId, ...]:
     return value.members + tuple(name for name in value.next or () if name not in value.members)
 
 
-def is_stale(engagement: Engagement, answer: Answer) -> bool:
+def is_stale(engagement: Engagement, answer: ReplicaAnswer) -> bool:
     """Whether this copy has not seen the session that the coordinator knows it took part in: wiped, or an old disk.
 
     Compared is the session *joined*, never the fence: a restored snapshot that is fenced once would look current.
@@ -121,7 +121,7 @@ def is_stale(engagement: Engagement, answer: Answer) -> bool:
 
 
 def decide(
-    value: PartitionValue, answers: Mapping[StorageId, Answer], known: Known = NOTHING_KNOWN
+    value: PartitionValue, answers: Mapping[StorageId, ReplicaAnswer], known: Known = NOTHING_KNOWN
 ) -> Decided | Undecided | Contradiction:
     """What is the log's end before this session? `known` is what whoever asks has seen committed.
 
@@ -177,7 +177,7 @@ def _forgotten(known: Known, closing: TransactionId) -> str:
     )
 
 
-def _decide_first(answers: Mapping[StorageId, Answer]) -> Decided | Contradiction:
+def _decide_first(answers: Mapping[StorageId, ReplicaAnswer]) -> Decided | Contradiction:
     """No session was ever engaged, so nothing was ever written; a replica that held something disproves it.
 
     One that may have lost, but never joined at anything above nothing, lost nothing: its first file went bad.
@@ -189,7 +189,7 @@ def _decide_first(answers: Mapping[StorageId, Answer]) -> Decided | Contradictio
     return Decided(NO_TRANSACTION, 0, tuple(answers))
 
 
-def clean_to(value: PartitionValue, name: StorageId, answer: Answer, closing: TransactionId) -> TransactionId:
+def clean_to(value: PartitionValue, name: StorageId, answer: ReplicaAnswer, closing: TransactionId) -> TransactionId:
     """Up to which id this replica's copy is surely that of the log; what is above must be cut, then copied.
 
     Only asked once `closing` is decided: before, even a dirty tail may be the last trace of a commit.

@@ -11,15 +11,15 @@ from polonaise.coordination.values import PartitionValue
 from polonaise.server.protocol.commit import Acknowledgements
 from polonaise.server.protocol.locks import LockTable
 from polonaise.server.protocol.moment import Moment
-from polonaise.server.protocol.order import Order, Sealed
-from polonaise.server.protocol.questions import Question
+from polonaise.server.protocol.order import Order, SealedBatch
+from polonaise.server.protocol.pendingrequests import PendingRequest
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import Generation, PartitionId, StorageId, TransactionId
 
 _NUMBERS_MAX: Final = 2**31 - 1
 """What a session sends is numbered below the request numbers of `Connection.request`."""
-QUESTIONS_MAX: Final = 10_000
-"""Questions that wait for the next message to the replicas; more wait in the inbox."""
+REQUESTS_MAX: Final = 10_000
+"""Requests that wait for the next message to the replicas; more wait in the inbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class StartedSession:
 
 
 class InFlightBatch(NamedTuple):
-    """A batch, or a barrier without one, on its way to the replicas; and the questions that it proves."""
+    """A batch, or a barrier without one, on its way to the replicas; and the requests that it proves."""
 
     number: int
-    batch: Sealed | None
-    questions: Sequence[Question]
+    batch: SealedBatch | None
+    requests: Sequence[PendingRequest]
 
 
 class Session:
@@ -72,7 +72,7 @@ class Session:
         self.engaged: Mapping[StorageId, Hashable] = dict(started.engaged)
         self._acknowledgements = Acknowledgements(started.value.members, self.engaged)
         self._in_flight: deque[InFlightBatch] = deque()
-        self._questions: list[Question] = []
+        self._requests: list[PendingRequest] = []
         self._last_number = 0
         self._unsynced: deque[tuple[int, float]] = deque()
         self._sent_s = now.monotonic_s
@@ -85,12 +85,12 @@ class Session:
         return len(self._in_flight)
 
     @property
-    def questions_waiting(self) -> int:
-        return len(self._questions)
+    def requests_waiting(self) -> int:
+        return len(self._requests)
 
     @property
     def has_something_to_send(self) -> bool:
-        return bool(self.order.forming_count or self._questions)
+        return bool(self.order.forming_count or self._requests)
 
     @property
     def at_rest(self) -> bool:
@@ -101,18 +101,18 @@ class Session:
     def has_numbers_left(self) -> bool:
         return self._last_number < _NUMBERS_MAX
 
-    def prove(self, question: Question) -> None:
+    def prove(self, pending: PendingRequest) -> None:
         """Answer once everything ordered so far is decided, proved by something that is sent from now on."""
-        self._questions.append(question)
+        self._requests.append(pending)
 
     def next_message(self, now: Moment) -> InFlightBatch:
-        """Everything let in since the last time as the next message; a barrier when there are questions only."""
+        """Everything let in since the last time as the next message; a barrier when there are requests only."""
         batch = self.order.seal(now.wall_us) if self.order.forming_count else None
-        questions, self._questions = self._questions, []
+        requests, self._requests = self._requests, []
         self._last_number += 1
         self._sent_s = now.monotonic_s
         self._unsynced.append((self._last_number, self._sent_s))
-        sent = InFlightBatch(self._last_number, batch, questions)
+        sent = InFlightBatch(self._last_number, batch, requests)
         self._in_flight.append(sent)
         return sent
 
@@ -146,10 +146,10 @@ class Session:
 
     # ------------------------------------------------------------------ the end
 
-    def remains(self, wall_us: int) -> tuple[list[Sealed], list[Question]]:
-        """What was let in and is not decided, and the questions that are not answered."""
+    def remains(self, wall_us: int) -> tuple[list[SealedBatch], list[PendingRequest]]:
+        """What was let in and is not decided, and the requests that are not answered."""
         batches = [sent.batch for sent in self._in_flight if sent.batch is not None]
         if self.order.forming_count:
             batches.append(self.order.seal(wall_us))
-        questions = [question for sent in self._in_flight for question in sent.questions] + self._questions
-        return batches, questions
+        requests = [pending for sent in self._in_flight for pending in sent.requests] + self._requests
+        return batches, requests

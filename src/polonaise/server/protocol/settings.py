@@ -25,8 +25,8 @@ class OwnerSettings:
     """Appends of all mounts of a partition that wait for their order; above it, more are refused."""
     inbox_s_max: float = 10.0
     """How long an append may wait for a session."""
-    question_s_max: float = 4.0
-    """How long a question may, a mount among them: less than clients are patient, so they learn what it waits for."""
+    request_s_max: float = 4.0
+    """How long a request may, a mount among them: less than clients are patient, so they learn what it waits for."""
     cache_bytes_max: int = 32 * 1024 * 1024
     """Recent batches per partition from which caught-up readers are fed."""
     checkpoint_transactions: int = 250_000
@@ -42,4 +42,4 @@ class OwnerSettings:
 
     def asked_until_s(self, now_s: float) -> float:
         """The deadline of what is asked now."""
-        return now_s + min(self.question_s_max, self.inbox_s_max)
+        return now_s + min(self.request_s_max, self.inbox_s_max)

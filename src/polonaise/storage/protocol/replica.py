@@ -28,7 +28,7 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class StoreBatches:
     """Write these batches and sync them."""
 
     batches: Sequence[Batch]
@@ -73,7 +73,7 @@ class Refuse:
     """Of the `Store` that is refused; 0 for the one message that was asked."""
 
 
-Action: TypeAlias = Save | Append | Cut | DropBelow | TellSession | TellEnd | Acknowledge | Refuse
+Action: TypeAlias = Save | StoreBatches | Cut | DropBelow | TellSession | TellEnd | Acknowledge | Refuse
 
 
 class StoreRequest(NamedTuple):
@@ -139,7 +139,7 @@ class Replica:
             return refused
         if self.promises.joined == session:
             return [Refuse(OutOfOrder(f"a copy that has joined session {session} takes appends, not copies"))]
-        return [Append(batches), TellEnd()]
+        return [StoreBatches(batches), TellEnd()]
 
     def join(self, connection: Hashable, session: SessionId, prepared: TransactionId, last_crc: int) -> list[Action]:
         """Become part of the session: the log ends at exactly `prepared`, so nothing is lost any more."""
@@ -216,7 +216,7 @@ class Replica:
                 break
             batches += request.batches
             taken = request
-        actions: list[Action] = [Append(batches)] if batches else []
+        actions: list[Action] = [StoreBatches(batches)] if batches else []
         if taken is not None:
             actions.append(Acknowledge(taken.session, taken.number))
         if refused is not None:

@@ -1,4 +1,4 @@
-"""A test that cannot fail is a defect: every planted bug is found, and the code without any is not accused."""
+"""A test that cannot fail is a defect: every mutation is found, and the code without any is not accused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from polonaise.simulator.plants import PLANTS
+from polonaise.simulator.mutations import MUTATIONS
 
 BUDGET = 500
-"""Seeds, from 0, within which each plant has to be found."""
+"""Seeds, from 0, within which each mutation has to be found."""
 
 FOUND_BY = {
     "acknowledge-before-sync": 0,
@@ -70,9 +70,9 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 
-def search(plant: str, first: int, seeds: int) -> int | None:
-    """A seed that finds the plant."""
-    command = [sys.executable, "-m", "polonaise.simulator", "--first", "--plant", plant]
+def search(mutation: str, first: int, seeds: int) -> int | None:
+    """A seed that finds the mutation."""
+    command = [sys.executable, "-m", "polonaise.simulator", "--first", "--mutation", mutation]
     command += ["--start", str(first), "--seeds", str(seeds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr
@@ -82,32 +82,32 @@ def search(plant: str, first: int, seeds: int) -> int | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plant", PLANTS)
-def test_a_planted_bug_is_found(plant: str) -> None:
-    known = FOUND_BY.get(plant)
-    seed = search(plant, known, 1) if known is not None else None
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_mutation_is_found(mutation: str) -> None:
+    known = FOUND_BY.get(mutation)
+    seed = search(mutation, known, 1) if known is not None else None
     if seed is None:
-        seed = search(plant, 0, BUDGET)
-    assert seed is not None, f"{BUDGET} seeds do not find {plant}, which {PLANTS[plant].breaks}"
+        seed = search(mutation, 0, BUDGET)
+    assert seed is not None, f"{BUDGET} seeds do not find {mutation}, which {MUTATIONS[mutation].breaks}"
 
 
-def test_a_plant_that_the_code_has_outgrown_is_an_error() -> None:
+def test_a_mutation_that_the_code_has_outgrown_is_an_error() -> None:
     command = [sys.executable, "-c", ""]
     command[2] = (
-        "from polonaise.simulator import plants; "
-        "plants.PLANTS['x'] = plants.Plant('polonaise.log.tail', 'no such line', '', ''); "
-        "plants.put_in('x'); import polonaise.log.tail"
+        "from polonaise.simulator import mutations; "
+        "mutations.MUTATIONS['x'] = mutations.Mutation('polonaise.log.tail', 'no such line', '', ''); "
+        "mutations.put_in('x'); import polonaise.log.tail"
     )
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "PlantDoesNotTake" in done.stderr
+    assert "MutationDoesNotApply" in done.stderr
 
 
-def test_every_plant_takes() -> None:
+def test_every_mutation_applies() -> None:
     source = (
-        "from polonaise.simulator import plants; import importlib, sys\n"
-        "for name, plant in plants.PLANTS.items():\n"
-        "    plants.put_in(name); importlib.import_module(plant.module)\n"
+        "from polonaise.simulator import mutations; import importlib, sys\n"
+        "for name, mutation in mutations.MUTATIONS.items():\n"
+        "    mutations.put_in(name); importlib.import_module(mutation.module)\n"
         "    sys.meta_path.pop(0)\n"
         "    for module in [m for m in sys.modules if m.startswith('polonaise.') and 'simulator' not in m]:\n"
         "        del sys.modules[module]\n"

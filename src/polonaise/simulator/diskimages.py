@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 from typing import Final, NamedTuple, TypeAlias
 
-from polonaise.simulator.faults import Faults
+from polonaise.simulator.faultcounts import FaultCounts
 
 SECTOR_BYTES: Final = 512
 
 
-class Write(NamedTuple):
+class ImageWrite(NamedTuple):
     number: int
     offset: int
     data: bytes
@@ -25,7 +25,7 @@ class Write(NamedTuple):
         image[self.offset : self.offset + len(self.data)] = self.data
 
 
-class Truncate(NamedTuple):
+class ImageTruncate(NamedTuple):
     number: int
     length: int
 
@@ -36,7 +36,7 @@ class Truncate(NamedTuple):
             image.extend(bytes(self.length - len(image)))
 
 
-Change: TypeAlias = Write | Truncate
+Change: TypeAlias = ImageWrite | ImageTruncate
 
 
 class FileImage:
@@ -51,11 +51,11 @@ class FileImage:
 
     def write(self, offset: int, data: bytes) -> None:
         self.last += 1
-        self._change(Write(self.last, offset, data))
+        self._change(ImageWrite(self.last, offset, data))
 
     def truncate(self, length: int) -> None:
         self.last += 1
-        self._change(Truncate(self.last, length))
+        self._change(ImageTruncate(self.last, length))
 
     def _change(self, change: Change) -> None:
         change.apply(self.cache)
@@ -84,7 +84,7 @@ class FileImage:
                 change.apply(self.durable)
         self.unsynced = kept
 
-    def lose_power(self, source: random.Random, faults: Faults) -> None:
+    def lose_power(self, source: random.Random, faults: FaultCounts) -> None:
         """Decide what is left of the unsynced changes; the cache is gone.
 
         Either the disk went on in order up to some point, within a write even, or it wrote in any order it liked.
@@ -102,19 +102,19 @@ class FileImage:
                 self._decide(change, fate, source, faults)
         self.cache = bytearray(self.durable)
 
-    def _decide(self, change: Change, fate: str, source: random.Random, faults: Faults) -> None:
+    def _decide(self, change: Change, fate: str, source: random.Random, faults: FaultCounts) -> None:
         if fate == "keep":
             change.apply(self.durable)
             return
         before = bytes(self.durable)
         whole = bytearray(before)
         change.apply(whole)
-        if fate == "tear" and isinstance(change, Write):
+        if fate == "tear" and isinstance(change, ImageWrite):
             self._tear(change, source)
         if self.durable != whole:
             faults.count("lost_write" if self.durable == before else "torn_write")
 
-    def _tear(self, change: Write, source: random.Random) -> None:
+    def _tear(self, change: ImageWrite, source: random.Random) -> None:
         """Write a part: a first part to the byte, or any of the sectors; the rest may read as zeros."""
         end = change.offset + len(change.data)
         if source.random() < 0.3:
@@ -122,13 +122,13 @@ class FileImage:
         if source.random() < 0.5:
             keep = int(source.random() * len(change.data))
             if keep:
-                Write(0, change.offset, change.data[:keep]).apply(self.durable)
+                ImageWrite(0, change.offset, change.data[:keep]).apply(self.durable)
             return
         start = change.offset
         while start < end:
             stop = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
             if source.random() < 0.5:
-                Write(0, start, change.data[start - change.offset : stop - change.offset]).apply(self.durable)
+                ImageWrite(0, start, change.data[start - change.offset : stop - change.offset]).apply(self.durable)
             start = stop
 
     def _extend(self, length: int) -> None:
@@ -147,7 +147,7 @@ class DirectoryImage:
         self.names: dict[str, Node] = {}
         self.durable: dict[str, Node] = {}
 
-    def lose_power(self, source: random.Random, faults: Faults) -> None:
+    def lose_power(self, source: random.Random, faults: FaultCounts) -> None:
         """Everything below is as its durable names have it; the unsynced names were decided before."""
         self.names = dict(self.durable)
         for name in sorted(self.names):

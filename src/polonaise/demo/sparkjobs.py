@@ -1,6 +1,6 @@
 """After the day: the log becomes an archive, tables and a report on Spark, and the tellers' view is audited by it.
 
-    python -m polonaise.demo.history LOG DATABASE DIRECTORY
+    python -m polonaise.demo.sparkjobs LOG DATABASE DIRECTORY
 
 is told the fold of the log in a line of standard input, and says what it found on standard output: both are JSON. It
 ends when its input does.
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from polonaise.demo.bank import PARTITION
-from polonaise.demo.checks import Told, Verdict
+from polonaise.demo.checks import DemoVerdict, Told
 from polonaise.demo.report import bank
 from polonaise.demo.views import accounts, balances, by_kind
 from polonaise.errors import JavaMissing
 from polonaise.pipelines.archive import HowToArchive, archive
 from polonaise.pipelines.audit import AuditReport, audit_table
-from polonaise.pipelines.page import Page
-from polonaise.pipelines.page import Verdict as Shown
+from polonaise.pipelines.page import ReportPage
+from polonaise.pipelines.page import ReportVerdict as Shown
 from polonaise.pipelines.parquet import CURRENT
 from polonaise.pipelines.report import HowToReport, report
 from polonaise.pipelines.sessions import job_session
@@ -53,7 +53,7 @@ def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], 
             rebuild(spark, FRAGMENTS + store, view, f"parquet:{directory / view.name}")
         audit = audit_table(spark, log, accounts, database, marks_table="polonaise_marks")
         verdicts = [
-            Verdict(
+            DemoVerdict(
                 "the archive holds the whole log",
                 held.last == last,
                 f"up to {held.last:,} of {last:,} in {len(archived.fragments)} fragments",
@@ -65,31 +65,31 @@ def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], 
     return Told(verdicts, str(page.absolute()))
 
 
-def _same_balances(directory: Path, folded: Mapping[int, int]) -> Verdict:
+def _same_balances(directory: Path, folded: Mapping[int, int]) -> DemoVerdict:
     """The table that Spark wrote, read without Spark, against the fold that knows neither."""
     table = pq.read_table(directory / balances.name / CURRENT, columns=["account", "balance"])
     made = dict(zip(table["account"].to_pylist(), table["balance"].to_pylist(), strict=True))
     different = sorted(a for a in made.keys() | folded.keys() if made.get(a) != folded.get(a))
     shown = ", ".join(f"account {a}: {made.get(a)} and {folded.get(a)}" for a in different[:3])
-    return Verdict(
+    return DemoVerdict(
         "the balances that Spark made of the archive equal the fold of the log",
         not different and table.num_rows == len(folded),
         shown or f"{table.num_rows:,} accounts, to the hundredth",
     )
 
 
-def _audited(audit: AuditReport) -> Verdict:
+def _audited(audit: AuditReport) -> DemoVerdict:
     found = audit.found
     named = "; ".join(map(str, found.differences[:3]))
-    return Verdict(
+    return DemoVerdict(
         "the tellers' database passes the audit against the log",
         audit.well and audit.behind == 0,
         named or f"{found.rows:,} accounts up to transaction {max(audit.marks.values()):,}, {audit.behind} behind",
     )
 
 
-def _report(spark: SparkSession, cluster: str, directory: Path, verdicts: list[Verdict]) -> Path:
-    def sections(snapshot: Snapshot, page: Page) -> Mapping[str, object]:
+def _report(spark: SparkSession, cluster: str, directory: Path, verdicts: list[DemoVerdict]) -> Path:
+    def sections(snapshot: Snapshot, page: ReportPage) -> Mapping[str, object]:
         page.section("Checks").verdicts([Shown(each.what, each.holds, each.detail) for each in verdicts])
         return bank(snapshot, page)
 

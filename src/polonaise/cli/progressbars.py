@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class Bars:
+class ProgressBars:
     """One bar for each step of a job, as `polonaise.pipelines.progress.Progress`. A context manager."""
 
     def __init__(self, console: Console | None = None) -> None:

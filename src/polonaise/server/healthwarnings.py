@@ -52,7 +52,7 @@ class _Trouble:
         return now - self._since_s
 
 
-class Unready:
+class HealthWarnings:
     """Looks at what this server owns, and warns of three things: partitions that are not ready, replicas that take no
     part in one that is, and sessions that faults have ended."""
 

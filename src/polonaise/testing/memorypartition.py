@@ -11,8 +11,9 @@ from polonaise.coordination.values import PartitionValue
 from polonaise.host import Clock
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.carrying import InOrder
+from polonaise.server.carrying import EffectQueue
 from polonaise.server.clients import ClientMessages
+from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
     Answer,
     AwaitRoom,
@@ -29,7 +30,6 @@ from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
-from polonaise.server.reading import PartitionReader
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, Transaction, TransactionId
 from polonaise.wire.codec import Message
@@ -87,7 +87,7 @@ class MemoryPartition:
         self._time_us = BEGINNING_US
         self._suspended = False
         self._withheld: list[Effect] = []
-        self.carry_out = InOrder(self._carry_out)
+        self.carry_out = EffectQueue(self._carry_out)
         self.owner = PartitionOwner(partition, GENERATION, _SETTINGS)
         links: Any = {_REPLICA: self._replica}
         self.reader = PartitionReader(self.owner, links, _SETTINGS, None, lambda reason: None)

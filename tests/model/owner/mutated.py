@@ -1,4 +1,4 @@
-"""The owner with one planted change: two effects that change places, or a condition that is left out."""
+"""The owner with one change: two effects that change places, or a condition that is left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polonaise.server.protocol import effects, owner
 _numbers = itertools.count(1)
 
 
-def planted(module: ModuleType, old: str, new: str) -> Any:
+def mutated(module: ModuleType, old: str, new: str) -> Any:
     """`PartitionOwner` with `old`, which occurs exactly once in the text of `module`, replaced by `new`."""
     text = inspect.getsource(module)
     if text.count(old) != 1:
@@ -28,7 +28,7 @@ def planted(module: ModuleType, old: str, new: str) -> Any:
 
 def _compiled(module: ModuleType, text: str) -> ModuleType:
     """States are pickled, so the module stays where its classes are looked for."""
-    name = f"{module.__name__}_planted_{next(_numbers)}"
+    name = f"{module.__name__}_mutated_{next(_numbers)}"
     made = sys.modules[name] = ModuleType(name)
     exec(compile(text, name, "exec"), made.__dict__)
     return made

@@ -147,8 +147,8 @@ class Reader:
             try:
                 return await _read(segment, opened, first, last, bytes_max, part_last)
             except BatchDamaged as error:
-                place = max(opened.index.place(first), 0)
-                raise DamageFound(error.text, opened.index.firsts[place] - 1) from error
+                position = max(opened.index.position(first), 0)
+                raise DamageFound(error.text, opened.index.firsts[position] - 1) from error
 
         return await self._use(segment, read)
 
@@ -261,21 +261,21 @@ async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_m
         raise BatchDamaged("the index points outside of the segment")
     view = memoryview(await opened.file.read(base, end - base))
     batches: list[Batch] = []
-    for place, offset in enumerate(offsets):
+    for position, offset in enumerate(offsets):
         batch = open_batch(view, offset - base, offset=offset, seed=segment.header.seed)
-        if batch.first != firsts[place]:
-            raise BatchDamaged(f"the index says {firsts[place]} where {batch.first} is")
+        if batch.first != firsts[position]:
+            raise BatchDamaged(f"the index says {firsts[position]} where {batch.first} is")
         batches.append(batch)
     return batches
 
 
 def _span(segment: Segment, index: Index, first: int, last: int, bytes_max: int, part_last: int) -> tuple[int, int]:
     """The places start..stop of the batches from the one with `first` on that end at or below `last`, in the part."""
-    start = max(index.place(first), 0)
-    stop = index.place(last + 1) if last < segment.last else index.place(segment.last) + 1
+    start = max(index.position(first), 0)
+    stop = index.position(last + 1) if last < segment.last else index.position(segment.last) + 1
     if part_last >= 0:
         start = bisect_left(index.firsts, first)
-        stop = min(stop, index.place(part_last) + 1)
+        stop = min(stop, index.position(part_last) + 1)
     if start >= stop:
         return start, start
     full = bisect_right(index.offsets, index.offsets[start] + bytes_max) - 1

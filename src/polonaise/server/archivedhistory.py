@@ -22,7 +22,7 @@ from polonaise.wire.codec import Message
 from polonaise.wire.messages import Batches, Confirm, Copy, Done, ReadBatches, Trim, Trimmed
 
 
-class History(Protocol):
+class ArchivedHistory(Protocol):
     """`fragments.history.FragmentHistory`, which is loaded only by servers that were given a store."""
 
     async def highest(self, partition: PartitionId) -> TransactionId:
@@ -70,7 +70,7 @@ async def read_to_copy(
     sources: Iterable[StorageId],
     request: ReadBatches,
     partition: PartitionId,
-    history: History | None,
+    history: ArchivedHistory | None,
     nobody: PolonaiseError,
 ) -> ToCopy:
     """Batches for a replica that lacks them: from the first source that has them, or from the fragments.
@@ -130,7 +130,7 @@ async def _drop_refilled(
         return
 
 
-def needed(history: History | None, trimmed: HistoryTrimmed, partition: PartitionId) -> History:
+def needed(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition: PartitionId) -> ArchivedHistory:
     """The history; or, without one, an error that says what to do."""
     if history is None:
         raise HistoryTrimmed(
@@ -140,7 +140,7 @@ def needed(history: History | None, trimmed: HistoryTrimmed, partition: Partitio
     return history
 
 
-async def check_not_ahead(history: History, partition: PartitionId, closing: TransactionId) -> None:
+async def check_not_ahead(history: ArchivedHistory, partition: PartitionId, closing: TransactionId) -> None:
     """Raises `FragmentsAhead` when the store holds more than the replicas: only what is committed is ever archived."""
     try:
         highest = await history.highest(partition)

@@ -45,7 +45,7 @@ class Step(enum.Enum):
     """A later batch is there."""
 
 
-class Progress(NamedTuple):
+class SinkProgress(NamedTuple):
     """What the register says."""
 
     batch: int
@@ -68,7 +68,7 @@ class Progress(NamedTuple):
         return fixed + b"".join(_RUN.pack(*run) for run in self.earlier) + self.plan.encode()
 
     @classmethod
-    def parse(cls, value: bytes) -> Progress:
+    def parse(cls, value: bytes) -> SinkProgress:
         """Raises `SinkStateDamaged` for what no sink has written."""
         try:
             batch, done, total, partitions, runs = _FIXED.unpack_from(value)
@@ -93,7 +93,7 @@ def register_key(app: str) -> bytes:
     return key
 
 
-def next_step(held: Progress | None, batch: int, app: str, partition: PartitionId) -> Step:
+def next_step(held: SinkProgress | None, batch: int, app: str, partition: PartitionId) -> Step:
     """What batch `batch` still needs. Raises `BatchUnfinished` when an earlier one is there in part only."""
     if held is None or (held.batch < batch and held.finished):
         return Step.BEGIN
@@ -108,7 +108,7 @@ def next_step(held: Progress | None, batch: int, app: str, partition: PartitionI
 
 
 def check_order(
-    held: Mapping[PartitionId, Progress],
+    held: Mapping[PartitionId, SinkProgress],
     batch: int,
     places: Collection[PartitionId],
     app: str,
@@ -147,13 +147,13 @@ def check_order(
     return () if in_order else _added(earlier, latest)
 
 
-def latest_of(held: Mapping[PartitionId, Progress]) -> int:
+def latest_of(held: Mapping[PartitionId, SinkProgress]) -> int:
     """The number of the latest batch that is there, in part or whole; -1 for none."""
     return max((progress.batch for progress in held.values()), default=-1)
 
 
 def _check_same_partitions(
-    held: Mapping[PartitionId, Progress], batch: int, places: Collection[PartitionId], app: str
+    held: Mapping[PartitionId, SinkProgress], batch: int, places: Collection[PartitionId], app: str
 ) -> None:
     """Whoever finishes a batch has rows for just the partitions that it was begun for."""
     begun = {place: progress for place, progress in held.items() if progress.batch == batch}

@@ -1,9 +1,9 @@
-"""Planted bugs: each is one changed line of production code that breaks one promise, to show that it would be noticed.
+"""Mutations: each is one changed line of production code that breaks one promise, to show that it would be noticed.
 
-    python -m polonaise.simulator --plant quorum-of-one
+    python -m polonaise.simulator --mutation quorum-of-one
 
-A plant is put in while its module is loaded, so nothing of `polonaise` that it changes may be loaded before. The old
-text has to be in the module exactly once: a plant that the code has outgrown is an error, and not a silent pass.
+A mutation is put in while its module is loaded, so nothing of `polonaise` that it changes may be loaded before. The old
+text has to be in the module exactly once: a mutation that the code has outgrown is an error, and not a silent pass.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from types import CodeType, ModuleType
 from typing import Any, Final, NamedTuple
 
 
-class Plant(NamedTuple):
-    """One planted bug."""
+class Mutation(NamedTuple):
+    """One mutation."""
 
     module: str
     old: str
@@ -27,47 +27,47 @@ class Plant(NamedTuple):
     """The promise that it breaks, and how."""
 
 
-class PlantDoesNotTake(Exception):
+class MutationDoesNotApply(Exception):
     """The module has changed, or is loaded already."""
 
 
-class _PlantedLoader(importlib.machinery.SourceFileLoader):
-    def __init__(self, fullname: str, path: str, plant: Plant) -> None:
+class _MutatedLoader(importlib.machinery.SourceFileLoader):
+    def __init__(self, fullname: str, path: str, mutation: Mutation) -> None:
         super().__init__(fullname, path)
-        self._plant = plant
+        self._mutation = mutation
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path).decode()
-        found = source.count(self._plant.old)
+        found = source.count(self._mutation.old)
         if found != 1:
-            raise PlantDoesNotTake(f"{self._plant.old!r} is {found} times in {fullname}, not once")
-        return compile(source.replace(self._plant.old, self._plant.new), self.path, "exec")
+            raise MutationDoesNotApply(f"{self._mutation.old!r} is {found} times in {fullname}, not once")
+        return compile(source.replace(self._mutation.old, self._mutation.new), self.path, "exec")
 
 
-class _PlantedFinder(importlib.abc.MetaPathFinder):
-    def __init__(self, plant: Plant) -> None:
-        self._plant = plant
+class _MutatedFinder(importlib.abc.MetaPathFinder):
+    def __init__(self, mutation: Mutation) -> None:
+        self._mutation = mutation
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._plant.module:
+        if fullname != self._mutation.module:
             return None
         found: Any = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if found is None or found.origin is None:
-            raise PlantDoesNotTake(f"there is no module {fullname}")
-        loader = _PlantedLoader(fullname, found.origin, self._plant)
+            raise MutationDoesNotApply(f"there is no module {fullname}")
+        loader = _MutatedLoader(fullname, found.origin, self._mutation)
         return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
 
 
 def put_in(name: str) -> None:
-    """Make the module of this plant load with its bug. Raises `PlantDoesNotTake`."""
-    plant = PLANTS.get(name)
-    if plant is None:
-        raise PlantDoesNotTake(f"no plant {name!r}: there are {', '.join(sorted(PLANTS))}")
-    if plant.module in sys.modules:
-        raise PlantDoesNotTake(f"{plant.module} is loaded already")
-    sys.meta_path.insert(0, _PlantedFinder(plant))
+    """Make the module of this mutation load with its bug. Raises `MutationDoesNotApply`."""
+    mutation = MUTATIONS.get(name)
+    if mutation is None:
+        raise MutationDoesNotApply(f"no mutation {name!r}: there are {', '.join(sorted(MUTATIONS))}")
+    if mutation.module in sys.modules:
+        raise MutationDoesNotApply(f"{mutation.module} is loaded already")
+    sys.meta_path.insert(0, _MutatedFinder(mutation))
 
 
 _RECOVERY: Final = "polonaise.server.protocol.recovery"
@@ -77,68 +77,68 @@ _OWNER: Final = "polonaise.server.protocol.owner"
 _ORDER: Final = "polonaise.server.protocol.order"
 _LEASE: Final = "polonaise.coordination.lease"
 
-PLANTS: Final[dict[str, Plant]] = {
-    "acknowledge-before-sync": Plant(
+MUTATIONS: Final[dict[str, Mutation]] = {
+    "acknowledge-before-sync": Mutation(
         "polonaise.log.tail",
         "await self.file.write(start, [*buffers, bytes(zeros)], sync=True)",
         "await self.file.write(start, [*buffers, bytes(zeros)])",
         "P1: acknowledged bytes are lost with the power",
     ),
-    "quorum-of-one": Plant(
+    "quorum-of-one": Mutation(
         _RECOVERY,
         "return len(members) // 2 + 1",
         "return 1",
         "P1: what one replica holds counts as committed",
     ),
-    "stale-replica-says-has-not": Plant(
+    "stale-replica-says-has-not": Mutation(
         _RECOVERY,
         "return answer.joined < engagement.session",
         "return answer.joined == -1",
         "P1: an old disk votes as if it were the present one",
     ),
-    "wiped-replica-says-has-not": Plant(
+    "wiped-replica-says-has-not": Mutation(
         _RECOVERY,
         "return answer.joined < engagement.session",
         "return -1 < answer.joined < engagement.session",
         "P1: an empty disk votes as if nothing had ever been there",
     ),
-    "damaged-replica-says-has-not": Plant(
+    "damaged-replica-says-has-not": Mutation(
         _RECOVERY,
         "        if held.lost_above is not None:\n            doubted.append(name)\n",
         "",
         "P1: a replica that may have lost votes as if it had not",
     ),
-    "skip-the-fence": Plant(
+    "skip-the-fence": Mutation(
         _REPLICA,
         "            refused = self._refused_store(request)\n",
         "            refused = None\n",
         "P2: an owner that was fenced out goes on writing",
     ),
-    "fence-not-on-disk": Plant(
+    "fence-not-on-disk": Mutation(
         "polonaise.log.control",
         "await self._control.write_copy(self.partition, target, sector, sync=True)",
         "await self._control.write_copy(self.partition, target, sector, sync=False)",
         "P2, P11: promises are told before they are durable",
     ),
-    "loss-mark-forgotten-after-copy": Plant(
+    "loss-mark-forgotten-after-copy": Mutation(
         _REPLICA,
-        "        return [Append(batches), TellEnd()]",
-        "        return [Append(batches), Save(replace(self.promises, lost_above=UNRESOLVED)), TellEnd()]",
+        "        return [StoreBatches(batches), TellEnd()]",
+        "        return [StoreBatches(batches), Save(replace(self.promises, lost_above=UNRESOLVED)), TellEnd()]",
         "P1: a damaged replica that was partly repaired votes as if it were whole",
     ),
-    "failed-sync-taken-for-a-loss": Plant(
+    "failed-sync-taken-for-a-loss": Mutation(
         "polonaise.log.control",
         "await self.save(self.promises.distrusted(last))",
         "await self.save(self.promises.lost(last))",
         "P11: a majority that could not sync a batch waits for ever for what nobody acknowledged",
     ),
-    "fence-and-joined-confused": Plant(
-        "polonaise.storage.partition",
+    "fence-and-joined-confused": Mutation(
+        "polonaise.storage.partitionreplica",
         "joined=promises.joined,",
         "joined=promises.fence,",
         "P1: a copy that was fenced once looks as if it had taken part",
     ),
-    "feed-or-refuse-before-metadata": Plant(
+    "feed-or-refuse-before-metadata": Mutation(
         _SESSION_START,
         "        await self._engage(value, claimed.version)\n",
         "        self._report.__self__.owner._settle("
@@ -146,62 +146,62 @@ PLANTS: Final[dict[str, Plant]] = {
         "; await self._engage(value, claimed.version)\n",
         "P6: fates are told before the engagement makes them certain",
     ),
-    "append-before-metadata": Plant(
+    "append-before-metadata": Mutation(
         _SESSION_START,
         "        await self._engage(value, claimed.version)\n",
         "        self._host.spawn(self._engage(value, claimed.version), 'engage')\n",
         "P1: appends are sent, and committed, in a session that nobody may know of",
     ),
-    "feed-before-commit": Plant(
+    "feed-before-commit": Mutation(
         _OWNER,
         "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n",
         "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n"
         "            if sent.batch: self._commit(sent.batch)\n",
         "P4: batches are fed when they are sent",
     ),
-    "truncate-too-far": Plant(
+    "truncate-too-far": Mutation(
         _RECOVERY,
         "        if held.max_synced > closing:\n",
         "        if not sources or held.max_synced < closing:\n",
         "P1: the log is cut to the shortest copy instead of the longest",
     ),
-    "lock-table-reset-to-zero": Plant(
+    "lock-table-reset-to-zero": Mutation(
         "polonaise.server.protocol.session",
         "locks=LockTable(started.closing, settings.lock_entries)",
         "locks=LockTable(-1, settings.lock_entries)",
         "P5: a new session forgets what was locked before it",
     ),
-    "count-a-replica-that-is-not-engaged": Plant(
+    "count-a-replica-that-is-not-engaged": Mutation(
         _SESSION_START,
         "value = recovery.engage(claimed.value, clean, decided.closing)",
         "value = recovery.engage(claimed.value, sorted(clean)[: len(claimed.value.members) // 2 + 1], decided.closing)",
         "P1: acknowledgements count of which the coordinator does not know",
     ),
-    "settle-a-committed-append-as-failed": Plant(
+    "settle-a-committed-append-as-failed": Mutation(
         _OWNER,
         "if batch.last < closing or (batch.last == closing and batch.crc == started.last_crc):",
         "if batch.last < closing:",
         "P6: an append in flight that recovery kept is told to have failed",
     ),
-    "feed-before-refusals": Plant(
+    "feed-before-refusals": Mutation(
         "polonaise.server.protocol.effects",
         "        effects = self._sends\n",
         "        effects = self._sends + self._feeds; self._feeds = []\n",
         "P6: a lock conflict is told as something that may be sent again",
     ),
-    "group-split-over-two-batches": Plant(
+    "group-split-over-two-batches": Mutation(
         "polonaise.client.protocol.packing",
         "    live = [out for out in waiting if out[0].failure is None]\n",
         "    live = [(*out[:7], True) for out in waiting if out[0].failure is None]\n",
         "P9: a group travels, and is judged, as single transactions",
     ),
-    "register-change-lost-at-roll": Plant(
-        "polonaise.log.partition",
+    "register-change-lost-at-roll": Mutation(
+        "polonaise.log.partitionlog",
         "preamble = registers.snapshot(tail.found.registers)",
         "preamble = registers.snapshot(dict(list(tail.found.registers.items())[:-1]))",
         "P2: a new segment begins without the last register",
     ),
-    "zeros-stay-in-a-sealed-segment": Plant(
+    "zeros-stay-in-a-sealed-segment": Mutation(
         "polonaise.log.tail",
         "        if self._zeros_end > self.end:\n"
         "            await self._cut_zeros()\n"
@@ -209,189 +209,189 @@ PLANTS: Final[dict[str, Plant]] = {
         "",
         "P10: what was written ahead of a segment that is full looks like damage of it",
     ),
-    "zeros-come-back-to-a-sealed-segment": Plant(
+    "zeros-come-back-to-a-sealed-segment": Mutation(
         "polonaise.log.tail",
         "            await self._cut_zeros()\n            await self.file.sync()\n        await self.checkpoint()\n",
         "            await self._cut_zeros()\n        await self.checkpoint()\n",
         "P10: with the power, zeros come back to a segment of which the next one says where it ends",
     ),
-    "listing-of-an-older-moment": Plant(
+    "listing-of-an-older-moment": Mutation(
         "polonaise.server.protocol.committedregisters",
         "        registers.apply(self.values, section)\n        self._keys = None\n",
         "        registers.apply(self.values, section)\n",
         "P2: a listing lacks the registers that were set since the one before",
     ),
-    "rest-of-a-listing-left-out": Plant(
+    "rest-of-a-listing-left-out": Mutation(
         "polonaise.log.registers",
-        "            return Page(taken, True)\n",
-        "            return Page(taken, False)\n",
+        "            return RegisterPage(taken, True)\n",
+        "            return RegisterPage(taken, False)\n",
         "P2: of registers that are more than one page, a listing has the first page",
     ),
-    "hindrance-told-to-nobody": Plant(
+    "hindrance-told-to-nobody": Mutation(
         "polonaise.server.protocol.feeds",
         "            if mount.ready:\n                self._tell_hindrance(mount, committed)\n",
         "            pass\n",
         "P11: clients that wait do not learn which storage nodes they wait for",
     ),
-    "refused-directory-refused-without-a-reason": Plant(
+    "refused-directory-refused-without-a-reason": Mutation(
         "polonaise.storage.refusing",
         "            self.refuse(self._reason)\n            self.close(fresh(self._reason))\n",
         "            self.close()\n",
         "P13: a storage directory that can't be opened looks like a node that nobody has started",
     ),
-    "trim-without-looking-whether-it-is-archived": Plant(
+    "trim-without-looking-whether-it-is-archived": Mutation(
         "polonaise.server.trimming",
         "    await _check_archived(reader, reader.history, request)\n",
         "",
         "P1: what no fragment holds is dropped from every replica",
     ),
-    "trim-above-confirmed": Plant(
+    "trim-above-confirmed": Mutation(
         _REPLICA,
         "        return [DropBelow(before)]",
         "        return [DropBelow(2**62)]",
         "P1: a replica drops what it does not know to be committed",
     ),
-    "farewell-before-it-is-committed": Plant(
-        "polonaise.server.partition",
+    "farewell-before-it-is-committed": Mutation(
+        "polonaise.server.servedpartition",
         "        session, mark = self.owner.session, self.owner.committed\n",
         "        session, mark = self.owner.session, -1\n"
         "        mark = session.order.next_id - 1 if session else mark\n",
         "P1: a replica is told, as its server stops, that what only it holds is committed",
     ),
-    "trim-before-it-is-noted": Plant(
-        "polonaise.log.partition",
-        "        await self.slot.begin_trim(Trimmed(following.first, following.previous_crc))\n",
+    "trim-before-it-is-noted": Mutation(
+        "polonaise.log.partitionlog",
+        "        await self.slot.begin_trim(TrimMark(following.first, following.previous_crc))\n",
         "",
         "P10: what was dropped looks like damage",
     ),
-    "fragments-ahead-not-checked": Plant(
-        "polonaise.server.history",
+    "fragments-ahead-not-checked": Mutation(
+        "polonaise.server.archivedhistory",
         "    if highest > closing:\n",
         "    if False:\n",
         "P13: a log that has gone back to an earlier day goes on, and gives ids out again",
     ),
-    "store-without-its-mark-believed": Plant(
+    "store-without-its-mark-believed": Mutation(
         "polonaise.fragments.history",
         "        if not await self._asked(is_marked(self._store, self._cluster_key)):\n",
         "        if False:\n",
         "P13: a log that has gone back to an earlier day goes on where its store is not mounted",
     ),
-    "wiped-replica-not-filled-from-fragments": Plant(
-        "polonaise.server.history",
+    "wiped-replica-not-filled-from-fragments": Mutation(
+        "polonaise.server.archivedhistory",
         "    if trimmed is None:\n",
         "    if True:\n",
         "P11: once something is trimmed, a new disk never comes back",
     ),
-    "rest-of-a-part-left-out": Plant(
-        "polonaise.client.reading",
+    "rest-of-a-part-left-out": Mutation(
+        "polonaise.client.batchreader",
         "        if self._ahead is not None and self._first <= asked.last:\n",
         "        if False:\n",
         "P3: of a range that is read in parts side by side, what an answer had no room for never comes",
     ),
-    "full-segment-stays-open": Plant(
-        "polonaise.log.partition",
+    "full-segment-stays-open": Mutation(
+        "polonaise.log.partitionlog",
         "            await self._cache.release(full)\n",
         "            pass\n",
         "P11: each roll of the log keeps a file open for ever, until none can be opened",
     ),
-    "scrub-that-does-not-look": Plant(
-        "polonaise.log.scrub",
+    "scrub-that-does-not-look": Mutation(
+        "polonaise.log.segmentscrub",
         "        batches = await log.read(first, log.last, bytes_max)\n",
         "        batches = await log.read(log.last, log.last, bytes_max)\n",
         "P10: rot stays where nobody reads, until the other replicas have it, too",
     ),
-    "scrub-that-passes-over-preambles": Plant(
-        "polonaise.log.reading",
+    "scrub-that-passes-over-preambles": Mutation(
+        "polonaise.log.segmentreader",
         "                await read_preamble(opened.file, header)\n",
         "                await opened.file.read(HEADER_BYTES, header.preamble_bytes)\n",
         "P10: registers before a segment rot, and nobody finds that before the node opens its files again",
     ),
-    "scrub-that-ends-with-its-first-finding": Plant(
-        "polonaise.storage.protocol.scrub",
+    "scrub-that-ends-with-its-first-finding": Mutation(
+        "polonaise.storage.protocol.scrubschedule",
         "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n",
         "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n"
         "        self._next_s = 2.0**62\n",
         "P10: a disk that goes bad again after its repair is not looked at any more",
     ),
-    "damage-after-a-cut-is-not-recorded": Plant(
-        "polonaise.log.partition",
+    "damage-after-a-cut-is-not-recorded": Mutation(
+        "polonaise.log.partitionlog",
         "            cuts = self.slot.cuts\n            try:\n                if after_time_us:\n",
         "            cuts = 0\n            try:\n                if after_time_us:\n",
         "P10: a copy that was repaired once is never repaired again",
     ),
-    "group-judged-by-its-newest-mark": Plant(
+    "group-judged-by-its-newest-mark": Mutation(
         _ORDER,
-        "if estimate > min(marks[place] for place in places):",
-        "if estimate > max(marks[place] for place in places):",
+        "if estimate > min(marks[position] for position in positions):",
+        "if estimate > max(marks[position] for position in positions):",
         "P5: of a group, what was built on older state is let in stale",
     ),
-    "fenced-producer-goes-on": Plant(
+    "fenced-producer-goes-on": Mutation(
         _ORDER,
         "        if epoch != known.epoch:\n",
         "        if epoch > known.epoch:\n",
         "P6: a producer that was opened anew is still appended to by whoever had it before",
     ),
-    "fence-of-a-producer-goes-back": Plant(
+    "fence-of-a-producer-goes-back": Mutation(
         _ORDER,
         "            if epoch <= known.epoch:\n",
         "            if False:\n",
         "P6: an opening that comes late shuts out the one that came after it",
     ),
-    "fence-of-a-replica-goes-back": Plant(
+    "fence-of-a-replica-goes-back": Mutation(
         _REPLICA,
         "        if session < promises.fence or session <= NO_SESSION:\n",
         "        if session <= NO_SESSION:\n",
         "P2: an older session begins again on a replica that a later one has fenced",
     ),
-    "join-without-a-look-at-the-end": Plant(
+    "join-without-a-look-at-the-end": Mutation(
         _REPLICA,
         "        if self.last != prepared or self.last_crc != last_crc:\n",
         "        if False:\n",
         "P1: a copy that lacks the end of the log is engaged, and counts",
     ),
-    "stores-on-a-second-connection": Plant(
+    "stores-on-a-second-connection": Mutation(
         _REPLICA,
         "        if self.promises.joined != request.session or self._joined_on is not request.connection:\n",
         "        if self.promises.joined != request.session:\n",
         "P1: an acknowledgement speaks for what was lost with the connection before",
     ),
-    "goes-on-after-a-failed-store": Plant(
+    "goes-on-after-a-failed-store": Mutation(
         _REPLICA,
         "        self.disconnected(connection)\n",
         "        pass\n",
         "P1: an acknowledgement speaks for what was refused before",
     ),
-    "owner-forgets-what-it-saw-committed": Plant(
-        "polonaise.server.partition",
+    "owner-forgets-what-it-saw-committed": Mutation(
+        "polonaise.server.servedpartition",
         "known=self.owner.known,",
         "known=type(self.owner.known)(-1, 0),",
         "P13: replicas that all went back to an earlier moment of a session are believed by the owner who wrote more",
     ),
-    "lease-that-never-runs-out": Plant(
+    "lease-that-never-runs-out": Mutation(
         _LEASE,
         "        return same_s >= self._lease_s\n",
         "        return False\n",
         "P11: nobody replaces a server that is stopped",
     ),
-    "lease-that-runs-out-unseen": Plant(
+    "lease-that-runs-out-unseen": Mutation(
         _LEASE,
         "min(now_s - seen.looked_s, RENEW_S)",
         "(now_s - seen.looked_s)",
         "P11: a server that was stopped takes the others for dead when it goes on, and what they own from them",
     ),
-    "lease-that-nobody-renews": Plant(
+    "lease-that-nobody-renews": Mutation(
         "polonaise.server.node",
         "                    await self._membership.renew()\n",
         "                    pass\n",
         "P11: servers that work take each other for dead, again and again",
     ),
-    "client-that-ignores-its-window": Plant(
+    "client-that-ignores-its-window": Mutation(
         "polonaise.client.protocol.window",
         "        return not self._used or self._used + inbox_bytes(size) <= self._window_bytes\n",
         "        return True\n",
         "P11: appends are refused for want of room while a partition stands still, instead of waiting",
     ),
-    "damaged-fragment-left-as-it-is": Plant(
+    "damaged-fragment-left-as-it-is": Mutation(
         "polonaise.server.fragmentscrub",
         "            await self._mend(reader, step)\n",
         "            scrub.good(self._clock.wall_us(), name)\n",

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, Text, bindparam, select
 from sqlalchemy.dialects import mysql
 
-from polonaise.client.protocol.once import OnceRecord
+from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.terms import OwnKind, PartitionId, Transaction, TransactionId
 from polonaise.views.database import MARIADB
 

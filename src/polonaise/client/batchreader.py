@@ -9,9 +9,9 @@ from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from polonaise.client.asking import Questions
 from polonaise.client.protocol.ahead import Ahead
 from polonaise.client.protocol.continuity import Continuity
+from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
 from polonaise.errors import DataDamaged, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class _Asked(NamedTuple):
+class _PartRequest(NamedTuple):
     """A part of the range whose answer is on its way."""
 
     first: TransactionId
@@ -44,7 +44,7 @@ class BatchReader:
 
     def __init__(
         self,
-        questions: Questions,
+        requests: Requests,
         settings: ClientSettings,
         partition: PartitionId,
         *,
@@ -55,7 +55,7 @@ class BatchReader:
         since_us: int = 0,
         timeout: float,
     ) -> None:
-        self._questions = questions
+        self._requests = requests
         self._settings = settings
         self._partition = partition
         self._until = until
@@ -73,7 +73,7 @@ class BatchReader:
         self._ahead: Ahead | None = None
         """What to ask for while answers are on their way; None while only one can be, for its end is not known."""
         self._batches: deque[Batch] = deque()
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[_PartRequest] = deque()
         self._done = False
         self._broken: PolonaiseError | None = None
         """Why it can't go on; None at its end, and while it can."""
@@ -147,7 +147,7 @@ class BatchReader:
         # An answer is as long as it is, whatever is wanted of it.
         self._batches.extend(batch for batch in batches if self._end is None or batch.first <= self._end)
 
-    def _advance(self, asked: _Asked, batches: list[Batch]) -> None:
+    def _advance(self, asked: _PartRequest, batches: list[Batch]) -> None:
         """Behind what an answer brought; how much the next ones will bring is known better now."""
         ids, size = batches[-1].last + 1 - self._first, sum(batch.length for batch in batches)
         self._first = batches[-1].last + 1
@@ -159,7 +159,7 @@ class BatchReader:
         elif self._end_known and self._end is not None:
             self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
 
-    def _ask_rest_of(self, asked: _Asked) -> None:
+    def _ask_rest_of(self, asked: _PartRequest) -> None:
         """What its answer left over of a part comes first; parts in which no batch can begin are not needed."""
         if self._ahead is not None and self._first <= asked.last:
             self._asked.appendleft(self._ask_for(self._first, asked.last))
@@ -173,7 +173,7 @@ class BatchReader:
 
     async def _find_end(self) -> None:
         """End at what is committed now. Proved, for whoever answers may have been replaced, or have just begun."""
-        mark = await self._questions.high_water_mark(self._partition, self._timeout)
+        mark = await self._requests.high_water_mark(self._partition, self._timeout)
         self._end = mark if self._until is None else min(mark, self._until)
         self._end_known = True
         self._done = self._done or self._first > self._end
@@ -234,9 +234,9 @@ class BatchReader:
                 return
             self._asked.append(self._ask_for(*part))
 
-    def _ask_for(self, first: TransactionId, last: TransactionId) -> _Asked:
+    def _ask_for(self, first: TransactionId, last: TransactionId) -> _PartRequest:
         wait_s = self._settings.follow_s_max if self._follow else 0.0
-        question = Read(
+        request = Read(
             first=first,
             bytes_max=self._settings.read_bytes,
             wait_ms=int(wait_s * 1000),
@@ -245,10 +245,10 @@ class BatchReader:
             part_last=last,
         )
         coming = asyncio.get_running_loop().create_task(
-            self._questions.ask(self._partition, question, Batches, self._timeout + wait_s, wait_s=wait_s)
+            self._requests.ask(self._partition, request, Batches, self._timeout + wait_s, wait_s=wait_s)
         )
         coming.add_done_callback(retrieve)
-        return _Asked(first, last, coming)
+        return _PartRequest(first, last, coming)
 
 
 def first_batch(answer: Batches) -> Batch | None:

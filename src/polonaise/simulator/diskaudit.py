@@ -11,15 +11,15 @@ from polonaise.errors import BatchDamaged, SegmentDamaged
 from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.log.control import CONTROL_FILE, offset_of
-from polonaise.log.promises import NOTHING_TRIMMED, SECTOR_BYTES, Copy, Trimmed
+from polonaise.log.promises import NOTHING_TRIMMED, SECTOR_BYTES, PromiseSector, TrimMark
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_batch, open_frame
 from polonaise.simulator.disk import SimulatedDisk
-from polonaise.simulator.history import Body, parse_body
+from polonaise.simulator.observations import Body, parse_body
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 
 @dataclass(slots=True)
-class Replica:
+class DiskReplica:
     """One replica's copy of one partition, as far as it reads."""
 
     name: str
@@ -44,25 +44,25 @@ def _segments(disk: SimulatedDisk, directory: str, partition: PartitionId) -> li
     ]
 
 
-def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> Copy | None:
+def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> PromiseSector | None:
     """The promises that would still be there if the power went now; None when there are none that read."""
     path = f"{directory}/{CONTROL_FILE}"
     if path not in disk.paths():
         return None
     control, start = bytes(disk.file(path).durable), offset_of(partition)
-    copies = [Copy.decode(control[at : at + SECTOR_BYTES], partition) for at in (start, start + SECTOR_BYTES)]
+    copies = [PromiseSector.decode(control[at : at + SECTOR_BYTES], partition) for at in (start, start + SECTOR_BYTES)]
     return max((copy for copy in copies if copy is not None), key=lambda copy: copy.sequence, default=None)
 
 
-def trimmed_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> Trimmed:
+def trimmed_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> TrimMark:
     """What the node would say it has trimmed."""
     copy = promised_by(disk, directory, partition)
     return copy.trimmed if copy is not None else NOTHING_TRIMMED
 
 
-def read_replica(name: str, disk: SimulatedDisk, directory: str, partition: PartitionId) -> Replica:
+def read_replica(name: str, disk: SimulatedDisk, directory: str, partition: PartitionId) -> DiskReplica:
     """Every batch of every segment; reading goes on with the next segment after bad bytes."""
-    replica = Replica(name, first=trimmed_by(disk, directory, partition).first)
+    replica = DiskReplica(name, first=trimmed_by(disk, directory, partition).first)
     for path, first in _segments(disk, directory, partition):
         if first >= replica.first:
             try:
@@ -72,7 +72,7 @@ def read_replica(name: str, disk: SimulatedDisk, directory: str, partition: Part
     return replica
 
 
-def _read_segment(raw: bytes, replica: Replica) -> None:
+def _read_segment(raw: bytes, replica: DiskReplica) -> None:
     header = SegmentHeader.decode(raw)
     view, offset = memoryview(raw), header.data_start
     stop = offset + len(raw[offset:].rstrip(b"\0"))  # zeros are space that is set aside

@@ -131,8 +131,8 @@ def parse_body(data: bytes) -> Body | None:
     return Body(number, place, Kind(kind), data[_BODY.size :])
 
 
-class Question(NamedTuple):
-    """A proved answer about the log: it must not be older than what was known before the question."""
+class ProvedAnswer(NamedTuple):
+    """A proved answer about the log: it must not be older than what was known before it was asked for."""
 
     client: str
     partition: PartitionId
@@ -160,7 +160,7 @@ class History:
         self.tries: list[Try] = []
         self.seen: list[dict[TransactionId, Transaction]] = [{} for _ in range(partitions)]
         """By partition and id: the first sight of it."""
-        self.questions: list[Question] = []
+        self.answers: list[ProvedAnswer] = []
         self.listings: list[Listing] = []
         self.listing_count_max = 1
         """Registers in one page of them."""
@@ -243,17 +243,17 @@ class History:
                 f"{who} was given {describe(transaction)}",
             )
 
-    def answered(self, question: Question) -> None:
-        if question.mark is not None and question.mark < question.floor:
+    def answered(self, answer: ProvedAnswer) -> None:
+        if answer.mark is not None and answer.mark < answer.floor:
             self.violated(
                 "P2 agreement",
-                f"an answer at {question.floor} or later, which was told before the question",
-                f"{question.client} was answered at {question.mark} (partition {question.partition})",
+                f"an answer at {answer.floor} or later, which was told before it was asked for",
+                f"{answer.client} was answered at {answer.mark} (partition {answer.partition})",
             )
-        self.questions.append(question)
+        self.answers.append(answer)
 
 
-class Reading:
+class ReadCheck:
     """What one reader is given: from a mark on, nothing of an application's left out, never the same twice."""
 
     def __init__(self, history: History, who: str, partition: PartitionId, after: TransactionId) -> None:

@@ -36,7 +36,7 @@ FAULTS: Final = (
 )
 
 
-class Faults:
+class FaultCounts:
     """How often each class of fault took effect."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Questions of clients to an owner, answered once everything that came before them is decided."""
+"""Requests of clients to an owner, answered once everything that came before them is decided."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple, TypeAlias
 
 from polonaise.server.protocol.committedregisters import AskedRegisters
-from polonaise.server.protocol.mounts import Mount
+from polonaise.server.protocol.mounts import ClientMount
 from polonaise.terms import TransactionId
 
 
-class MountQuestion(NamedTuple):
+class PendingMount(NamedTuple):
     """Asks whether this mount may append: once every append of the client's older ones is decided, and fed."""
 
     until_s: float
     request: int
-    mount: Mount
+    mount: ClientMount
     client_high_water_mark: TransactionId
 
 
-class FlushQuestion(NamedTuple):
+class PendingFlush(NamedTuple):
     """Asks to be told when everything that this mount sent before is decided, and fed if it is committed."""
 
     until_s: float
     request: int
-    mount: Mount
+    mount: ClientMount
 
 
-class MarkQuestion(NamedTuple):
+class PendingMark(NamedTuple):
     """Asks where the committed high-water mark is."""
 
     until_s: float
@@ -35,7 +35,7 @@ class MarkQuestion(NamedTuple):
     connection: Hashable
 
 
-class RegistersQuestion(NamedTuple):
+class PendingRegisters(NamedTuple):
     """Asks what is in a register, or which registers there are."""
 
     until_s: float
@@ -50,6 +50,6 @@ class Pulse(NamedTuple):
     until_s: float
 
 
-Question: TypeAlias = MountQuestion | FlushQuestion | MarkQuestion | RegistersQuestion | Pulse
+PendingRequest: TypeAlias = PendingMount | PendingFlush | PendingMark | PendingRegisters | Pulse
 
 PULSE: Final = Pulse(float("inf"))

@@ -1,4 +1,4 @@
-"""Questions to whoever owns a partition, over the bulk connections; asked again elsewhere when that has changed."""
+"""Requests to whoever owns a partition, over the bulk connections; asked again elsewhere when that has changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polonaise.client.links import Links
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
-from polonaise.errors import BeyondLog, DeadlineExceeded, FrameDamaged, PolonaiseError, ProtocolError, Retry
+from polonaise.errors import BeyondLog, DeadlineExceeded, PolonaiseError, ProtocolError, Retry
 from polonaise.host import Host
 from polonaise.log.registers import after, sets_of
 from polonaise.terms import PartitionId, TransactionId
@@ -34,7 +34,7 @@ M = TypeVar("M", bound=Message)
 _log = logging.getLogger("polonaise.client")
 
 
-class Questions:
+class Requests:
     """Requests that have an answer and change nothing, so that they can be repeated."""
 
     def __init__(self, host: Host, routes: Routes, links: Links, settings: ClientSettings) -> None:
@@ -46,7 +46,7 @@ class Questions:
     async def ask(
         self,
         partition: PartitionId,
-        question: Message,
+        request: Message,
         answer: type[M],
         timeout: float | None,
         *,
@@ -56,7 +56,7 @@ class Questions:
         """The answer of the partition's owner, whoever that is by then.
 
         Tries again, with pauses, whatever may pass; raises what will not, and `DeadlineExceeded` after `timeout`
-        seconds over all tries (None: bound only to the life of the client). `wait_s` is how long the question itself
+        seconds over all tries (None: bound only to the life of the client). `wait_s` is how long the request itself
         lets the server wait; `report` is told why it has to be asked again.
         """
         troubles: list[PolonaiseError] = []
@@ -68,18 +68,18 @@ class Questions:
 
         try:
             async with asyncio.timeout(timeout):
-                return await self._ask_until_answered(partition, question, answer, wait_s, note)
+                return await self._ask_until_answered(partition, request, answer, wait_s, note)
         except TimeoutError:
             because = f" (the last trouble: {troubles[-1]})" if troubles else ""
             raise DeadlineExceeded(
-                f"partition {partition} did not answer {type(question).__name__} within {timeout:g} s: "
+                f"partition {partition} did not answer {type(request).__name__} within {timeout:g} s: "
                 f"it waited for {self._routes.waits_for(partition)}{because}"
             ) from (troubles[-1] if troubles else None)
 
     async def _ask_until_answered(
         self,
         partition: PartitionId,
-        question: Message,
+        request: Message,
         answer: type[M],
         wait_s: float,
         note: Callable[[PolonaiseError], None],
@@ -90,17 +90,17 @@ class Questions:
                 owner = await self._routes.owner(partition)
                 connection = await self._links.bulk(owner.address)
                 found = await connection.request(
-                    question, partition=partition, deadline_s=self._settings.request_s_max + wait_s
+                    request, partition=partition, deadline_s=self._settings.request_s_max + wait_s
                 )
                 if isinstance(found, answer):
                     return found
-                raise ProtocolError(f"{type(found).__name__} is no answer to {type(question).__name__}")
+                raise ProtocolError(f"{type(found).__name__} is no answer to {type(request).__name__}")
             except BeyondLog:
                 raise
             except PolonaiseError as error:
-                if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE) and not isinstance(error, FrameDamaged):
+                if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
                     raise
-                _log.info("partition %d: %s is asked again: %s", partition, type(question).__name__, error)
+                _log.info("partition %d: %s is asked again: %s", partition, type(request).__name__, error)
                 note(error)
                 if error.retry is Retry.ELSEWHERE:
                     await self._routes.reread()

@@ -15,13 +15,13 @@ from storyrig import Town
 
 from polonaise.client.log import Log
 from polonaise.errors import AppendExpired, NotOwner
-from polonaise.server.protocol.recovery import Answer, Undecided
+from polonaise.server.healthwarnings import HealthWarnings, _Trouble
+from polonaise.server.protocol.recovery import ReplicaAnswer, Undecided
 from polonaise.server.settings import ServerSettings
-from polonaise.server.unready import Unready, _Trouble
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.name == "polonaise.server.unready"]
+    return [record.message for record in caplog.records if record.name == "polonaise.server.healthwarnings"]
 
 
 def test_missing_storage_nodes_are_named_soon_and_again_until_there_is_a_quorum(
@@ -154,9 +154,9 @@ def test_what_goes_on_is_not_warned_about_and_what_stops_is() -> None:
 
 
 def test_a_partition_that_says_nothing_is_warned_about_with_words() -> None:
-    unready = Unready(None, ServerSettings(), {}, {})  # type: ignore[arg-type]
+    warnings = HealthWarnings(None, ServerSettings(), {}, {})  # type: ignore[arg-type]
     silent = SimpleNamespace(partition=4, readiness=SimpleNamespace(waits_for=""))
-    said = unready._not_ready([silent], 3.0)  # type: ignore[list-item]
+    said = warnings._not_ready([silent], 3.0)  # type: ignore[list-item]
     assert said == "not ready for 3 s: partition 4. What is waited for: its next session"
 
 
@@ -173,7 +173,7 @@ def test_a_partition_that_says_nothing_is_warned_about_with_words() -> None:
 def test_nodes_that_have_yet_to_answer_are_no_alarm(
     doubted: tuple[str, ...], needed: int, answered: list[str], alarms: bool
 ) -> None:
-    told = Undecided(doubted, needed).waits_for(dict.fromkeys(answered, Answer(0, -1, -1, -1, 0, None)))
+    told = Undecided(doubted, needed).waits_for(dict.fromkeys(answered, ReplicaAnswer(0, -1, -1, -1, 0, None)))
     assert ("may hold committed transactions" in told) is alarms
     assert all(name in told for name in set(doubted) - set(answered))
 

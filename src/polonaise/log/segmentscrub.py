@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polonaise.errors import HistoryTrimmed
-from polonaise.log.partition import PartitionLog
+from polonaise.log.partitionlog import PartitionLog
 from polonaise.terms import TransactionId
 
 

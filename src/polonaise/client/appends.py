@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from polonaise.client.links import Stream
 from polonaise.client.protocol.draft import Draft, bytes_of
 from polonaise.client.protocol.group import Group
-from polonaise.client.protocol.outstanding import Failure, Outstanding, Pending
+from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending
 from polonaise.client.protocol.packing import Operations, Outgoing, frames
 from polonaise.client.protocol.window import AppendWindow
 from polonaise.client.receipt import Receipt, tell
@@ -21,7 +21,7 @@ from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError, ViewUna
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, TransactionId
 from polonaise.wire.appends import AppendColumns
-from polonaise.wire.appends import Failure as Row
+from polonaise.wire.appends import FailedAppend as Row
 from polonaise.wire.messages import Flush
 
 _NO_OPERATIONS: Operations = ()
@@ -353,9 +353,9 @@ class PartitionAppends:
         sequences = batch.sequences.tolist()
         ids: range | list[int] = range(batch.first, batch.last + 1)
         if own != batch.count:
-            places = [place for place, client in enumerate(clients) if client == self.client_id]
-            sequences = [sequences[place] for place in places]
-            ids = [batch.first + place for place in places]
+            positions = [position for position, client in enumerate(clients) if client == self.client_id]
+            sequences = [sequences[position] for position in positions]
+            ids = [batch.first + position for position in positions]
         self._settled(self._outstanding.committed(sequences, ids))
 
     def refused(self, rows: Sequence[Row]) -> None:
@@ -363,7 +363,7 @@ class PartitionAppends:
         settled: list[Pending] = []
         cause = self._cause()
         for sequence, value, reason in rows:
-            settled += self._outstanding.refused(sequence, Failure(reason, value, cause))
+            settled += self._outstanding.refused(sequence, AppendFailure(reason, value, cause))
         self._settled(settled)
 
     def flushed(self, request: int, high_water_mark: TransactionId) -> None:

@@ -31,8 +31,7 @@ from polonaise.log.batch import Batch
 from polonaise.log.control import ControlSlot
 from polonaise.log.gate import Gate
 from polonaise.log.index import Index
-from polonaise.log.promises import Evidence, Trimmed
-from polonaise.log.reading import Opened, Reader, SegmentCache, removed
+from polonaise.log.promises import SyncEvidence, TrimMark
 from polonaise.log.recovery import recover, remove_segment, segments_in
 from polonaise.log.segment import (
     BATCH_BYTES_MAX,
@@ -42,6 +41,7 @@ from polonaise.log.segment import (
     SegmentHeader,
     check_registers,
 )
+from polonaise.log.segmentreader import Opened, Reader, SegmentCache, removed
 from polonaise.log.tail import Tail
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED, TransactionId
 
@@ -275,7 +275,7 @@ class PartitionLog:
 
     def _note(self) -> None:
         assert self._tail is not None
-        self.slot.note(Evidence(self._tail.header.first, self._tail.end, self.last))
+        self.slot.note(SyncEvidence(self._tail.header.first, self._tail.end, self.last))
 
     # ------------------------------------------------------------------ trimming
 
@@ -295,7 +295,7 @@ class PartitionLog:
         if not self.may_trim(before):
             return
         oldest, following = self.segments[0], self.segments[1].header
-        await self.slot.begin_trim(Trimmed(following.first, following.previous_crc))
+        await self.slot.begin_trim(TrimMark(following.first, following.previous_crc))
         async with self._gate.closed():
             del self._sealed[0]
             await self._cache.drop([self._reader.path(oldest)])
@@ -337,7 +337,7 @@ class PartitionLog:
     async def _cut_at(self, target: Tail | None, count: int, last: TransactionId, crc: int) -> None:
         first = target.header.first if target else NO_TRANSACTION
         end = target.offset_at(count) if target else 0
-        await self.slot.begin_cut(Evidence(max(first, 0), end, last))
+        await self.slot.begin_cut(SyncEvidence(max(first, 0), end, last))
         await self._remove_above(target, first)
         if target is None:
             await self._begin()
@@ -354,9 +354,9 @@ class PartitionLog:
         if self._tail is None:
             return None, 0, 0
         segments = self.segments
-        place = max(bisect_right(segments, last + 1, key=_first) - 1, 0)
-        chosen = segments[place]
-        if place == len(segments) - 1:
+        position = max(bisect_right(segments, last + 1, key=_first) - 1, 0)
+        chosen = segments[position]
+        if position == len(segments) - 1:
             count = self._tail.place_of_end(last)
             if count is None:
                 raise OutOfOrder(f"no batch ends at {last}")
@@ -508,9 +508,9 @@ class PartitionLog:
         # The segment before may hold the time in its middle; if not, the next one begins with it.
         for each in segments[max(low - 1, 0) : low + 1]:
             index = await self._index_of(each)
-            place = index.place_at_time(time_us)
-            if place < len(index):
-                return index.firsts[place]
+            position = index.position_at_time(time_us)
+            if position < len(index):
+                return index.firsts[position]
         return self.last + 1
 
     async def _index_of(self, listed: Segment) -> Index:

@@ -10,7 +10,7 @@ from polonaise.client.settings import ClientSettings
 from polonaise.coordination import Coordinator
 
 
-class Place(NamedTuple):
+class LogLocation(NamedTuple):
     """Where a log is, and what a client there needs."""
 
     host: ApplicationHost

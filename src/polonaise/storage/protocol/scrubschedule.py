@@ -19,7 +19,7 @@ _ROUND_S_MIN: Final = 1.0
 """From the beginning of a round to that of the next one at least: there may be nothing that can be read."""
 
 
-class Damage(NamedTuple):
+class ScrubDamage(NamedTuple):
     """Bytes that were not as they were written when the scrub came by."""
 
     partition: PartitionId
@@ -49,7 +49,7 @@ class Scrubbed:
     """Damages since the node started."""
     repaired: int = 0
     """Those of them after which the copy was whole again."""
-    damages: tuple[Damage, ...] = ()
+    damages: tuple[ScrubDamage, ...] = ()
 
 
 class Look(NamedTuple):
@@ -120,7 +120,7 @@ class Scrub:
 
     def damaged(self, wall_us: int, what: str) -> None:
         """Bad bytes were found. What follows them is copied anew, so there is no use in reading it."""
-        damage = Damage(self._waiting[0], what, wall_us)
+        damage = ScrubDamage(self._waiting[0], what, wall_us)
         kept = (*self.scrubbed.damages, damage)[-DAMAGES_MAX:]
         self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)
         self.skip(wall_us)
@@ -133,7 +133,7 @@ class Scrub:
     def repaired(self, wall_us: int, partition: PartitionId) -> int:
         """The copy is whole again: how many of its damages are over by that."""
         count = 0
-        damages: list[Damage] = []
+        damages: list[ScrubDamage] = []
         for damage in self.scrubbed.damages:
             if damage.partition == partition and not damage.repaired_us:
                 damage = damage._replace(repaired_us=wall_us)

@@ -42,7 +42,7 @@ _LIST_S: Final = 30.0
 """For how long a stream goes by one listing of the fragments: what is archived meanwhile the servers have, too."""
 
 
-class History:
+class QueryHistory:
     """One query's view of what is there. Nothing is asked before it is needed, and nothing twice.
 
     That of a micro-batch is made in a hurry: what hardly changes is not asked for each.
@@ -149,7 +149,7 @@ class History:
     def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
         """The ends of partitions that are longer than this within so many seconds; of a store alone, when it is over.
 
-        Waiting asks nothing of the servers but one question, which they answer when there is something.
+        Waiting asks nothing of the servers but one request, which they answer when there is something.
         """
         if self.log is None:
             time.sleep(wait_s)

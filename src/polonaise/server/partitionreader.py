@@ -15,7 +15,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.log.batch import HEADER_BYTES, Batch
-from polonaise.server.history import History, needed
+from polonaise.server.archivedhistory import ArchivedHistory, needed
 from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.replicas import StorageLink, expect
@@ -37,7 +37,7 @@ class PartitionReader:
         owner: PartitionOwner,
         links: Mapping[StorageId, StorageLink],
         settings: ServerSettings,
-        history: History | None,
+        history: ArchivedHistory | None,
         on_damage: Callable[[str], None],
     ) -> None:
         """`history`: the fragments of the log, if the server was told of any. `on_damage` hears of a replica that
@@ -176,8 +176,8 @@ class PartitionReader:
         """Read committed batches from `first` on from an engaged replica; `last` must be committed.
 
         With `part_last`, only those that begin at `first` or above and at that id or below. When none of the replicas
-        holds these any more, from the fragments, and then it raises what `History.read` does, or `HistoryTrimmed` in a
-        server that knows of none.
+        holds these any more, from the fragments, and then it raises what `ArchivedHistory.read` does, or
+        `HistoryTrimmed` in a server that knows of none.
         """
         owner = self.owner
         if last > owner.committed:

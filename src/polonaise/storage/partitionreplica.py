@@ -21,18 +21,18 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch, split
 from polonaise.log.digest import digest
-from polonaise.log.partition import PartitionLog
-from polonaise.log.scrub import look
+from polonaise.log.partitionlog import PartitionLog
 from polonaise.log.segment import DamageFound
+from polonaise.log.segmentscrub import look
 from polonaise.storage.protocol.replica import (
     Acknowledge,
     Action,
-    Append,
     Cut,
     DropBelow,
     Refuse,
     Replica,
     Save,
+    StoreBatches,
     StoreRequest,
     TellEnd,
     TellSession,
@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 _ENTRY_BYTES: Final = 512
 """What a message that waits takes in memory beside its payload, generously."""
 
-Question: TypeAlias = ReadBatches | GetRegisters | Digest
+ReplicaRead: TypeAlias = ReadBatches | GetRegisters | Digest
 """What is answered beside the queue."""
 
 
@@ -82,7 +82,7 @@ class _Entry(NamedTuple):
 class PartitionReplica:
     """A partition's replica on this node.
 
-    Messages that change something, and those that must be ordered with them, go through one queue; questions about
+    Messages that change something, and those that must be ordered with them, go through one queue; requests about
     what is held are answered beside it. `open_log` is called by the task itself, so that messages wait in order while
     the files are recovered.
     """
@@ -304,7 +304,7 @@ class PartitionReplica:
 
     async def _carry_out(self, log: PartitionLog, replica: Replica, entry: _Entry, action: Action) -> None:
         match action:
-            case Append():
+            case StoreBatches():
                 await log.append(action.batches)
                 self.written = True
                 self.counts["batches"] += len(action.batches)
@@ -345,14 +345,14 @@ class PartitionReplica:
 
     # ------------------------------------------------------------------ reading
 
-    async def answer(self, connection: Connection, question: Question, request: int) -> None:
+    async def answer(self, connection: Connection, read: ReplicaRead, request: int) -> None:
         """Answer beside the queue; what is told was verified, and damage is recorded before it is told."""
         try:
             await connection.wait_writable()
             log, replica = self._usable()
-            _check_session(replica, question)
-            answer = await self._noting_damage(log, replica, self._found(log, question))
-            _check_session(replica, question)
+            _check_session(replica, read)
+            answer = await self._noting_damage(log, replica, self._found(log, read))
+            _check_session(replica, read)
             await connection.wait_writable()
             connection.send(answer, request=request, partition=self._partition)
         except InvariantViolated:
@@ -379,19 +379,17 @@ class PartitionReplica:
                     self._keep_true(log, replica)
             raise
 
-    async def _found(self, log: PartitionLog, question: Question) -> Message:
-        match question:
+    async def _found(self, log: PartitionLog, read: ReplicaRead) -> Message:
+        match read:
             case ReadBatches():
-                bytes_max = min(question.bytes_max, self._settings.read_bytes_max)
-                batches = await log.read(
-                    question.first, question.last, bytes_max, question.after_time_us, question.part_last
-                )
-                payload = [batch.view if question.with_data else batch.without_data() for batch in batches]
-                return Batches(question.last, payload)
+                bytes_max = min(read.bytes_max, self._settings.read_bytes_max)
+                batches = await log.read(read.first, read.last, bytes_max, read.after_time_us, read.part_last)
+                payload = [batch.view if read.with_data else batch.without_data() for batch in batches]
+                return Batches(read.last, payload)
             case GetRegisters():
                 return RegistersAre(log.last, log.registers_snapshot())
             case Digest():
-                return DigestIs(question.last, *await digest(log, question.first, question.last))
+                return DigestIs(read.last, *await digest(log, read.first, read.last))
 
     def _detail(self, error: PolonaiseError) -> int:
         """With `Fenced`: by which session; with `HistoryTrimmed`: what is held from."""
@@ -412,8 +410,8 @@ class PartitionReplica:
             self.unavailable = error
 
 
-def _check_session(replica: Replica, question: Question) -> None:
-    refused = replica.read(question.session)
+def _check_session(replica: Replica, read: ReplicaRead) -> None:
+    refused = replica.read(read.session)
     if refused is not None:
         raise refused.error
 

@@ -22,10 +22,11 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch
-from polonaise.server.carrying import InOrder
+from polonaise.server.archivedhistory import ArchivedHistory
+from polonaise.server.carrying import EffectQueue
 from polonaise.server.catchup import CatchUp
 from polonaise.server.clients import ClientMessages, receive
-from polonaise.server.history import History
+from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
     AwaitRoom,
     AwaitTurn,
@@ -38,10 +39,9 @@ from polonaise.server.protocol.effects import (
 )
 from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.moment import Moment
-from polonaise.server.protocol.mounts import Mount
+from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
-from polonaise.server.reading import PartitionReader
 from polonaise.server.replicas import StorageLink
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
@@ -69,7 +69,7 @@ class ServedPartition:
         generation: Generation,
         starts: SessionStarts,
         busy: Callable[[PartitionId], None],
-        history: History | None = None,
+        history: ArchivedHistory | None = None,
     ) -> None:
         """`starts` gives it its turns to start a session; `busy` hears that something begins which has a deadline."""
         self._host = host
@@ -89,7 +89,7 @@ class ServedPartition:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._history_reads = asyncio.Semaphore(_HISTORY_READS_MAX)
         self._readmitted_s = -1e9
-        self._carry_out = InOrder(lambda effect: self._carriers[type(effect)](effect))
+        self._carry_out = EffectQueue(lambda effect: self._carriers[type(effect)](effect))
         self._said = ""
         self._carriers: dict[type[Effect], Callable[[Any], None]] = {
             **ClientMessages(partition, generation).senders,
@@ -277,7 +277,7 @@ class ServedPartition:
     def _await_room(self, effect: AwaitRoom) -> None:
         self._spawn(self._room(effect.mount), f"feed of client {effect.mount.client_id}")
 
-    async def _room(self, mount: Mount) -> None:
+    async def _room(self, mount: ClientMount) -> None:
         try:
             await _connection(mount).wait_writable()
         except PolonaiseError:
@@ -327,5 +327,5 @@ class ServedPartition:
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
 
-def _connection(mount: Mount) -> Connection:
+def _connection(mount: ClientMount) -> Connection:
     return cast(Connection, mount.connection)

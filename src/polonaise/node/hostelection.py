@@ -41,7 +41,7 @@ _CLOSE_S_MAX: Final = 20.0
 OnFailure: TypeAlias = Callable[[PolonaiseError], None]
 
 
-class Seat:
+class HostElection:
     """One process's place at one directory, shared by all its logs there: a thread that hosts while it has the lock.
 
     A thread with an event loop of its own, so that an application that keeps its loop busy does not hold up the
@@ -55,17 +55,17 @@ class Seat:
         self._guard = threading.Lock()
         self._cancel: Callable[[], None] | None = None
         self._pause_s = WATCH_S
-        self._place: Identity | None = None
+        self._lock_file: Identity | None = None
         """The identity of the lock file that this process has locked; None while it has none."""
         self._users = 0
         self.listeners: list[OnFailure] = []
-        """Told, in the seat's thread, when this process can't host any more for a reason that does not pass."""
+        """Told, in the election's thread, when this process can't host any more for a reason that does not pass."""
         self.settled: Future[None] = Future()
         """Done once somebody is known to host, this process or another; or else why this one can't."""
         self.trouble: PolonaiseError | None = None
         """Why it could not host when it tried last, if that may pass."""
         self.failure: PolonaiseError | None = None
-        """Why this seat neither hosts nor watches any more."""
+        """Why this process neither hosts nor watches any more."""
         self._thread = threading.Thread(target=self._run, name=f"host {address.directory}", daemon=True)
 
     def _close(self) -> None:
@@ -108,7 +108,7 @@ class Seat:
         _log.info("this process (%d) has the lock of %s", os.getpid(), self._address.directory)
         with contextlib.suppress(OSError):  # for whoever looks for the host; nothing rests on it
             Path(lock_path).write_text(f"{os.getpid()}\n")
-        self._place = identity(lock_path)
+        self._lock_file = identity(lock_path)
         give_up_s = time.monotonic() + _LEFTOVERS_S
         while True:
             try:
@@ -119,7 +119,7 @@ class Seat:
                     raise
 
     def _host(self) -> None:
-        """Run the nodes until the seat is left, or they fail."""
+        """Run the nodes until the election is left, or they fail."""
         host = EmbeddedHost(self._address.directory)
         try:
             check_room(_LOOP_DESCRIPTORS, _LOOP)
@@ -171,8 +171,8 @@ class Seat:
     async def _watch_place(self, host: EmbeddedHost) -> None:
         """Stops the nodes, by what it raises, when who opens the directory now finds another one, or none."""
         path = lock_path(self._address.directory)
-        there = self._place
-        while there == self._place:
+        there = self._lock_file
+        while there == self._lock_file:
             await asyncio.sleep(_PRESENCE_S)
             with contextlib.suppress(PolonaiseError):  # closed to this process, perhaps: that is no loss
                 there = await host.disk.identity(path)
@@ -199,8 +199,8 @@ class Seat:
             return
         self.failure = error
         with _guard:
-            if _seats.get(self._identity) is self:
-                del _seats[self._identity]
+            if _elections.get(self._identity) is self:
+                del _elections[self._identity]
         if not self.settled.done():
             self.settled.set_exception(error)
         for listener in list(self.listeners):
@@ -225,41 +225,41 @@ def _cancel_in(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> Non
         loop.call_soon_threadsafe(task.cancel)
 
 
-# ---------------------------------------------------------------------- the seats of this process
+# ---------------------------------------------------------------------- the elections of this process
 
 _guard = threading.Lock()
-_seats: dict[Identity, Seat] = {}
+_elections: dict[Identity, HostElection] = {}
 
 
-def take(address: EmbeddedAddress) -> Seat:
-    """This process's seat at the directory, which is there. Goes with a `leave`."""
+def take(address: EmbeddedAddress) -> HostElection:
+    """Take part in the election at this directory, which has to be there. Ends with a `leave`."""
     status = os.stat(address.directory)
     identity = (status.st_dev, status.st_ino)
     with _guard:
-        seat = _seats.get(identity)
-        if seat is None:
-            seat = _seats[identity] = Seat(identity, address)
-            seat._thread.start()
-        seat._users += 1
-        return seat
+        election = _elections.get(identity)
+        if election is None:
+            election = _elections[identity] = HostElection(identity, address)
+            election._thread.start()
+        election._users += 1
+        return election
 
 
-def leave(seat: Seat) -> None:
+def leave(election: HostElection) -> None:
     """Hosts no more when this was the last log of the process there; returns when the nodes have stopped."""
     with _guard:
-        seat._users -= 1
-        if seat._users:
+        election._users -= 1
+        if election._users:
             return
-        if _seats.get(seat._identity) is seat:
-            del _seats[seat._identity]
-    seat._close()
+        if _elections.get(election._identity) is election:
+            del _elections[election._identity]
+    election._close()
 
 
 def _disown() -> None:
-    """A forked child has none of its parent's threads: it hosts nothing, and takes seats of its own."""
+    """A forked child has none of its parent's threads: it hosts nothing, and stands for election anew."""
     global _guard
     _guard = threading.Lock()
-    _seats.clear()
+    _elections.clear()
 
 
 os.register_at_fork(after_in_child=_disown)
