@@ -17,8 +17,8 @@ from polonaise.log.batch import Batch, Columns, seal
 from polonaise.log.promises import Promises
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.commit import Acknowledgements
-from polonaise.server.protocol.recovery import Answer, Decided, Undecided
-from polonaise.storage.protocol.replica import Action, Append, Cut, Refuse, Replica, Save, StoreRequest
+from polonaise.server.protocol.recovery import Decided, ReplicaAnswer, Undecided
+from polonaise.storage.protocol.replica import Action, Cut, Refuse, Replica, Save, StoreBatches, StoreRequest
 from polonaise.terms import UNRESOLVED
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "replication.md"
@@ -58,17 +58,17 @@ class StorageNode:
                     self.replica.promises = promises
                 case Cut(last):
                     self.log = [each for each in self.log if each.last <= last]
-                case Append(batches):
+                case StoreBatches(batches):
                     self.log += batches
             self.replica.last, self.replica.last_crc = self.log[-1].last, self.log[-1].crc
         return actions
 
-    def asked(self, session: int) -> Answer:
+    def asked(self, session: int) -> ReplicaAnswer:
         """What it answers to last-session-info."""
         self.does(self.replica.last_session_info(session))
         kept = self.replica.promises
         lost = None if kept.lost_above == UNRESOLVED else kept.lost_above
-        return Answer(kept.joined, kept.prepared, kept.confirmed, self.replica.last, self.replica.last_crc, lost)
+        return ReplicaAnswer(kept.joined, kept.prepared, kept.confirmed, self.replica.last, self.replica.last_crc, lost)
 
     def takes(self, session: int, number: int, sent: Batch) -> bool:
         """Whether it acknowledges a batch."""
@@ -176,6 +176,6 @@ def test_the_example_is_what_the_decisions_make_of_it() -> None:
 
 def test_with_another_one_away_the_end_is_another_or_is_waited_for() -> None:
     value = PartitionValue(5, 8, ("A", "B", "C"), None, {name: Engagement(7) for name in "ABC"})
-    holds = {"A": Answer(7, 8, 8, 11, 1, None), "B": Answer(7, 8, 8, 10, 2, None)}
+    holds = {"A": ReplicaAnswer(7, 8, 8, 11, 1, None), "B": ReplicaAnswer(7, 8, 8, 10, 2, None)}
     assert recovery.decide(value, holds) == Decided(11, 1, ("A",)), "C away: x is kept"
     assert recovery.decide(value, {"B": holds["B"]}) == Undecided(("A", "C"), 1), "A and C away: S2 waits"
