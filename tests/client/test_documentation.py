@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -92,3 +93,11 @@ def test_a_member_of_an_enum_and_a_setting_says_what_it_means(holder: type) -> N
 def test_a_method_that_waits_or_refuses_names_its_errors(method: str, raised: tuple[str, ...]) -> None:
     documented = inspect.getdoc(MEMBERS[method]) or ""
     assert [error for error in raised if f"`{error}`" not in documented] == []
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    """Over the wire a code alone says which error it was."""
+    kinds = [kind for kind in EXPORTED.values() if inspect.isclass(kind) and issubclass(kind, errors.PolonaiseError)]
+    assert [kind.__name__ for kind in kinds if "code" not in vars(kind)] == []
+    codes = Counter(kind.code for kind in dict.fromkeys(kinds))
+    assert [code for code, times in codes.items() if times > 1] == []

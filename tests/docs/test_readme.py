@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import typer.main
-
-from polonaise.cli.application import application
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -47,15 +43,3 @@ def test_the_shortest_one_does_as_well(tmp_path: Path) -> None:
     script.write_text(example_with('append(b"hello")'))
     assert run(script) == "0 b'hello'\n"
     assert run(script) == "0 b'hello'\n1 b'hello'\n"
-
-
-@pytest.mark.parametrize("line", re.findall(r"^polonaise .*", "".join(blocks("sh")), re.MULTILINE))
-def test_a_command_is_one_with_these_options(line: str) -> None:
-    """Parsed only: the ports that README names may be taken where this runs."""
-    command = typer.main.get_command(application)
-    arguments = shlex.split(line.removesuffix("&"), comments=True)[1:]
-    context = command.make_context("polonaise", arguments)
-    for _ in range(2):
-        name, command, arguments = command.resolve_command(context, [*context._protected_args, *context.args])  # type: ignore[attr-defined]
-        context = command.make_context(name, arguments, parent=context)
-    assert context.params
