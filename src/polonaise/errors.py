@@ -76,6 +76,8 @@ class ProtocolError(PolonaiseError):
 
 
 class FrameTooLarge(ProtocolError):
+    """A peer announced a frame larger than this side takes: the connection is closed before it is read."""
+
     code = "frame_too_large"
 
 
@@ -119,6 +121,8 @@ class DataDamaged(PolonaiseError):
 
 
 class DiskFull(PolonaiseError):
+    """No space is left on the disk: what was to be written was not."""
+
     code = "disk_full"
     retry = Retry.AGAIN
 
@@ -215,6 +219,8 @@ class OutOfOrder(PolonaiseError):
 
 
 class UnknownPartition(PolonaiseError):
+    """The cluster has no partition with this number; the message says which it has."""
+
     code = "unknown_partition"
 
 
@@ -296,14 +302,20 @@ class ClientAhead(PolonaiseError):
 
 
 class BodyTooLarge(PolonaiseError):
+    """The data of a transaction, or of a group, exceeds the limit of a batch: nothing was appended."""
+
     code = "body_too_large"
 
 
 class TooManyLocks(PolonaiseError):
+    """A transaction, or a frame, carries more locks than a server takes: nothing was appended."""
+
     code = "too_many_locks"
 
 
 class RegistersFull(PolonaiseError):
+    """A partition's registers would exceed the room that they have: delete some. Nothing was appended."""
+
     code = "registers_full"
 
 
@@ -442,6 +454,8 @@ class Forked(PolonaiseError):
 
 
 class ConnectionLost(PolonaiseError):
+    """The connection ended. Whether the peer has done what it was sent is not known."""
+
     code = "connection_lost"
     retry = Retry.AGAIN
 
@@ -454,6 +468,8 @@ class DeadlineExceeded(PolonaiseError):
 
 
 class AddressInUse(PolonaiseError):
+    """Another process listens at this address: stop it, or choose another port."""
+
     code = "address_in_use"
 
 
@@ -484,6 +500,8 @@ class NotInitialized(PolonaiseError):
 
 
 class AlreadyInitialized(PolonaiseError):
+    """The directory, or the coordinator, holds a cluster already: nothing was changed in it."""
+
     code = "already_initialized"
 
 

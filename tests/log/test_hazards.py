@@ -1,4 +1,4 @@
-"""The hazards that were found in the original's storage, (a) to (g), each tried on ours."""
+"""The hazards that were found in the storage of Waltz 0.13 (`docs/references.md`), (a) to (g), each tried on ours."""
 
 from __future__ import annotations
 

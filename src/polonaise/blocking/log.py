@@ -64,6 +64,7 @@ class Log:
 
     @property
     def partition_count(self) -> int:
+        """How many partitions the cluster has."""
         return self._log.partition_count
 
     @property
@@ -78,6 +79,7 @@ class Log:
 
     @property
     def serializer(self) -> Serializer | None:
+        """What turns values into bodies and back; None if bodies are bytes."""
         return self._log.serializer
 
     # ------------------------------------------------------------------ contexts

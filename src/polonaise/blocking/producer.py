@@ -21,6 +21,7 @@ class Producer:
 
     @property
     def name(self) -> str:
+        """The producer's name, which its register is called after."""
         return self._producer.name
 
     @property

@@ -57,6 +57,7 @@ class Receipt:
 
     @property
     def partition(self) -> PartitionId:
+        """The partition that it was appended to."""
         return self._receipt.partition
 
     @property
@@ -96,6 +97,7 @@ class Receipt:
 
     @property
     def committed(self) -> bool:
+        """Whether it is in the log for good; False while that is not known, too."""
         return self._receipt.committed
 
     @property
@@ -152,6 +154,7 @@ class Submission:
 
     @property
     def done(self) -> bool:
+        """Whether it has ended, one way or the other."""
         return self._submission.done
 
     def cancel(self) -> None:

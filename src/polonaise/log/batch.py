@@ -169,6 +169,7 @@ class Batch:
 
     @property
     def last(self) -> TransactionId:
+        """The id of its last transaction."""
         return self.first + self.count - 1
 
     def _column(self, position: int) -> int:
@@ -180,36 +181,43 @@ class Batch:
 
     @property
     def client_ids(self) -> memoryview:
+        """The client of each transaction, as int32."""
         start = self._column(0)
         return self.view[start : start + 4 * self.count].cast("i")
 
     @property
     def generations(self) -> memoryview:
+        """The generation of each request, as int32; below 0 for what the library wrote for itself."""
         start = self._column(1)
         return self.view[start : start + 4 * self.count].cast("i")
 
     @property
     def sequences(self) -> memoryview:
+        """Each client's number of the request, as int64."""
         start = self._column(2)
         return self.view[start : start + 8 * self.count].cast("q")
 
     @property
     def headers(self) -> memoryview:
+        """The header of each transaction, as int32."""
         start = self._column(3)
         return self.view[start : start + 4 * self.count].cast("i")
 
     @property
     def data_crcs(self) -> memoryview:
+        """The CRC-32 of each body, as uint32."""
         start = self._column(4)
         return self.view[start : start + 4 * self.count].cast("I")
 
     @property
     def data_ends(self) -> memoryview:
+        """Where each body ends within `data`, as uint32."""
         start = self._column(5)
         return self.view[start : start + 4 * self.count].cast("I")
 
     @property
     def has_data(self) -> bool:
+        """Whether the bodies are in it: a lazy feed leaves them out."""
         return not self.flags & FLAG_WITHOUT_DATA
 
     @property

@@ -1,6 +1,6 @@
 """The fate of every append of one client to one partition.
 
-What settles an append, as the Waltz documents have it ("Detection of Failed Append Requests"):
+What settles an append, as Waltz internals have it ("Detection of Failed Append Requests"):
 
 * its own request id in the feed: it is committed, and every older one that was not seen is not, and never will be;
 * a refusal that names it;

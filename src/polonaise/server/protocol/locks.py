@@ -2,7 +2,7 @@
 
 A table of fixed size in which every lock has three places; raising writes its id to all three, and the smallest of
 the three is the estimate: another lock can only push it up. So a stale transaction is never let in, and a fresh one is
-refused only when all three of its places were raised by others (seed 003, "Concurrency Control").
+refused only when all three of its places were raised by others (Waltz internals, "Concurrency Control").
 
 The table is made when there are more locks than are better kept by themselves: of thousands of partitions most have
 few, or none, and a table for each would be more memory than a machine has.
