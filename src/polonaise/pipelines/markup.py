@@ -19,9 +19,14 @@ class Markup(str):
     __slots__ = ()
 
 
+def printable(text: str) -> str:
+    """Text without what a page can't hold or show."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def escaped(text: str) -> Markup:
     """Text as it will be read: no character of it can be taken for markup."""
-    return Markup(html.escape(_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)))
+    return Markup(html.escape(printable(text)))
 
 
 def joined(*children: str) -> Markup:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from polonaise.pipelines.charts.figure import Chart, figure
+from polonaise.pipelines.charts.figure import Chart
 from polonaise.pipelines.markup import Markup, element, joined
 from polonaise.pipelines.tables import Table
 from polonaise.pipelines.values import read
@@ -72,7 +72,7 @@ class ReportPage:
     def chart(self, chart: Chart) -> Self:
         """`Bars`, `Lines` or `Flows`, with their figures as a table behind them."""
         self._figures += 1
-        return self._add(figure(chart, f"figure-{self._figures}"))
+        return self._add(chart.figure(f"figure-{self._figures}"))
 
     def html(self) -> str:
         """The page; to be stored as UTF-8."""

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import unicodedata
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
@@ -107,11 +107,6 @@ def place(value: Any) -> float:
     if isinstance(value, date):
         return (datetime(value.year, value.month, value.day, tzinfo=UTC) - _EPOCH).total_seconds()
     return finite(value)
-
-
-def time_at(seconds: float) -> datetime:
-    """The time that `place` put there."""
-    return _EPOCH + timedelta(seconds=seconds)
 
 
 def _utc(value: datetime) -> datetime:
