@@ -65,7 +65,7 @@ def rest_of(extents: Sequence[Extent], wanted: Span) -> list[Span]:
 
 
 def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> list[Split]:
-    """Divide extents into splits of about `split_bytes_max` bytes or less; at least `splits_min` of them if possible."""
+    """Divide extents into splits of about `split_bytes_max` bytes or less, and at least `splits_min` if possible."""
     total = sum(max(extent.bytes, extent.rows) for extent in extents)
     # A fragment may hold few bytes per row, as it is compressed: each row counts for one byte at least.
     size = min(split_bytes_max, max(total // splits_min, 1))
