@@ -194,7 +194,7 @@ class StoreReport:
     cluster_key: builtins.bytes | None = None
     """Cluster key of the first good fragment; None without one."""
     wrong: list[str] = field(default_factory=list)
-    """What is wrong: damaged fragments, and those that are not of one log with the others."""
+    """Descriptions of damaged fragments, and of those that are not of one log with the others."""
     damaged: list[FragmentName] = field(default_factory=list)
     """The damaged fragments."""
 

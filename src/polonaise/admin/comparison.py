@@ -34,7 +34,7 @@ class ReplicaReport(NamedTuple):
 
 
 class ReplicaDifference(NamedTuple):
-    """Where replicas part, each side going on with other batches."""
+    """The place from which replicas differ, each side going on with other batches."""
 
     first: TransactionId
     """The first id at which they differ. Below it, replicas that hold an id hold the same."""
@@ -49,7 +49,7 @@ class ComparisonReport:
     partition: PartitionId
     replicas: tuple[ReplicaReport, ...]
     difference: ReplicaDifference | None
-    """None if all replicas are equal, as far as each of them goes."""
+    """The first difference; None if all replicas are equal, as far as each of them goes."""
 
     @property
     def same(self) -> TransactionId:
@@ -61,7 +61,7 @@ class ComparisonReport:
 
     @property
     def contradiction(self) -> str:
-        """The replicas that know different transactions to be committed; empty if none do, as it has to be."""
+        """A sentence that names replicas which know different transactions to be committed; empty if none do."""
         if self.difference is None:
             return ""
         sides = [

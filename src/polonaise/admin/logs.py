@@ -31,7 +31,7 @@ _MERGED_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class HowToAppend:
-    """What each transaction carries beside its body, and how long to wait for its fate."""
+    """Options of `append`: what each transaction carries beside its body, and how long to wait for its fate."""
 
     partition: PartitionId
     header: int = 0
@@ -55,15 +55,15 @@ class Condition(NamedTuple):
     server: int
     ready: bool
     committed_high_water_mark: TransactionId | None
-    """None while the partition is not ready and its owner has not yet proved how far it is committed."""
+    """The committed high-water mark; None while the partition is not ready and its owner has not yet proved it."""
     engaged: list[str]
     """The engaged storage nodes. A commit needs a majority of all."""
     left_out: dict[str, str]
     """The other storage nodes, each with the reason why it is not engaged."""
     waits_for: str
-    """What keeps the partition from being ready; empty if it is."""
+    """The reason why the partition is not ready; empty if it is."""
     scrub: dict[str, dict[str, Any]]
-    """By storage node, the progress of its scrub, and in `damages` what that found in this partition."""
+    """The progress of each storage node's scrub, and in `damages` what the scrub found in this partition."""
     fragments_scrub: dict[str, Any] | None
     """The same for the fragment store, from the server; None if it has no store, or does not scrub it."""
 

@@ -64,7 +64,7 @@ _NOBODY: Final = 0
 
 
 class Key(enum.Enum):
-    """Which cluster the restored log is to be."""
+    """The identity of the restored log."""
 
     SAME = "same"
     """The archived cluster: its views and its fragment store go on with the restored log."""
@@ -87,11 +87,11 @@ class HowToRestore:
     until_time_us: int | None = None
     """Restore no batch with a later commit time, microseconds UTC."""
     key: Key | None = None
-    """None for the same key, which has to be said if anything is left out."""
+    """The choice of a key; None for the same one, which has to be chosen explicitly if anything is left out."""
 
 
 class RestoredPartition:
-    """What was restored of one partition, and the highest numbers in it."""
+    """The result of a restore for one partition, with the highest numbers in it."""
 
     def __init__(self, partition: PartitionId, held: TransactionId) -> None:
         self.partition = partition
@@ -130,7 +130,7 @@ class Restored:
 
 @dataclass
 class _Source:
-    """What of a store is to be restored. Found before anything is written."""
+    """The fragments of a store that are to be restored. Chosen before anything is written."""
 
     cluster_key: bytes
     pieces: dict[PartitionId, Sequence[FragmentRange]] = field(default_factory=dict)

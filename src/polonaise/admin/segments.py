@@ -108,10 +108,10 @@ class _Read(NamedTuple):
 
     report: SegmentReport
     header: SegmentHeader | None = None
-    """None if the header can't be read."""
+    """The segment's header; None if it can't be read."""
     preamble: bytes = b""
     found: Scan | None = None
-    """None if nothing after the header can be read."""
+    """The scan of the segment's batches; None if nothing after the header can be read."""
 
 
 async def _verify(files: Files) -> PartitionReport:

@@ -22,7 +22,7 @@ class TrimReport(NamedTuple):
     """The result of a trim for a partition."""
 
     before: TransactionId
-    """What lies below this id was to be dropped."""
+    """The id below which everything was to be dropped."""
     first: TransactionId
     """From this id on, all storage nodes still hold the log."""
     held_from: TransactionId

@@ -38,7 +38,7 @@ class Folded:
 
     balances: dict[int, int] = field(default_factory=dict)
     payments: Counter[int] = field(default_factory=Counter)
-    """How often each payment is in the log."""
+    """The number of times that each payment is in the log."""
     lowest_of: dict[int, int] = field(default_factory=dict)
     """The lowest balance that each account ever had, in the order of the log."""
     last: int = -1
@@ -65,7 +65,7 @@ class Seen:
     view: dict[int, int]
     """Balances in the tellers' database."""
     view_payments: Counter[int]
-    """How often each payment is in the tellers' database."""
+    """The number of times that each payment is in the tellers' database."""
     rebuilt: dict[int, int]
     """Balances in a second database, made from the log alone."""
     rebuilt_payments: Counter[int]

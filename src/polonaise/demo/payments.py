@@ -64,7 +64,7 @@ class Book:
     bank_balances: dict[int, int] = field(default_factory=dict)
     """The bank's own last balance of each account, if the file has it."""
     payments_of: dict[int, int] = field(default_factory=dict)
-    """How many payments touch each account."""
+    """The number of payments that touch each account."""
     unchained: list[int] = field(default_factory=list)
     """Accounts whose own rows do not add up, to within 0.10 each. They are not compared with the bank."""
     bad_rows: list[str] = field(default_factory=list)

@@ -56,7 +56,7 @@ class Day:
     unknown: int = 0
     """Appends whose fate was learnt only after a deadline."""
     runs: int = 0
-    """How often contexts ran. More often than there were payments: some had conflicts, and ran again."""
+    """The number of times that contexts ran. More than there were payments means conflicts."""
     latencies_s: list[float] = field(default_factory=list)
     took_s: float = 0.0
     killed: list[str] = field(default_factory=list)

@@ -58,7 +58,7 @@ class TellerReport:
     """Payments made before by a teller that was killed before it could say so."""
     refused: list[int] = field(default_factory=list)
     runs: int = 0
-    """How often contexts ran. More often than there are payments: some had conflicts."""
+    """The number of times that contexts ran. More than there are payments means conflicts."""
     unknown: int = 0
     """Appends whose fate was learnt only after a deadline."""
     latencies_s: list[float] = field(default_factory=list)

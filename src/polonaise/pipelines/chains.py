@@ -24,7 +24,7 @@ _DAMAGES: Final = (BatchDamaged, DataDamaged, FragmentDamaged, SegmentDamaged, N
 
 
 class End(NamedTuple):
-    """What the batches before and after one need to know of it."""
+    """A batch's ids, CRCs, commit time and session: enough to check the batches before and after it."""
 
     first: TransactionId
     last: TransactionId

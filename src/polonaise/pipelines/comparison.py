@@ -40,7 +40,7 @@ class RowDifference(NamedTuple):
     """Rows of the table with this key."""
     rows_expected: int
     values: dict[str, tuple[Any, Any]]
-    """For each column that differs, what the table holds and what it should hold."""
+    """Each column that differs, with the table's value and the right one."""
 
     def __str__(self) -> str:
         key = ", ".join(f"{name} {quoted(value)}" for name, value in self.key.items())
@@ -71,9 +71,9 @@ class Comparison:
     rows: int
     rows_expected: int
     sums: Mapping[str, tuple[Any, Any]]
-    """For each numeric column outside the key, the sum in the table and the right one; None for no rows."""
+    """Each numeric column outside the key, with its sum in the table and the right one; None for no rows."""
     totals: Mapping[str, int]
-    """How many keys differ, by kind. Kinds that don't occur are left out."""
+    """The number of keys that differ, by kind. Kinds that don't occur are left out."""
     differences: tuple[RowDifference, ...]
     """Some of the differences, in the order of their keys."""
 

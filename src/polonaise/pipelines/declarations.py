@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Merge: TypeAlias = Literal["sum", "min", "max"]
-"""How two values of one key become one. The result is the same in any order, and however the log is divided."""
+"""The ways to merge two values of one key. The result is the same in any order, and however the log is divided."""
 
 Query: TypeAlias = "str | Callable[[DataFrame], DataFrame]"
 """SQL in which `{log}` stands for the log, or a function from the log's rows to the view's."""

@@ -48,7 +48,7 @@ class HowToReport:
     keys: Sequence[str] = ()
     """Columns, most often decoded ones, whose most frequent values are shown."""
     top: int = 20
-    """How many values of each column are shown."""
+    """The number of values of each column that are shown."""
     sections: Sections | None = None
     """The application's own part; None for none."""
 
@@ -243,7 +243,7 @@ def _stored(directory: Path, page: ReportPage, tables: Mapping[str, pa.Table]) -
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
-    """Where to write what becomes the file at once, when it is whole."""
+    """Give a path to write to. When the block has ended well, what is there replaces the file in one step."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield unfinished
@@ -253,7 +253,7 @@ def _replaced(path: Path) -> Iterator[Path]:
 
 
 def sections_named(path: str) -> Sections:
-    """The function `module:name`. Raises `BadOption`."""
+    """Import the function `module:name`, which adds an application's part to a report. Raises `BadOption`."""
     module, _, name = path.partition(":")
     try:
         found: Sections = getattr(importlib.import_module(module), name)

@@ -31,7 +31,7 @@ _STORE_WAIT_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Until:
-    """Up to where a job reads the log; by default everything that is committed when it begins."""
+    """The end of what a job reads of the log; by default everything that is committed when it begins."""
 
     ids: Marks | None = None
     """Everything up to these ids, one of each partition."""

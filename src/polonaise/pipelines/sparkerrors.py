@@ -20,18 +20,18 @@ _JAVA_ENDED: Final = "JAVA_GATEWAY_EXITED"
 _PYTHONS: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
 """The last line of what a user's function raised in a task."""
 _NO_ANSWER: Final = re.compile(r"Answer from Java side is empty|error while sending or receiving|Connection refused")
-"""What is said when Spark's driver is gone."""
+"""Messages of Py4J and Spark when Spark's driver is gone."""
 _WORKER_GONE: Final = re.compile(
     r"Stream closed|Broken pipe|Connection reset|EOFException|Python worker exited unexpectedly|SIGKILL|exit code: 137"
 )
-"""What is said when a Python process of Spark's was killed and could say nothing itself."""
+"""Messages of Spark when one of its Python processes was killed and could say nothing itself."""
 _AGAIN: Final = (
     "often for want of memory: look for a killed process in the system's log, give it more memory or fewer cores "
     "(--master 'local[2]', --conf spark.driver.memory=4g), and run it again: it goes on from what was committed"
 )
 
 SPARKS: Final = (PySparkException, Py4JError)
-"""What Spark raises; the second when it could not even start, and nothing translates Java's exceptions."""
+"""Errors of Spark. Py4J's are raised while Spark can't start, when nothing translates Java's exceptions."""
 
 
 @contextmanager

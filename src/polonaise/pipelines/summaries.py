@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PERIODS: Final = ("second", "minute", "hour", "day", "month")
 _FITTING: Final = (("second", 600), ("minute", 10 * 3_600), ("hour", 14 * 86_400), ("day", 2 * 366 * 86_400))
-"""For each period, the length of history in seconds up to which it is chosen by default."""
+"""Periods, each with the length of history, in seconds, up to which it is the default."""
 _COLUMNS: Final = (
     "partition int, transaction_id long, timestamp timestamp, header int, data binary, "
     "request struct<client_id: int, generation: int, sequence: long>"

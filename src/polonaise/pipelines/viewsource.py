@@ -31,7 +31,7 @@ _IN_ROWS: Final = ("column", "only")
 
 
 class UndecodablePolicy(enum.Enum):
-    """What a job does with an undecodable body. It makes no other rows, so it is no part of a definition."""
+    """What a job does with an undecodable body. No part of a view's definition, as the view's rows are the same."""
 
     FAIL = "fail"
     """End, and name the body."""
@@ -60,7 +60,7 @@ class Letters:
     named: Sequence[Named] = ()
     """The first of them, `NAMED_MAX` at most."""
     kept: DataFrame | None = None
-    """All of them as rows of a dead-letter table; None if there are none, or if they are not kept."""
+    """All undecodable bodies as rows of a dead-letter table; None if there are none, or if they are not kept."""
 
     def and_then(self, more: Letters) -> Letters:
         """Add those of a later part. The result has no rows."""

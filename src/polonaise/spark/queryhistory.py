@@ -43,7 +43,7 @@ _LIST_S: Final = 30.0
 
 
 class QueryHistory:
-    """What one query can read. Nothing is requested before it is needed, and nothing twice.
+    """The history that one query can read. Nothing is requested before it is needed, and nothing twice.
 
     With `in_a_hurry`, as for a micro-batch, listings of the store may be up to `_LIST_S` seconds old.
     """

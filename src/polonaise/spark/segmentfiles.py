@@ -47,7 +47,7 @@ class SegmentFile(NamedTuple):
 
 
 class PartitionFiles(NamedTuple):
-    """What a directory holds of one partition."""
+    """The files of one partition in a directory, and what they hold."""
 
     files: Files
     cluster_key: bytes | None

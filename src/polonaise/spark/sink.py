@@ -42,7 +42,7 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Sink:
-    """What tasks and driver need to know. Spark pickles it, so it holds plain values only."""
+    """The settings of a write, for tasks and driver. Spark pickles them, so they are plain values only."""
 
     options: WriteOptions
     columns: SinkColumns

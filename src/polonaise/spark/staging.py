@@ -211,7 +211,7 @@ async def discard(store: ObjectStore, names: Iterable[str], patience_s: float) -
 
 @dataclass(frozen=True)
 class Collected:
-    """How many objects a collection has deleted, and their bytes."""
+    """The number of objects that a collection has deleted, and their bytes."""
 
     objects: int
     bytes: int

@@ -51,7 +51,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._projection = projection_of(options, schema)
         self._target: Mapping[PartitionId, TransactionId] | None = None
-        """With the trigger AvailableNow: the end of the query. None otherwise."""
+        """The ends at which the query stops, with the trigger AvailableNow; None without it."""
         self._initial: Offset | None = None
         self._ends: Mapping[PartitionId, TransactionId] = {}
         """The partitions' ends as last asked for. They only ever grow."""

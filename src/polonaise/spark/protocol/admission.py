@@ -1,4 +1,4 @@
-"""How much of what is new one micro-batch takes: a share of each partition, by how much it has."""
+"""Share one micro-batch out among partitions, in proportion to how much each has that is new."""
 
 from __future__ import annotations
 

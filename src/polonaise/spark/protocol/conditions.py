@@ -20,7 +20,7 @@ _TERM: Final = re.compile(
 )
 _IN: Final = re.compile(r"\s*(partition|header)\s+in\s*\(\s*(-?\d{1,9}(?:\s*,\s*-?\d{1,9})*)\s*\)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"'[^']*'|[()]|\band\b", re.IGNORECASE)
-"""Where a condition can be divided: strings are skipped, and what stands in parentheses is one part."""
+"""Matches strings, parentheses and `and`: a condition is divided at an `and` that is in neither of the others."""
 # Whatever could make a part mean something else than it says (OR, NOT, comments, escapes): then nothing is used.
 _TANGLED: Final = re.compile(r"""\b(or|not|between|case|like)\b|--|/\*|[\\"`!;]""", re.IGNORECASE)
 _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
@@ -38,7 +38,7 @@ class Ranges(NamedTuple):
     """The ranges that a condition allows, as far as that is certain."""
 
     partitions: frozenset[int] | None = None
-    """None allows all."""
+    """The partitions that may match; None for all."""
     headers: frozenset[int] | None = None
     ids: Span = Span(0, INT64_MAX)
     since: datetime | None = None

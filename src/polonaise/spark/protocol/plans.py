@@ -1,4 +1,4 @@
-"""What tasks have staged, and the plan of a batch in one partition: which blocks make which group, in which order.
+"""Records of what tasks have staged, and plans, which order the staged blocks of one partition into groups.
 
 A batch is cut into groups once, by its plan. A stored plan is one line of JSON followed by the blocks that travelled
 inside tasks' messages; before it stand the format's name and the CRC-32 of all that follows.
@@ -25,7 +25,7 @@ _CRC_DIGITS: Final = 8
 
 
 class BlockRef(NamedTuple):
-    """Where a staged block lies, and how large it is."""
+    """Place and size of a staged block."""
 
     partition: PartitionId
     object: int

@@ -34,12 +34,12 @@ Runs: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Step(enum.Enum):
-    """What a batch still needs in a partition."""
+    """The next thing to do for a batch in a partition."""
 
     BEGIN = "begin"
     """Nothing of the batch is in the log: publish it by this driver's own plan."""
     RESUME = "resume"
-    """Part of the batch is in the log: go on by the plan that the register names, whoever made it."""
+    """Part of the batch is in the log: go on by the plan that the register names, even if another driver made it."""
     NOTHING = "nothing"
     """All of the batch is in the log."""
     OVERTAKEN = "overtaken"
