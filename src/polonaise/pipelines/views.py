@@ -220,7 +220,7 @@ def _commits(
         # More than was there when `upto` was looked up: other runs have gone on since, or the log is not the table's
         # own, or was restored to an older state. The log, asked again, tells these apart.
         if any(mark > upto.get(partition, mark) for partition, mark in before.items()):
-            source.check_not_ahead(before)  # or others have gone on
+            source.check_not_ahead(before)
         after = _next(before, upto, transactions_max)
         if not after:
             return

@@ -180,9 +180,9 @@ class Publication:
                 trouble: PolonaiseError = error
             except RegistersFull as error:
                 raise RegistersFull(_FULL) from error
-            # Not fatal here: the register is read again, and says whether the group in doubt, or another driver's,
-            # was committed. Should the group commit after that, its copy fails by the same expectation.
             except (ExpectationFailed, AppendUnknown) as error:
+                # Not fatal here: the register is read again, and says whether the group in doubt, or another driver's,
+                # was committed. Should the group commit after that, its copy fails by the same expectation.
                 trouble = error
             except PolonaiseError as error:
                 if error.retry is Retry.NEVER:
@@ -205,8 +205,8 @@ class Publication:
         progress = None if self._held is None else SinkProgress.parse(self._held)
         step = next_step(progress, own.batch, own.app, own.partition)
         if step is Step.BEGIN:
-            # A single group needs no stored plan: its rows and the register that says "done" commit in one step. The
-            # name is kept, so that a further attempt stores no second copy.
+            # Stored before a register can name it. A single group needs no stored plan: its rows, and the register
+            # that says "done", commit in one step. The name is kept, so that a further attempt stores no second copy.
             if len(own.groups) > 1 and not self._own_name:
                 self._own_name = await self._port.store_plan(own)
                 self.used.append(self._own_name)
@@ -219,20 +219,21 @@ class Publication:
             plan = own if name == self._own_name else await self._plan(name)
             if (plan.batch, plan.partition, len(plan.groups)) != (own.batch, own.partition, progress.total):
                 raise SinkStateDamaged(f"{name} in the staging store is not the plan that the log's register means")
-            # The first group fixed how many partitions the batch has and what came before it: repeat that.
             self.used += [name, *plan.objects]
+            # The batch's first group has fixed its number of partitions and what came before it: the others repeat it.
             await self._chain(plan, name, progress.done, (progress.partitions, progress.earlier))
         elif step is Step.OVERTAKEN and not self._may_be_overtaken:
             raise BatchOvertaken(
                 f"another batch of {own.app!r}, of a later number, was written to partition {own.partition} while "
                 f"batch {own.batch} was: what this one had for it is not there; write it under another txnAppId"
             )
-        # After groups of our own, finding the batch finished only means that an answer was lost: no warning.
         elif progress is not None and not self._begun:
+            # Not after groups of our own: then finding the batch finished only means that an answer was lost.
             how = "was written before" if step is Step.NOTHING else f"comes after batch {progress.batch}"
             _log.warning("batch %d of %r %s: nothing was added to partition %d", own.batch, own.app, how, own.partition)
 
     async def _chain(self, plan: Plan, name: str, done: int, whole: tuple[int, Runs]) -> None:
+        """Append the groups of a plan from number `done` on, each in one step with the register that counts it."""
         # One group at a time: several in flight were slower where they were measured (docs/decisions/0013).
         self._begun = True
         key, total = register_key(plan.app), len(plan.groups)
