@@ -167,7 +167,7 @@ async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: 
 async def batches_of(
     log: Log, partition: PartitionId, span: Span, limit: TransactionId, timeout: float | None
 ) -> AsyncGenerator[Batch, None]:
-    """Yield the batches that the writer of this span takes."""
+    """Yield the log's batches that belong to a span and end at or below `limit`; see `plan.belongs`."""
     async with aclosing(log.read_batches(partition, after=span.first - 1, until=span.last, timeout=timeout)) as reader:
         async for batch in reader:
             if belongs(batch, span, limit):

@@ -110,7 +110,7 @@ class _Walk:
     files: Files
     batches: AsyncGenerator[Batch, None] = field(init=False)
     batch: Batch | None = None
-    """The batch it is at; None at its end."""
+    """The next batch to compare; None at the replica's end."""
     last: TransactionId = NO_TRANSACTION
     damage: str = ""
 

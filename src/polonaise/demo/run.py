@@ -185,7 +185,7 @@ class Bank:
 
 
 async def _to_its_end(call: Callable[[], None]) -> None:
-    """Run it in a thread, and wait for it even if cancelled: what is being started has to be stopped, too."""
+    """Run `call` in a thread, and wait for its end even if cancelled: what it starts has to be stopped, too."""
     task = asyncio.ensure_future(asyncio.to_thread(call))
     try:
         await asyncio.wait([task])

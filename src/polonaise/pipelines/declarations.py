@@ -148,7 +148,7 @@ def _first_line(error: Exception) -> str:
 
 
 def load_view(text: str) -> TableView:
-    """Return the view that `FILE.py:NAME`, `module:NAME`, or `FILE.py` for a file with one view, names.
+    """Return the view named by `FILE.py:NAME` or `module:NAME`, or by `FILE.py` if the file declares only one.
 
     NAME is the variable or the view's own name. Functions in a file travel to Spark's workers with the tasks. Raises
     `BadOption`.

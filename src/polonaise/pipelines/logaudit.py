@@ -191,7 +191,7 @@ def _walked(
     committed: dict[PartitionId, TransactionId],
     progress: JobProgress,
 ) -> dict[PartitionId, list[Walk]]:
-    """Walk over each copy, in tasks or here."""
+    """Walk over each copy, in Spark's tasks or in this process."""
     here = {number: [each for each in some if isinstance(each, StorageCopy)] for number, some in copies.items()}
     tasks = [
         _AuditTask(copy, span)

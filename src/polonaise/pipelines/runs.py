@@ -42,7 +42,7 @@ class Run:
 
     @property
     def outcome(self) -> str:
-        """`well`, `not well` (the job looked, and what it found is in the report) or `failed`."""
+        """The outcome in words: `well`, `not well` (the job ended, and its report says what is wrong) or `failed`."""
         if self.report is None:
             return "failed"
         return "well" if self.report.well else "not well"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Marks = Mapping[PartitionId, TransactionId]
-"""The last id of each partition that counts; -1 for none."""
+"""For each partition, the last id that counts; -1 for none."""
 
 _WAIT_S: Final = 1.0
 _STORE_WAIT_S: Final = 5.0

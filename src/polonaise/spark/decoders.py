@@ -55,7 +55,7 @@ _Part: TypeAlias = tuple[Sequence[int], pa.RecordBatch]
 _log = logging.getLogger("polonaise.spark")
 
 _FEW: Final = 8
-"""Number of bodies below which the undecodable one is found one by one: to halve them further costs more."""
+"""Number of bodies, one of them undecodable, up to which they are decoded one by one: halving further costs more."""
 
 
 class Decoder:
@@ -226,7 +226,7 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def row_decoder(options: ReadOptions) -> DecodeRow:
-    """Return the function that decodes one body. Raises `BadOption`, `ExtraMissing`: so call it before a job starts."""
+    """Return the function that decodes one body. Raises `BadOption`, `ExtraMissing`; call it before a job, too."""
     name, said = options.decoder or "", options.decoder_options
     known = {"json": _json_rows, "msgpack": _msgpack_rows, "avro": _avro_rows, "protobuf": _protobuf_rows}
     if name in known:

@@ -68,7 +68,7 @@ class ReadOptions:
     """The options of a batch or stream query."""
 
     cluster: str
-    """`embedded:PATH`, `file:PATH`, `fragments:URL` for a store without a cluster, `storage:PATH` for one replica."""
+    """Address: `embedded:PATH`, `file:PATH`, `fragments:URL` for a store alone, or `storage:PATH` for one replica."""
     fragments: str | None = None
     """The store of archived history, as a URL or path; None without one."""
     partitions: str = "all"
@@ -353,7 +353,7 @@ def _place(value: Any) -> TransactionId:
 
 
 def _time_us(text: str) -> int:
-    """Return microseconds UTC of an ISO 8601 time with its zone, or of milliseconds since 1970, as Kafka's source."""
+    """Return microseconds UTC of an ISO 8601 time with its zone, or of milliseconds since 1970."""
     if text.strip().lstrip("-").isdecimal():
         if abs(int(text)) > INT64_MAX // 1_000:
             raise ValueError("so many milliseconds after 1970 no time is: write 2026-01-31T12:00:00Z")

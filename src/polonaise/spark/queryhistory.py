@@ -45,7 +45,7 @@ _LIST_S: Final = 30.0
 class QueryHistory:
     """The history that one query can read. Nothing is requested before it is needed, and nothing twice.
 
-    With `in_a_hurry`, as for a micro-batch, listings of the store may be up to `_LIST_S` seconds old.
+    With `in_a_hurry`, as for a micro-batch, listings of a store beside a log may be up to `_LIST_S` seconds old.
     """
 
     def __init__(self, options: ReadOptions, *, in_a_hurry: bool = False) -> None:

@@ -124,8 +124,8 @@ class SegmentFiles:
     def extents(self, partition: PartitionId, span: Span) -> list[Extent]:
         """Return the parts of a range that are in files, in order. What is in no file is missing from the answer.
 
-        Warns, once per query, that one replica's word is no commit. Raises `HistoryTrimmed` if the range begins below a
-        trim.
+        Warns, once per query, of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins below
+        a trim.
         """
         here = self._here(partition)
         if span.first < here.begin:
@@ -153,7 +153,7 @@ class SegmentFiles:
         )
 
     def left_out(self, partition: PartitionId, span: Span) -> str:
-        """Return the warning for such a range with `failOnDataLoss` false."""
+        """Return the warning for a range that is not in the files, with `failOnDataLoss` false."""
         return (
             f"{self} does not hold {span.first} to {span.last} of partition {partition}: it is left out, because "
             "failOnDataLoss is false"

@@ -1,6 +1,6 @@
 """The format `polonaise`: makes a reader or a writer of a query's options.
 
-Imports are within the methods: Spark makes this class in processes that need only one of its sides.
+Imports are within the methods, so that each of Spark's Python processes loads only what it needs.
 """
 
 from __future__ import annotations
