@@ -20,11 +20,11 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; 
 
 
 class ReportVerdict(NamedTuple):
-    """Whether something holds that was to be shown."""
+    """Whether something that was to be shown holds."""
 
     what: str
     good: bool | None
-    """None when it could not be told."""
+    """Whether it holds; None if it could not be told."""
     reason: str = ""
 
 
@@ -47,26 +47,26 @@ class ReportPage:
         self._figures = 0
 
     def section(self, title: str, text: str = "") -> Self:
-        """A heading; what is added from now on stands under it."""
+        """Begin a section with a heading. What is added from now on stands under it."""
         self._sections.append((element("h2", title), []))
         return self.text(text) if text else self
 
     def text(self, text: str) -> Self:
-        """A paragraph; an empty line begins another one."""
+        """Add paragraphs; an empty line separates them."""
         return self._add(*(element("p", part.strip()) for part in text.split("\n\n") if part.strip()))
 
     def facts(self, facts: dict[str, Any]) -> Self:
-        """Single values with their names, large, beside each other."""
+        """Add single values with their names, large, side by side."""
         cards = [element("div", element("dt", name), element("dd", read(value))) for name, value in facts.items()]
         return self._add(element("dl", *cards, class_="facts"))
 
     def verdicts(self, verdicts: Iterable[ReportVerdict]) -> Self:
-        """What holds and what does not; what does not comes first."""
+        """Add a list of what holds and what does not, beginning with what does not."""
         order = sorted(verdicts, key=lambda verdict: (verdict.good is not False, verdict.good is True))
         return self._add(element("ul", *map(_verdict, order), class_="verdicts"))
 
     def table(self, table: Table) -> Self:
-        """Rows of values under named columns."""
+        """Add a table."""
         return self._add(table.html())
 
     def chart(self, chart: Chart) -> Self:
@@ -75,7 +75,7 @@ class ReportPage:
         return self._add(chart.figure(f"figure-{self._figures}"))
 
     def html(self) -> str:
-        """The page; to be stored as UTF-8."""
+        """Return the whole page, to be stored as UTF-8."""
         head = element(
             "head",
             element("meta", charset="utf-8"),
