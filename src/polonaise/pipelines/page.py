@@ -31,7 +31,7 @@ class ReportVerdict(NamedTuple):
 class ReportPage:
     """A page that is written from top to bottom; each call adds what it is given and returns the page.
 
-        page = Page("The bank in 1993").facts({"payments": 27_215}).chart(Bars("Payments", months))
+        page = ReportPage("The bank in 1993").facts({"payments": 27_215}).chart(Bars("Payments", months))
         Path("report.html").write_text(page.html(), encoding="utf-8")
 
     Values are written as people read them: thousands apart, times in UTC, None as a dash.
@@ -70,7 +70,7 @@ class ReportPage:
         return self._add(table.html())
 
     def chart(self, chart: Chart) -> Self:
-        """`Bars`, `Lines` or `Flows`, with their figures as a table behind them."""
+        """Add a chart (`Bars`, `Lines` or `Flows`), with its figures as a table behind it."""
         self._figures += 1
         return self._add(chart.figure(f"figure-{self._figures}"))
 
