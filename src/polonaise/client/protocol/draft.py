@@ -61,7 +61,7 @@ class Change(NamedTuple):
 
     @classmethod
     def set(cls, key: bytes, value: bytes) -> Change:
-        """Set the register to this value. An append with a key under `producer/` or `spark/` is refused: `BadOption`."""
+        """Set the register to this value. `append` refuses keys under `producer/` and `spark/`, the library's."""
         return cls(ChangeKind.SET, key, value)
 
     @classmethod
@@ -384,7 +384,8 @@ class Draft:
 def append_own(draft: Draft, kind: OwnKind, data: bytes) -> None:
     """Append a transaction of the library's own behind everything else in the draft.
 
-    A function and not a method of `Draft`, so that no application is offered it.
+    It has to be the last: a draft's operations are sent with its last transaction, and the owner marks that one as the
+    library's own. A function and not a method of `Draft`, so that no application is offered it.
     """
     draft._check_open()
     draft.bodies.append((int(kind), checked_body(data, draft._limits)))
