@@ -59,6 +59,7 @@ class MarkOnly:
         self._appends.trouble = error
 
     def offer(self, batch: Batch) -> None:
+        """Move the mark to the end of the batch, and give its bytes back."""
         self._mark.reach(batch.last)
         self.mounting.taken(batch.length)
 
@@ -110,6 +111,7 @@ class Applier:
         return mark
 
     def offer(self, batch: Batch) -> None:
+        """Queue a batch of the feed for `apply_all`."""
         # Bodies are requested now and awaited when the batch is applied: the requests run ahead of the view.
         wanted = None if batch.has_data else self._bodies.want(batch, self._mark.value)
         self._queue.append((batch, wanted))
@@ -152,7 +154,7 @@ class Applier:
                 await self._failed(tx.id, error)
                 return
             self._given = tx.id
-            reach(tx.id)  # at once, for whoever waits for this id: the rest of the batch may take long
+            reach(tx.id)  # at once, because contexts wait for single ids, and the rest of the batch may take long
         # The batch may end with the library's own transactions, which have no other sign of being passed.
         if batch.last > self._mark.value:
             reach(batch.last)

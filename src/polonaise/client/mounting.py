@@ -218,7 +218,7 @@ class Mounting:
         attempt = _Attempt(
             stream, request, self._appends.sent, owner.generation, self._loop.create_future(), self._loop.time()
         )
-        # Both before the mount is sent, so that not even the first message finds nobody to take it.
+        # Both before the mount is sent, so that even the first message is received.
         self._attempt = attempt
         stream.partitions[self._partition] = self
         self._owed_bytes = 0  # the mount brings its whole credit: what was owed for the one before is in it

@@ -1,4 +1,4 @@
-"""Running transaction contexts until they commit, are abandoned, fail, or run out of time."""
+"""Runs transaction contexts until they commit, are abandoned, fail, or run out of time."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ class _Tally:
         """A clause on what kept the last failed append from being committed, if known; else empty."""
 
     def add(self, failure: AppendFailure, position: TransactionId | None) -> None:
+        """Count a refused append; `position` is the id that it demanded, if any."""
         self.refused += 1
         self.overtaken = ""
         self.because = f"; what kept the last one: {failure.cause}" if failure.cause else ""

@@ -186,7 +186,7 @@ class Admission:
         try:
             await until(future, deadline_s)
         except BaseException:
-            # Let in and cancelled in the same turn of the loop: the slot is taken, and nobody would use it.
+            # Let in and cancelled in the same turn of the loop: the slot is taken, and would never be used.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.give_back()
             raise

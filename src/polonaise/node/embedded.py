@@ -7,7 +7,7 @@
       host.lock               locked for as long as a process hosts; holds its process id
       coordinator/            the coordinator, as `coordination.file` keeps it
       storage-<n>/            the directory of storage node n
-      sockets/                where the nodes listen; means nothing while nobody hosts
+      sockets/                where the nodes listen; without meaning while no process hosts
       staging/                rows on their way from Spark into the log, if there ever were any
       fragments               the address of the fragment store, where the log has one
 
@@ -343,6 +343,7 @@ class EmbeddedSockets(SocketDirectory):
         self._log_directory = directory
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Connect to a node. Raises `ConnectionLost`, which says that no process hosts the log, if it can't."""
         try:
             return await super().connect(address, factory)
         except ConnectionLost as error:

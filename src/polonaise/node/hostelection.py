@@ -163,7 +163,7 @@ class HostElection:
         nodes = asyncio.ensure_future(host_log(host, self._address, self._started))
         with self._guard:
             self._cancel = lambda: _cancel_in(loop, nodes)
-        if self._stopping.is_set():  # set before `_cancel` was: then nobody has called that
+        if self._stopping.is_set():  # set before `_cancel` was, so that `_close` could not call it
             nodes.cancel()
         watch = host.spawn(self._watch_place(host), f"presence of {self._address.directory}")
         try:
