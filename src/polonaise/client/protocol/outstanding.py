@@ -81,8 +81,8 @@ class Pending:
 class Outstanding:
     """The appends of one client to one partition whose fate is not known yet, by sequence.
 
-    Sequences rise by one, are never reused, and are sent in their order. Every method that settles appends returns the
-    settled ones that have watchers: most have none, and a list of all would be garbage for each batch.
+    Sequences rise by one, are never reused, and are sent in their order. Every method that settles appends returns
+    those of them that have watchers: only these have to be woken.
     """
 
     __slots__ = ("_base", "_entries", "_head", "bytes", "count", "mounted_after", "sent")
