@@ -1,6 +1,6 @@
 """Decides the fate of every append of one client to one partition.
 
-Three events settle an append, as in the Waltz documents ("Detection of Failed Append Requests"):
+Three events settle an append, as in Waltz internals ("Detection of Failed Append Requests"):
 
 * Its request id arrives in the feed: it is committed. Every older append that is still pending has failed: an owner
   orders a client's appends by sequence, and once it has ordered one, it never takes up an older one.
