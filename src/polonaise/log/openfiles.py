@@ -86,31 +86,31 @@ class OpenFiles:
         return kept
 
     async def load(self, path: str) -> bytes:
-        """See `Disk.load`."""
+        """Return all that the file holds, without keeping it open."""
         return await self._disk.load(path)
 
     async def exists(self, path: str) -> bool:
-        """See `Disk.exists`."""
+        """Tell whether a file or directory has this name."""
         return await self._disk.exists(path)
 
     async def identity(self, path: str) -> Identity | None:
-        """See `Disk.identity`."""
+        """Return the identity of what has this name now; None when nothing has."""
         return await self._disk.identity(path)
 
     async def list(self, directory: str) -> list[str]:
-        """See `Disk.list`."""
+        """Return the names in the directory, sorted."""
         return await self._disk.list(directory)
 
     async def make_directory(self, path: str) -> None:
-        """See `Disk.make_directory`."""
+        """Make the directory and its parents."""
         await self._disk.make_directory(path)
 
     async def rename(self, source: str, target: str) -> None:
-        """See `Disk.rename`."""
+        """Rename the file, replacing `target`."""
         await self._disk.rename(source, target)
 
     async def remove(self, path: str) -> None:
-        """See `Disk.remove`."""
+        """Remove the file's name."""
         await self._disk.remove(path)
 
     async def sync_directory(self, path: str) -> None:
@@ -123,7 +123,7 @@ class OpenFiles:
             self._syncs.pop(path, None)
 
     async def lock(self, path: str) -> DirectoryLock:
-        """See `Disk.lock`."""
+        """Lock the file for this process alone."""
         return await self._disk.lock(path)
 
     # ------------------------------------------------------------------ for the files

@@ -86,8 +86,9 @@ class Promises:
         return replace(self.distrusted(last), lost_above=min(known, last))
 
     def distrusted(self, last: TransactionId) -> Promises:
-        """Return the promises of a copy that does not know what its files hold above `last`, of which it
-        acknowledged none.
+        """Return the promises of a copy that can't know what its files hold above `last`.
+
+        It has acknowledged nothing above, so this is no loss.
         """
         known = self.untrusted_above if self.untrusted else last
         return replace(self, untrusted_above=min(known, last))
