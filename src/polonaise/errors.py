@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeVar
 
 
 class Retry(enum.Enum):
-    """What trying again would do."""
+    """The possible effects of trying a failed call again."""
 
     NEVER = "never"
     """The same call fails again: the caller, its configuration or its data is wrong."""

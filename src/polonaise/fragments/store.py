@@ -96,7 +96,7 @@ class ObstoreStore:
     """
 
     def __init__(self, store: Any, url: str, directory: Path | None = None, *, made: bool = False) -> None:
-        """Use `open_store`. `made` says that the directory did not exist before."""
+        """Private: a store is made with `open_store`. `made` says that the directory did not exist before."""
         self._store = store
         self._url = url
         self._directory = directory
@@ -296,8 +296,7 @@ class LateStore:
 
 
 def open_store(url: str, *, make: bool = True) -> ObstoreStore:
-    """Return the store at this URL. A missing directory is made, unless `make` is False: for stores that are only
-    read.
+    """Return the store at this URL. A missing directory is made, unless `make` is False because it is only read.
 
     Raises `BadOption`, `AccessDenied`, and `NotFound` for a missing directory that is not to be made.
     """

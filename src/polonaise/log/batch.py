@@ -96,7 +96,7 @@ class Batch:
     previous_crc: int
 
     def __init__(self, view: memoryview) -> None:
-        """Use `parse`: this only reads the header, which must be whole."""
+        """Private: a batch is made with `parse`. Only reads the header, which must be whole."""
         (
             _,
             self.crc,

@@ -210,7 +210,7 @@ class ControlFile:
         cluster_key: bytes,
         positions: tuple[Identity | None, ...],
     ) -> None:
-        """Use `open`."""
+        """Private: a control file is opened with `open`."""
         self._host = host
         self._places = positions
         self._lock = lock
@@ -353,6 +353,7 @@ class ControlFile:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        # The writer ends first, or it would go on after the last flush and write into a closed file.
         self._writer.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._writer

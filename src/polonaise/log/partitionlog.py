@@ -71,7 +71,7 @@ class PartitionLog:
     def __init__(
         self, host: Host, disk: Disk, directory: str, slot: ControlSlot, settings: LogSettings, cache: SegmentCache
     ) -> None:
-        """Use `open`."""
+        """Private: a log is opened with `open`."""
         self._host = host
         self._disk = disk
         self._directory = directory

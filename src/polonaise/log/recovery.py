@@ -221,7 +221,7 @@ async def _settle(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
     in_doubt = False
     try:
         unproved = await tail.read_again(proved)
-        # Before the write, so that its one sync covers the cut as well.
+        # Before the write, whose sync covers the cut as well: also when nothing is unproved, and it writes no byte.
         if cut_above:
             await tail.file.truncate(tail.end)
         # Set before the write, not after: the moment it begins, the old bytes may be gone.

@@ -129,7 +129,7 @@ class Tail:
             take(self._found, batch)
         invariant(self.end == offset, "the index follows the file")
         unwritten = len(self.index) - self._index_file.batches
-        # After the batches are part of the log: a checkpoint that fails or takes long may not cost an append.
+        # The batches are part of the log by now, whatever becomes of the checkpoint.
         if self.end - self._checkpoint_end >= CHECKPOINT_BYTES or unwritten >= CHECKPOINT_BATCHES:
             await self.checkpoint()
 
