@@ -50,7 +50,8 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
         return DiskFull(f"no space left for {path!r}: free some, then try again")
     if error.errno == errno.ENOENT:
         return NotFound(f"no file or directory {path!r}")
-    if error.errno in (errno.ENOTDIR, errno.EEXIST):  # EEXIST: a directory was to be made where a file is
+    # EEXIST comes from making a directory where a file is.
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return NotADirectory(f"{path!r} is not a directory, or lies below a file: name another path")
     if error.errno in _NOT_ALLOWED:
         return AccessDenied(

@@ -137,7 +137,7 @@ def _bind_unix(path: str) -> socket.socket:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
             except BlockingIOError:
-                pass  # its backlog is full: it lives
+                pass  # the backlog is full: a living process listens
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         bound.bind(path)

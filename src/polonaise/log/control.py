@@ -217,7 +217,8 @@ class ControlFile:
         self._file = file
         self.directory = directory
         self.cluster_key = cluster_key
-        self._sync = SharedSync(self._sync_or_fail)  # thousands of partitions may be opened at the same time
+        # Shared, because thousands of partitions may be opened at the same time.
+        self._sync = SharedSync(self._sync_or_fail)
         self._sync_names = SharedSync(lambda: host.disk.sync_directory(directory))
         self._noted: dict[PartitionId, ControlSlot] = {}
         self._wake = asyncio.Event()

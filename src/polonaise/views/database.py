@@ -218,7 +218,7 @@ class WriterConnection:
         """Raise `BadOption` if the application has ended the transaction, in any way that the driver tells of."""
         if self._sqlite is not None:
             is_open = self._sqlite.in_transaction
-        else:  # psycopg tells; a server's other drivers do not
+        else:  # psycopg knows the state of the transaction; MariaDB's drivers do not tell it
             driver = self.db.connection.dbapi_connection
             status = getattr(getattr(driver, "info", None), "transaction_status", None)
             is_open = status is None or status.name != "IDLE"

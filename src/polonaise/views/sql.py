@@ -157,7 +157,8 @@ class SqlView:
 
         Raises what `reading` does. Example: `await view.read(lambda db: db.execute(select(accounts)).all())`.
         """
-        self._database.check_process()  # the parent's threads are not there to do it
+        # In a forked child the parent's reader threads do not exist: without this, the call would wait for ever.
+        self._database.check_process()
         if self._readers is None:
             self._readers = ThreadPoolExecutor(self._readers_max, thread_name_prefix="polonaise-view-reader")
 
@@ -263,7 +264,7 @@ class SqlView:
         try:
             return await worker.do(work, *args)
         except (ViewUnavailable, ViewUnfit):
-            # The database that comes back may be another one.
+            # The database that comes back may be another one: check its tables again.
             self._prepared = False
             raise
 

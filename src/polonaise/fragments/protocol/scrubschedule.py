@@ -31,9 +31,9 @@ class FragmentDamage(NamedTuple):
     what: str
     found_us: int
     repaired_us: int = 0
-    """When it was as it was written again; 0 while it is not."""
+    """When the fragment was repaired or restored; 0 while it is damaged."""
     why: str = ""
-    """What keeps it from being repaired, and what to do; empty while nothing is known to."""
+    """What keeps the fragment from being repaired, and what to do; empty while no obstacle is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ class FragmentScrub:
         self._next_s = first_s
         """When anything may be read next."""
         self._waiting: deque[Verify] = deque()
-        """What this round has still to read; the first of them is being read."""
+        """The fragments that this round has still to read; the first of them is being read."""
         self._again: dict[FragmentName, tuple[float, Verify]] = {}
-        """What is to be looked at again outside of a round, and when."""
+        """The fragments to look at again outside of a round, and when."""
         self.scrubbed = FragmentsScrubbed()
 
     def next(self, now_s: float) -> Step:
