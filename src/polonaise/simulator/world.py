@@ -85,7 +85,7 @@ class Machine:
         self.powered = False
         self.world.faults.count("power_loss")
         self.world.trace.add(trace.POWER_LOSS, self.subject)
-        # Processes first: what they had under way on the disk must be over before the disk decides what is left.
+        # Processes first: the calls that they had under way must be dropped before the disk decides what is left.
         for process in list(self.processes):
             process.end(trace.POWER_LOSS)
         self.disk.lose_power()
@@ -136,7 +136,6 @@ class World:
 
     def random(self, name: str) -> random.Random:
         """Return a new generator for the component `name`, which draws the same for the same seed and name."""
-        # Not seeded by a text, and not by its hash, which differs between processes.
         digest = blake2b(f"{self.seed}/{name}".encode(), digest_size=16).digest()
         return random.Random(int.from_bytes(digest, "big"))
 
