@@ -1,7 +1,7 @@
 """The disk audit: read each replica's durable batches from the simulated disks, without the code of the storage node.
 
-It shares only the decoding of single structures with the node: what a node makes of its files is its own affair, and a
-mistake in that must not hide itself.
+It shares only the decoding of single structures with the node, so that a mistake in how the node reads its files can't
+hide itself.
 """
 
 from __future__ import annotations
