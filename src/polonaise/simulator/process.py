@@ -88,7 +88,7 @@ class Process(Life):
         context = self.context.copy()
         coroutine = context.run(main, self.host)
         self._main = self.world.loop.create_task(coroutine, name="main", context=context)
-        # In a context of nobody's: the process may be paused, or end itself in there.
+        # Outside of the process's context: this ends the process, and must not be unwound by `Killed` for that.
         self._main.add_done_callback(self._main_done, context=Context())
 
     # -------------------------------------------------------------- for scenarios
