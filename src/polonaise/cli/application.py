@@ -83,7 +83,7 @@ def _log_to_stderr(verbose: bool) -> None:
 UntilStdinEnds = Annotated[
     bool, typer.Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
 ]
-"""For a parent that starts a node as a child: a pipe tells the child that its parent ended, even by kill -9."""
+"""An option for a parent that starts a node: by a pipe, the node learns that its parent ended, even by kill -9."""
 
 
 def _stop_when_stdin_ends() -> None:

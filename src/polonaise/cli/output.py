@@ -36,7 +36,7 @@ _NARROWEST: Final = 80
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """End a command that prints without a traceback on Ctrl-C and when its output can't be written.
+    """Let a command end without a traceback on Ctrl-C, and when its output can't be written.
 
     Raises `typer.Exit` for Ctrl-C and for a reader that went away, and `DiskFailed` for other trouble of the output.
     """

@@ -45,7 +45,7 @@ DIRECTORY: Final = "data"
 _STORAGE_PORT: Final = 9000
 _SERVER_PORT: Final = 7000
 _LEASE_SHARE: Final = 0.08
-"""The share, of seeds with several servers, with real leases: few, for waiting for one takes as long as the rest."""
+"""The share, of seeds with several servers, that have real leases. Few: waiting for one takes as long as the rest."""
 _WINDOW_SHARE: Final = 0.2
 """The share of seeds in which append windows close before an owner's inbox is full."""
 

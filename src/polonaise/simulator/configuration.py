@@ -36,7 +36,7 @@ class NetworkConfiguration:
     """The chance of a connection to be ended by a partition that held something of it back: when the partition heals,
     or before by a time-out of one end."""
     connect_tries: int = 6
-    """How often a connect that gets no answer is tried in all, after 1, 2, 4, … seconds."""
+    """How many times in all a connect without an answer is tried; the pauses between are 1, 2, 4, … seconds."""
 
 
 @dataclass(frozen=True, slots=True)

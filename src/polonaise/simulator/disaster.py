@@ -166,8 +166,8 @@ class Disaster:
     def _wipe_quorums(self) -> list[set[str]]:
         """Wipe disks until what was committed may be gone in every partition. Return, by partition, those it lost.
 
-        A partition loses a quorum of the replicas engaged in its last session: one of which fewer than all were engaged
-        would bear the loss of a quorum of all.
+        A partition loses a quorum of the replicas engaged in its last session. A quorum of all its replicas might not
+        be enough: if some of those were not engaged, the engaged ones that are left may hold all that was committed.
         """
         quorum = len(self._cluster.storage) // 2 + 1
         values = [self._cluster.partition_value(partition) for partition in range(self._cluster.knobs.partitions)]

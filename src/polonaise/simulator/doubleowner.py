@@ -91,7 +91,7 @@ Mischief = Callable[["DoubleOwner", Node, _Conversation, _Conversation], Awaitab
 
 
 class DoubleOwner:
-    """The double owner, over all lives of its process."""
+    """An owner that misuses its connections, over all lives of its process."""
 
     def __init__(self, cluster: Cluster, nodes: list[Node], history: History) -> None:
         self._cluster = cluster

@@ -41,7 +41,7 @@ class Killed(BaseException):
 
 
 class ScheduleFailed(Exception):
-    """The schedule ended in a way in which none may end."""
+    """The base of everything that fails a schedule: a broken promise, a process that failed, a schedule without end."""
 
 
 class Deadlock(ScheduleFailed):

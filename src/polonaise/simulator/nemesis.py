@@ -52,9 +52,9 @@ class Nemesis(DiskFaults):
             self._weights.append(1.0)
 
     async def run(self, duration_s: float) -> None:
-        """Start actions at random moments for `duration_s` virtual seconds; they overlap as they happen to.
+        """Start actions at random moments for `duration_s` virtual seconds. They may overlap.
 
-        Ends when no corner is under way: broken off half-way, it would seldom get to what it is for.
+        Returns once no corner is under way: one that is broken off half-way shows nothing.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + duration_s

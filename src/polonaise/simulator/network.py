@@ -43,7 +43,7 @@ class Partition:
 
 
 class Link:
-    """The way from one machine to another, in this direction."""
+    """The way from one machine to another, in one direction."""
 
     def __init__(self, network: SimulatedNetwork, source: str, target: str) -> None:
         self.name = f"{source}->{target}"

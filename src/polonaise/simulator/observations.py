@@ -262,7 +262,7 @@ class History:
 
 
 class ReadCheck:
-    """A check of what one reader is given: from a mark on in order, no id twice, and what it was not given noted."""
+    """A check of what one reader is given: ids rise from a mark on, none comes twice, and those left out are noted."""
 
     def __init__(self, history: History, who: str, partition: PartitionId, after: TransactionId) -> None:
         self._history = history

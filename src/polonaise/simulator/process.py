@@ -73,7 +73,7 @@ class Process(Life):
         self.calls = 0
         """The number of calls so far to the disk, the network or a connection."""
         self.crash_on_call: int | None = None
-        """The number of the call instead of which the process crashes; a sweep over all numbers tries every gap."""
+        """The number of the call that the process crashes at and does not make; a sweep over them tries every gap."""
         self.left_open: list[str] = []
         """The files and locks that it had still open when `main` returned, which it ought to have closed."""
         self.transports: dict[SimulatedTransport, None] = {}

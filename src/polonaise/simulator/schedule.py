@@ -62,7 +62,7 @@ _GONE_BACK_SHARE: Final = 0.06
 
 @dataclass(slots=True)
 class Result:
-    """How a schedule went."""
+    """The outcome of a schedule: its failure, if any, its fingerprint and its counts."""
 
     seed: int
     failure: str = ""

@@ -53,7 +53,7 @@ class SimulatedStore:
         return False
 
     def unmake(self) -> None:
-        """Do nothing: this store was not made by whoever opened it."""
+        """Do nothing: opening this store has made nothing."""
 
     # ------------------------------------------------------------------ what it is asked
 

@@ -65,7 +65,7 @@ class Pipe:
         self._put(item)
 
     def answer_as_gone(self) -> None:
-        """Send a reset, once, because bytes came for the end that this pipe leads from, which is gone."""
+        """Send a reset, once: bytes came for the end that this pipe leads from, and that is gone."""
         if not self._ended:
             self._ended = True
             self._put(ConnectionResetError("connection reset by peer"))
@@ -150,7 +150,7 @@ class SimulatedTransport(asyncio.Transport):
         self._subject = process.world.trace.subject(f"{process.name} {local[0]}:{local[1]}-{peer[0]}:{peer[1]}")
         self._protocol: asyncio.BaseProtocol | None = None
         self._arrived: deque[Item] = deque()
-        """What lies in the kernel, and the process has not read."""
+        """What has arrived and the process has not read."""
         self._draining = False
         """Whether a call of `_drain` is to come."""
         self._reading = False

@@ -311,7 +311,7 @@ def next_produced(session: ClientLife, partition: PartitionId) -> tuple[Try, int
 
 
 async def open_producer(session: ClientLife, partition: PartitionId) -> Producer:
-    """Open this application's producer, which fences whoever opened it before."""
+    """Open this application's producer, which fences its earlier openings."""
     who = session.application.who
     producer = await session.log.producer(who, partition=partition, timeout=session.timeout_s())
     session.producers[partition] = producer

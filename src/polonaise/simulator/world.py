@@ -47,7 +47,7 @@ class Machine:
         self.world = world
         self.name = name
         self.powered = True
-        """Whether the machine has power. Without it, it answers nothing at all: not even that nobody listens."""
+        """Whether the machine has power. Without power it is silent: it does not even refuse connections."""
         self.processes: list[Process] = []
         """The living processes, eldest first."""
         self.subject = world.trace.subject(name)
