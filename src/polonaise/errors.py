@@ -344,7 +344,7 @@ class TooManyLocks(PolonaiseError):
 
 
 class RegistersFull(PolonaiseError):
-    """A change would take the registers of a partition past the limit on their size."""
+    """A change would take the registers of a partition past the limit on their size: delete some. Nothing was appended."""
 
     code = "registers_full"
 
@@ -511,7 +511,7 @@ class DeadlineExceeded(PolonaiseError):
 
 
 class AddressInUse(PolonaiseError):
-    """Another process listens on the address."""
+    """Another process listens on the address: stop it, or choose another port."""
 
     code = "address_in_use"
 

@@ -1,7 +1,8 @@
 """The nouns of Polonaise as types, each with its one meaning.
 
-The words are those of the Waltz documents; `docs/glossary.md` says the same in prose. Ids are plain integers under an
-alias rather than new types: they live in columns of integers, and a wrapper per record would cost more than the record.
+The words are those of Waltz internals (`docs/references.md`); `docs/glossary.md` says the same in prose. Ids are plain
+integers under an alias rather than new types: they live in columns of integers, and a wrapper per record would cost
+more than the record.
 """
 
 from __future__ import annotations
