@@ -344,7 +344,7 @@ class TooManyLocks(PolonaiseError):
 
 
 class RegistersFull(PolonaiseError):
-    """A change would take the registers of a partition past the limit on their size: delete some. Nothing was appended."""
+    """A change would take a partition's registers past the limit on their size: delete some. Nothing was appended."""
 
     code = "registers_full"
 
