@@ -154,7 +154,7 @@ class Server:
             await self._end()
 
     async def _end(self) -> None:
-        """Close everything, and leave the cluster last: who is registered may still be asked."""
+        """Close everything, and leave the cluster at the end."""
         for served in self.partitions.values():
             served.close(NotOwner("the server is shutting down"))
         if self._listener:
