@@ -70,7 +70,7 @@ class LinkSettings:
     frame_bytes_max: int = FRAME_BYTES_MAX
     """The largest frame that is accepted once the peer has said hello."""
     unsent_bytes_high: int = 4 * 1024 * 1024
-    """With more than this unsent, writers are asked to wait."""
+    """Writers are asked to wait while more than this is unsent."""
     unsent_bytes_tight: int = 128 * 1024
     """The same bound while all connections together hold more than half of their budget."""
     unread_bytes_max: int = 8 * 1024 * 1024
@@ -152,9 +152,9 @@ class Connection(asyncio.Protocol):
         self._given_bytes = 0
         """All bytes ever given to the transport."""
         self._taken_bytes = 0
-        """How many of them the transport had sent when this was last seen to grow."""
+        """The bytes of these that the transport had sent at the last check that saw progress."""
         self._taken_s = 0.0
-        """When that was, or when the peer kept nobody waiting."""
+        """The time of the last check that saw progress, or no writer waiting."""
         self._peer_name = "an ungreeted peer"
         self._heard_s = 0.0
         self._sent_s = 0.0
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
         self.peer: Hello | None = None
         """The peer's hello; None until it has been checked."""
         self.closed: PolonaiseError | None = None
-        """Why the connection is closed; None while it is open."""
+        """The reason why the connection is closed; None while it is open."""
 
     # ------------------------------------------------------------------ saying
 

@@ -80,7 +80,7 @@ class StorageLink:
         self.bulk: Connection | None = None
         """The connection for reads and copies; None while there is none."""
         self.last_error: PolonaiseError | None = None
-        """Why there was no connection last."""
+        """The reason why the last connection broke or could not be made; None if it holds."""
 
     def start(self) -> None:
         """Connect, and again whenever a connection breaks, until `close`."""

@@ -122,7 +122,7 @@ class SessionStart:
         values = await self._registers(names, decided.closing)
         time_us = await self._commit_time_us(names, decided.closing)
         value = recovery.engage(claimed.value, clean, decided.closing)
-        # With the version of the claim: whoever has claimed since makes this fail, and the session never begins.
+        # With the version of the claim: if another owner has claimed since, this fails, and the session never begins.
         await self._engage(value, claimed.version)
         # The same connections on which they were fenced and joined. On a new one a message between could be missing.
         engaged = {name: self._connections[name] for name in value.members if name in clean}

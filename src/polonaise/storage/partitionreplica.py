@@ -77,7 +77,7 @@ class _Entry(NamedTuple):
     message: Message
     request: int
     bytes: int
-    """What it counts against the queue's bound."""
+    """The bytes that the message counts against the queue's bound."""
 
 
 class PartitionReplica:
@@ -110,9 +110,9 @@ class PartitionReplica:
         self._log: PartitionLog | None = None
         self._replica: Replica | None = None
         self._changing = asyncio.Lock()
-        """Held by whoever changes the log: the queue's task, or a read that has met damage."""
+        """Held while the log is changed: by the queue's task, or by a read that has met damage."""
         self.unavailable: PolonaiseError | None = None
-        """Why the files can't be used; None while they can."""
+        """The reason why the files can't be used; None while they can."""
         self.written = False
         """Whether something was written since `check_in_place` looked last."""
         self.counts = {"batches": 0, "syncs": 0, "refused": 0}
@@ -351,7 +351,7 @@ class PartitionReplica:
         replica.promises, replica.last, replica.last_crc = log.slot.promises, log.last, log.last_crc
 
     def _not_stored(self, entry: _Entry) -> None:
-        """After a `Store` that failed, end its connection's part in the session: nothing more may be acknowledged."""
+        """End a connection's part in the session after a `Store` of it failed: nothing more may be acknowledged."""
         if isinstance(entry.message, Store) and self._replica is not None:
             self._replica.store_failed(entry.connection)
 

@@ -23,7 +23,7 @@ class WaitingAppends(NamedTuple):
     mount: ClientMount
     appends: ReceivedAppends
     bytes: int
-    """What the frame counts against the bounds."""
+    """The bytes that the frame counts against the bounds."""
 
 
 class Inbox:

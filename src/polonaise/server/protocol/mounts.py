@@ -16,7 +16,7 @@ FEED_TURN_BYTES: Final = 256 * 1024
 
 
 class Flow(enum.Enum):
-    """What a mount's feed waits for."""
+    """The state of a mount's feed: its value says what the feed waits for."""
 
     OPEN = "nothing but commits and credit"
     FULL = "its connection to take what it was sent"

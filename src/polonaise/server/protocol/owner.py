@@ -93,7 +93,7 @@ class PartitionOwner:
         self._answers = Answers(generation, settings, self.feeds, self.registers, self._out)
         self.readiness = Readiness(partition)
         self.stopped: PolonaiseError | None = None
-        """Why the ownership has ended; None while it lasts."""
+        """The reason why the ownership has ended; None while it lasts."""
         self.counts = {"void_appends": 0, "expired": 0, "sessions": 0, "refused": 0}
         self._inbox = Inbox(settings)
         self._held = HeldRefusals()

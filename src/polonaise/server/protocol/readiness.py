@@ -23,7 +23,7 @@ class Readiness:
         self.waits_for = "its first session has not begun"
         """The reason why the partition is not ready; empty while it is."""
         self.blocked: PolonaiseError | None = None
-        """Why nothing is taken until an operator has acted; None if no operator is needed."""
+        """The reason why nothing is taken until an operator has acted; None if no operator is needed."""
         self.faults = SessionFaults()
         self.late: dict[StorageId, str] = {}
         """The members that are not engaged, each with what keeps it from being brought up to date."""

@@ -55,7 +55,7 @@ class Undecided:
 
     doubted: tuple[StorageId, ...]
     needed: int
-    """How many of the doubted replicas must come back with what they held."""
+    """The number of doubted replicas that must come back with what they held."""
 
     def waits_for(self, answers: Mapping[StorageId, ReplicaAnswer]) -> str:
         """Return text for operators: what is waited for, and what is wrong with the doubted replicas that answered."""
