@@ -192,9 +192,9 @@ class PartitionOwner:
             self.committed = closing
         self._last_crc = started.last_crc
         self.registers.replace(started.registers)
-        # After the commits above, which have told the refusals that rest on them: the rest was judged against appends
-        # that are gone, or against an earlier owner's. What rests on a lost append must not be told as it is, for it
-        # would speak of a state that never was; the client builds its append anew (docs/decisions/0007).
+        # After the commits above, which have told the refusals that rest on them: the others rest on appends that are
+        # gone. They must not be told as they are, for they would speak of a state that never was. The client builds its
+        # append anew (docs/decisions/0007).
         for refusal in self._held.take():
             if refusal.rests_on > closing:
                 refusal = refusal._replace(reason=FailureReason.SESSION_ENDED, value=closing)
@@ -303,7 +303,8 @@ class PartitionOwner:
         that makes room.
         """
         while (session := self.session) is not None:
-            # First, also while the window is full: refusals need no room, and appends are sealed the moment there is.
+            # Judged first, also while the window is full: refusals need no room in it, and what was let in is ready to
+            # be sealed when there is some.
             self._judge_waiting(session)
             if not session.has_something_to_send or session.in_flight >= self._settings.window:
                 return
