@@ -385,9 +385,14 @@ class FragmentHistory:
         try:
             raw = await self._asked(self._store.get_range(name.path, offset, length))
         except NotFound:
-            # In a store that is not mounted nothing is found, and nothing is missing either.
+            # In a store that is not mounted nothing is found, and nothing is missing either. The second look has the
+            # mark before and after it: between the first one and a mark the store may have been mounted again.
             await self._check_mark()
-            raise
+            try:
+                raw = await self._asked(self._store.get_range(name.path, offset, length))
+            except NotFound:
+                await self._check_mark()
+                raise
         if len(raw) != length:
             raise FragmentDamaged(f"{name.path} is shorter than its store says: {MEND}")
         return raw
