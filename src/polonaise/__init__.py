@@ -6,9 +6,9 @@
         receipt = await log.run(transfer, 1, 2, 500, partition=0, timeout=10)
         await receipt.applied()
 
-What is named here is imported when it is first used, so that `import polonaise` stays light. Errors are in
-`polonaise.errors`, which says of each whether to try again; `polonaise.blocking` is the same for threads, and
-`polonaise.testing` a log in memory for tests.
+Errors are in `polonaise.errors`, which says of each whether to try again; `polonaise.blocking` is the same for threads,
+and `polonaise.testing` a log in memory for tests. Every name here is imported when it is first used, so that `import
+polonaise` stays light.
 """
 
 from __future__ import annotations

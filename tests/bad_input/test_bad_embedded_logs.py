@@ -33,6 +33,8 @@ from polonaise.errors import (
 from polonaise.host.files import try_lock
 from polonaise.node import hostelection
 
+pytestmark = pytest.mark.slow
+
 SERVED_S = 60.0
 
 
@@ -267,7 +269,6 @@ async def test_a_disk_that_is_full_from_the_start(small: Path) -> None:
     await opened(f"embedded:{small / 'log'}")
 
 
-@pytest.mark.slow
 async def test_a_disk_that_fills_up_loses_nothing_and_goes_on_when_there_is_room(small: Path) -> None:
     (small / "filler").write_bytes(bytes(256 * 1024))
     told: dict[int, bytes] = {}

@@ -31,6 +31,8 @@ from polonaise.errors import (
 )
 from polonaise.terms import FailureReason, Transaction
 
+pytestmark = pytest.mark.slow
+
 
 class Sums:
     """A view with plain methods, which remembers the threads that called it."""

@@ -20,6 +20,7 @@ from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.values import Assignment, ClusterDescription, Owner, PartitionValue, Registration
 from polonaise.errors import (
     AlreadyInitialized,
+    BadOption,
     CoordinatorDamaged,
     CoordinatorUnavailable,
     NotInitialized,
@@ -28,8 +29,11 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
+from polonaise.host.real import RealHost
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
+
+pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 
@@ -167,7 +171,6 @@ def test_a_crash_at_any_step_of_a_change_leaves_the_old_value_or_the_new(power_l
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
-@pytest.mark.slow
 def test_a_crash_at_any_step_of_initializing_leaves_no_cluster_or_a_whole_one(power_loss: bool) -> None:
     outcomes = set()
 
@@ -194,6 +197,35 @@ def test_a_crash_at_any_step_of_initializing_leaves_no_cluster_or_a_whole_one(po
 
     assert at_every_call(scenario) > 30
     assert outcomes == {"none", "whole"}
+
+
+def test_who_looks_while_a_cluster_is_made_and_stands_still_meanwhile_sees_none_or_a_whole_one() -> None:
+    seen = set()
+    for seed in range(40):
+        scene = Scene(seed)
+
+        async def scenario(scene: Scene = scene, paused_after: int = seed) -> None:
+            process, looking = await scene.process()
+            told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+            async def look() -> None:
+                try:
+                    told.set_result(await looking.describe())
+                except PolonaiseError as error:
+                    told.set_result(error)
+
+            process.supervise(look(), "look")
+            await asyncio.sleep(paused_after * 0.00002)
+            process.pause()
+            await (await scene.open()).initialize(DESCRIPTION)
+            process.resume()
+            found = await told
+            assert found == DESCRIPTION or isinstance(found, NotInitialized), found
+            assert await looking.describe() == DESCRIPTION
+            seen.add(type(found))
+
+        scene.run(scenario())
+    assert seen == {ClusterDescription, NotInitialized}
 
 
 def test_what_was_answered_survives_the_loss_of_power() -> None:
@@ -466,6 +498,26 @@ def test_crashed_members_are_swept() -> None:
     at_every_call(scenario)
 
 
+async def test_a_file_in_the_directory_s_place_is_waited_for_once_the_cluster_was_read(tmp_path: Path) -> None:
+    host = RealHost()
+    try:
+        directory = tmp_path / "coordinator"
+        coordinator = coordinator_in(host, str(directory))
+        await coordinator.initialize(DESCRIPTION)
+        await coordinator.describe()
+        directory.rename(tmp_path / "moved")
+        directory.touch()
+        with pytest.raises(CoordinatorUnavailable):
+            await coordinator.describe()
+        with pytest.raises(BadOption, match="not a directory"):
+            await coordinator_in(host, str(directory)).describe()
+        directory.unlink()
+        (tmp_path / "moved").rename(directory)
+        assert await coordinator.describe() == DESCRIPTION
+    finally:
+        host.close()
+
+
 # ------------------------------------------------------------------ real processes
 
 COUNTING = """
@@ -494,10 +546,7 @@ run(main)
 """
 
 
-@pytest.mark.slow
 def test_several_real_processes_lose_no_update_and_a_killed_one_is_no_member(tmp_path: Path) -> None:
-    from polonaise.host.real import RealHost
-
     rounds, count = 15, 4
     directory = str(tmp_path / "coordinator")
     host = RealHost()

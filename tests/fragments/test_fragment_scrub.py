@@ -23,6 +23,8 @@ from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.scrubschedule import DAMAGES_MAX, FragmentScrub, ListStore, Pause, Verify
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
 
+pytestmark = pytest.mark.slow
+
 ENOUGH_S = 20
 
 

@@ -6,11 +6,13 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from lacking import lacking
+from polonaise.pipelines.charts import Chart
+from polonaise.pipelines.values import width_of
 
-SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = (
     "<script>alert(1)</script>",
     "\"><img src=x onerror='alert(1)'>",
@@ -41,7 +43,7 @@ _ALLOWED = {
     ),
     *("dt", "dd", "ul", "ol", "li", "span", "strong", "figure", "figcaption", "details", "summary"),
     *("table", "caption", "thead", "tbody", "tr", "th", "td"),
-    *("svg", "desc", "g", "rect", "circle", "line", "path", "text"),
+    *("svg", "desc", "g", "path", "text"),
 }
 
 
@@ -85,25 +87,74 @@ def checked(html: str) -> str:
     return "\n".join(parser.words)
 
 
-def drawn(svg: str) -> ElementTree.Element:
-    """A drawing as a tree."""
-    return ElementTree.fromstring(svg)
+def drawn(chart: Chart) -> ElementTree.Element:
+    """The drawing of a chart as a tree; empty when there is none."""
+    found = ElementTree.fromstring(chart.figure("f")).find(".//svg")
+    return ElementTree.Element("svg") if found is None else found
 
 
-def labels(svg: str) -> list[str]:
+def labels(svg: ElementTree.Element) -> list[str]:
     """What is written in a drawing."""
-    return ["".join(each.itertext()) for each in drawn(svg).iter("text")]
+    return ["".join(each.itertext()) for each in svg.iter("text")]
 
 
-def inside(svg: str) -> None:
-    """Nothing of a drawing is outside of it, as far as places are said in numbers."""
-    tree = drawn(svg)
-    _, _, width, height = map(float, tree.attrib["viewBox"].split())
-    for each in tree.iter():
-        for names, most in ((("x", "x1", "x2", "cx"), width), (("y", "y1", "y2", "cy"), height)):
-            for name in names:
-                place = float(each.attrib.get(name, 0))
-                assert -0.01 <= place <= most + 0.01, ElementTree.tostring(each)
+def titled(svg: ElementTree.Element) -> dict[str, ElementTree.Element]:
+    """What tells something where it is pointed at: the shape, by what it tells."""
+    found = {}
+    for group in svg.iter("g"):
+        title, path = group.find("title"), group.find("path")
+        if title is not None and path is not None:
+            found[title.text or ""] = path
+    return found
+
+
+class Box(NamedTuple):
+    """Where a shape is; `y` goes down."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @property
+    def middle(self) -> float:
+        return (self.left + self.right) / 2
+
+    @property
+    def height(self) -> float:
+        return self.bottom - self.top
+
+
+def points(path: ElementTree.Element) -> list[tuple[float, float]]:
+    """The points of a shape, in order."""
+    numbers = [float(number) for number in re.findall(r"-?[\d.]+", path.attrib["d"])]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def box(path: ElementTree.Element) -> Box:
+    xs, ys = zip(*points(path), strict=True)
+    return Box(min(xs), min(ys), max(xs), max(ys))
+
+
+def extent(text: ElementTree.Element) -> Box:
+    """About where a text is."""
+    x, y = float(text.attrib["x"]), float(text.attrib["y"])
+    size = re.search(r"font-size: ([\d.]+)px", text.attrib["style"])
+    assert size is not None
+    width = width_of(text.text or "", float(size[1]))
+    if "transform" in text.attrib:
+        return Box(x, y - width * 0.71, x + width * 0.71, y)
+    left = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[text.attrib["text-anchor"]] * width
+    return Box(left, y - float(size[1]), left + width, y)
+
+
+def inside(svg: ElementTree.Element) -> None:
+    """Nothing of a drawing is outside of it."""
+    _, _, width, height = map(float, svg.attrib["viewBox"].split())
+    boxes = [box(each) for each in svg.iter("path") if each.attrib["d"].strip()]
+    for each in [*boxes, *(extent(text) for text in svg.iter("text"))]:
+        assert -4 <= each.left <= each.right <= width + 4, each
+        assert -4 <= each.top <= each.bottom <= height + 4, each
 
 
 def program(name: str, package: str) -> str:

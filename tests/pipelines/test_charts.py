@@ -2,54 +2,61 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
+from xml.etree import ElementTree
 
+import matplotlib as mpl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pagerig import HOSTILE, drawn, inside, labels
+from pagerig import HOSTILE, box, drawn, inside, labels, points, titled
 
-from polonaise.errors import BadOption
-from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
-from polonaise.pipelines.charts.lines import Point, spread, thinned
+from polonaise.errors import BadOption, ExtraMissing
+from polonaise.pipelines.charts import Bars, Chart, Flows, Lines, Mark, Series
+from polonaise.pipelines.charts.canvas import upright_area
+from polonaise.pipelines.charts.lines import spread
 
 MONTHS = [(date(1993, month, 1), 100 * month) for month in range(1, 13) if month != 10]
 NOON = datetime(1993, 1, 5, 12, tzinfo=UTC)
 
 
-def bars(svg: str) -> list[Any]:
-    return [each for each in drawn(svg).iter("rect") if each.get("class", "").startswith("bar")]
+def remarks(chart: Chart) -> list[str]:
+    drawing = chart.drawn()
+    return [] if drawing is None else list(drawing.remarks)
 
 
 # ------------------------------------------------------------------ bars
 
 
 def test_each_month_has_its_place_and_one_without_a_value_is_left_free() -> None:
-    svg = Bars("Volumes", MONTHS, unit="payments").drawing("f")
+    svg = drawn(Bars("Volumes", MONTHS, unit="payments"))
     inside(svg)
-    places = [float(each.attrib["x"]) for each in bars(svg)]
+    places = [box(bar).middle for bar in titled(svg).values()]
     steps = [round(right - left) for left, right in pairwise(places)]
     assert len(places) == 11
     assert steps[8] == pytest.approx(2 * steps[0], abs=1), "October is left free"
     assert {"Jan", "1993", "Oct", "1,200", "payments"} <= set(labels(svg))
+    assert "1993-03-01: 300" in titled(svg), "a bar tells its value where it is pointed at"
 
 
 def test_bars_are_as_high_as_their_values() -> None:
-    heights = [float(each.attrib["height"]) for each in bars(Bars("Volumes", MONTHS).drawing("f"))]
-    assert heights[1] == pytest.approx(2 * heights[0], rel=0.01)
-    assert heights[-1] == pytest.approx(12 * heights[0], rel=0.01)
+    heights = [box(bar).height for bar in titled(drawn(Bars("Volumes", MONTHS))).values()]
+    assert heights[1] == pytest.approx(2 * heights[0], rel=0.02)
+    assert heights[-1] == pytest.approx(12 * heights[0], rel=0.02)
 
 
 def test_bars_below_zero_hang() -> None:
-    svg = Bars("Net", [(date(1993, 1, 1), -50), (date(1993, 2, 1), 100)]).drawing("f")
+    svg = drawn(Bars("Net", [(date(1993, 1, 1), -50), (date(1993, 2, 1), 100)]))
     inside(svg)
-    negative, positive = bars(svg)
-    assert float(negative.attrib["y"]) == pytest.approx(
-        float(positive.attrib["y"]) + float(positive.attrib["height"]), abs=0.1
-    )
+    negative, positive = (box(bar) for bar in titled(svg).values())
+    assert negative.top == pytest.approx(positive.bottom, abs=0.2)
     assert "−50" in labels(svg)
 
 
@@ -57,15 +64,24 @@ def test_bars_below_zero_hang() -> None:
 def test_any_number_of_days_can_be_read(days: int) -> None:
     values = [(date(1993, 1, 2) + timedelta(days=day), day % 97) for day in range(0, days, max(1, days // 5000))]
     chart = Bars("Days", values)
-    svg = chart.drawing("f")
+    svg = drawn(chart)
     inside(svg)
-    assert 1 <= len(bars(svg)) <= 365
+    assert 1 <= len(titled(svg)) <= 365
     assert len(labels(svg)) <= 40
-    assert bool(chart.remarks()) == (days > 365)
+    assert bool(remarks(chart)) == (days > 365)
+
+
+@pytest.mark.parametrize("years", [1, 3, 20, 900])
+def test_any_number_of_months_can_be_read(years: int) -> None:
+    values = [(date(1000 + month // 12, month % 12 + 1, 1), month) for month in range(12 * years)]
+    svg = drawn(Bars("Months", values))
+    inside(svg)
+    assert 1 <= len(titled(svg)) <= 365
+    assert 5 <= len(labels(svg)) <= 40
 
 
 def test_texts_lie_below_each_other_and_long_ones_are_cut() -> None:
-    svg = Bars("Kinds", [("a kind of payment " * 10, 5), ("b", -3), ("", 0)], unit="CZK").drawing("f")
+    svg = drawn(Bars("Kinds", [("a kind of payment " * 10, 5), ("b", -3), ("", 0)], unit="CZK"))
     inside(svg)
     assert any(label.endswith("…") for label in labels(svg))
     assert {"5", "−3", "0", "CZK"} <= set(labels(svg))
@@ -73,78 +89,81 @@ def test_texts_lie_below_each_other_and_long_ones_are_cut() -> None:
 
 def test_of_many_texts_the_first_are_drawn_and_all_are_in_the_table() -> None:
     chart = Bars("Kinds", [(f"kind {each}", each) for each in range(100)])
-    assert len(bars(chart.drawing("f"))) == 30
-    assert chart.remarks() == ["The first 30 of 100 are drawn."]
+    assert len(titled(drawn(chart))) == 30
+    assert remarks(chart) == ["The first 30 of 100 are drawn."]
     assert len(chart.table().rows) == 100
 
 
-def test_a_marked_bar_has_its_number() -> None:
-    chart = Bars("Volumes", MONTHS, marks=[Mark(date(1993, 3, 1), "few"), Mark(date(1993, 12, 1), "many")])
-    svg = chart.drawing("f")
+@pytest.mark.parametrize("name", ["March", date(1993, 3, 1)])
+def test_a_marked_bar_has_its_number_and_another_colour(name: Any) -> None:
+    values: list[Any] = [("January", 1000), ("March", 3000)] if name == "March" else MONTHS
+    svg = drawn(Bars("Volumes", values, marks=[Mark(name, "few"), Mark(values[-1][0], "many")]))
     inside(svg)
-    assert [each.attrib["class"] for each in bars(svg)].count("bar marked") == 2
-    assert [label for label in labels(svg) if len(label) == 1 and label != "0"] == ["1", "2"]
+    coloured = [title for title, bar in titled(svg).items() if "var(--s1)" in bar.attrib["style"]]
+    assert len(coloured) == len({name, values[-1][0]})
+    assert "2" in labels(svg)
+    assert {"few", "many"} & {title.text for title in svg.iter("title")}
 
 
 @pytest.mark.parametrize("most", [0, 1, 2**63, 1e-12, 1e18])
 def test_values_of_any_size(most: float) -> None:
-    inside(Bars("Upright", [(date(1993, 1, 1), most)]).drawing("f"))
-    inside(Bars("Lying", [("a", most), ("b", -most)]).drawing("f"))
+    inside(drawn(Bars("Upright", [(date(1993, 1, 1), most)])))
+    inside(drawn(Bars("Lying", [("a", most), ("b", -most)])))
 
 
 # ------------------------------------------------------------------ lines
 
 
-def paths(svg: str) -> list[str]:
-    return [each.attrib["d"] for each in drawn(svg).iter("path") if each.get("class", "").startswith("line")]
-
-
 def test_a_line_has_its_name_at_its_end() -> None:
-    points = [(NOON + timedelta(hours=hour), hour * 10) for hour in range(50)]
-    chart = Lines("Balances", [Series("up", points), Series("flat", [(at, 5) for at, _ in points])], unit="CZK")
-    svg = chart.drawing("f")
+    values = [(NOON + timedelta(hours=hour), hour * 10) for hour in range(50)]
+    chart = Lines("Balances", [Series("up", values), Series("flat", [(at, 5) for at, _ in values])], unit="CZK")
+    svg = drawn(chart)
     inside(svg)
     assert {"up", "flat", "CZK", "500"} <= set(labels(svg))
-    assert len(paths(svg)) == 2
+    end = box(titled(svg)["up"]).right
+    (name,) = (text for text in svg.iter("text") if text.text == "up")
+    assert end < float(name.attrib["x"]) < end + 30
     assert len(chart.table().rows) == 50
 
 
 def test_points_are_drawn_in_the_order_of_their_places() -> None:
-    forth = Lines("a", [Series("s", [(1, 1), (2, 5), (3, 2)])]).drawing("f")
-    assert Lines("a", [Series("s", [(3, 2), (1, 1), (2, 5)])]).drawing("f") == forth
+    forth = Lines("a", [Series("s", [(1, 1), (2, 5), (3, 2)])]).figure("f").partition("<details>")[0]
+    assert Lines("a", [Series("s", [(3, 2), (1, 1), (2, 5)])]).figure("f").partition("<details>")[0] == forth
 
 
 def test_a_balance_stays_until_the_next_payment() -> None:
-    stepped = Lines("a", [Series("s", [(1, 1), (2, 5)])], stepped=True).drawing("f")
-    assert "H" in paths(stepped)[0]
-    assert "L" not in paths(stepped)[0]
+    line = points(titled(drawn(Lines("a", [Series("s", [(1, 1), (2, 5), (3, 2)])], stepped=True)))["s"])
+    assert len(line) >= 5
+    assert all(before[0] == after[0] or before[1] == after[1] for before, after in pairwise(line))
+    assert line[0][1] == line[1][1], "it stays first, and then steps"
 
 
 def test_a_value_that_is_not_there_interrupts_the_line() -> None:
-    svg = Lines("a", [Series("s", [(1, 1), (2, 2), (3, None), (4, 4), (5, 5)])]).drawing("f")
-    assert paths(svg)[0].count("M") == 2
+    svg = drawn(Lines("a", [Series("s", [(1, 1), (2, 2), (3, None), (4, 4), (5, 5)])]))
+    assert titled(svg)["s"].attrib["d"].count("M") == 2
 
 
-def test_very_many_points_become_a_few_with_all_extremes() -> None:
+def test_a_value_between_two_gaps_is_a_dot() -> None:
+    svg = drawn(Lines("a", [Series("s", [(1, 1), (2, None), (3, 3), (4, None), (5, 5)])]))
+    dots = [path for path in svg.iter("path") if "C" in path.attrib["d"]]
+    assert len(dots) == 3
+
+
+def test_very_many_points_become_fewer_with_all_extremes() -> None:
     generator = random.Random(1)
-    points = [Point(float(place), generator.random()) for place in range(40_000)]
-    points[7_777] = Point(7_777.0, 99.0)
-    points[12_345] = Point(12_345.0, -99.0)
-    kept = thinned(points, 0, 39_999, 600)
-    assert len(kept) <= 4 * 601
-    assert {99.0, -99.0} <= {point.y for point in kept}
-    assert kept == sorted(kept, key=lambda point: point.x)
-    assert (kept[0], kept[-1]) == (points[0], points[-1])
-
-
-def test_thinning_keeps_gaps() -> None:
-    points = [Point(float(place), None if place % 1000 == 0 else 1.0) for place in range(1, 10_000)]
-    kept = thinned(points, 0, 10_000, 100)
-    assert sum(point.y is None for point in kept) == 9
+    values: list[Any] = [(place, generator.random()) for place in range(40_000)]
+    values[7_777], values[12_345] = (7_777, 99.0), (12_345, -99.0)
+    svg = drawn(Lines("a", [Series("s", values)]))
+    line = titled(svg)["s"]
+    assert len(points(line)) < 8_000
+    lowest, highest = box(line).bottom, box(line).top
+    ticks = {label: float(text.attrib["y"]) for text, label in zip(svg.iter("text"), labels(svg), strict=True)}
+    assert highest == pytest.approx(ticks["100"], abs=8)
+    assert lowest == pytest.approx(ticks["−100"], abs=8)
 
 
 @given(st.lists(st.floats(30, 280), max_size=12).map(sorted))
-def test_labels_never_cover_each_other(wanted: list[float]) -> None:
+def test_names_never_cover_each_other(wanted: list[float]) -> None:
     heights = spread(wanted, 30, 280)
     assert all(after - before >= 14.9 for before, after in pairwise(heights))
     assert all(height <= 280 for height in heights)
@@ -152,54 +171,118 @@ def test_labels_never_cover_each_other(wanted: list[float]) -> None:
 
 def test_the_first_lines_are_named_and_the_others_grey() -> None:
     chart = Lines("Many", [Series(f"line {each}", [(0, each), (9, each)]) for each in range(30)])
-    svg = chart.drawing("f")
+    svg = drawn(chart)
     inside(svg)
-    assert [label for label in labels(svg) if label.startswith("line")] == sorted(
-        (f"line {each}" for each in range(7)), reverse=True
-    )
-    assert chart.remarks() == ["23 more, without names, are grey."]
+    assert sorted(label for label in labels(svg) if label.startswith("line")) == [f"line {each}" for each in range(7)]
+    assert sum("var(--other)" in path.attrib["style"] for path in svg.iter("path")) == 23
+    assert remarks(chart) == ["23 more, without names, are grey."]
 
 
 def test_a_mark_is_on_its_line() -> None:
     series = [Series("s", [(NOON, 10), (NOON + timedelta(days=10), 20)])]
-    svg = Lines("a", series, marks=[Mark(("s", NOON + timedelta(days=5)), "odd")]).drawing("f")
+    svg = drawn(Lines("a", series, marks=[Mark(("s", NOON + timedelta(days=5)), "odd")]))
     inside(svg)
+    (ring,) = (box(path) for path in svg.iter("path") if "stroke: var(--bad)" in path.attrib["style"])
+    line = box(titled(svg)["s"])
+    assert ring.middle == pytest.approx(line.middle, abs=1)
+    assert (ring.top + ring.bottom) / 2 == pytest.approx(line.bottom, abs=1), "at the last point up to that place"
     assert "1" in labels(svg)
 
 
 def test_one_point_and_equal_values() -> None:
-    for points in ([(NOON, 5)], [(NOON, 0), (NOON + timedelta(days=1), 0)], [(NOON, -3), (NOON, -3)]):
-        inside(Lines("a", [Series("s", points)]).drawing("f"))
+    for values in ([(NOON, 5)], [(NOON, 0), (NOON + timedelta(days=1), 0)], [(NOON, -3), (NOON, -3)]):
+        inside(drawn(Lines("a", [Series("s", values)])))
+
+
+# ------------------------------------------------------------------ axes
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said", "unit"),
+    [
+        (0, 97, "0 20 40 60 80 100", "CZK"),
+        (0, 4722, "0 1,000 2,000 3,000 4,000 5,000", "CZK"),
+        (-35_000, 118_000, "−50,000 0 50,000 100,000 150,000", "CZK"),
+        (0, 0.3, "0 0.1 0.2 0.3", "CZK"),
+        (0, 1_400_000, "0 500,000 1,000,000 1,500,000", "CZK"),
+        (0, 1_850_000, "0 0.5 1 1.5 2", "CZK, millions"),
+        (0, 9_000_000, "0 2 4 6 8 10", "CZK, millions"),
+        (0, 4.2e12, "0 1 2 3 4 5", "CZK, trillions"),
+        (0, 2, "0 1 2", "CZK"),  # for what there are no halves of
+        (90, 100, "90 92 94 96 98 100", "CZK"),
+    ],
+)
+def test_numbers_are_round(low: float, high: float, said: str, unit: str) -> None:
+    found = labels(drawn(Lines("a", [Series("s", [(NOON, low), (NOON + timedelta(days=3000), high)])], unit="CZK")))
+    assert [label for label in found if label[-1].isdigit() and len(label) != len("1993")] == said.split()
+    assert unit in found
+
+
+@given(st.floats(-1e15, 1e15), st.floats(1e-6, 1e15))
+def test_an_axis_holds_all_and_has_a_few_ticks(low: float, span: float) -> None:
+    high = low + span
+    axes = upright_area([low, high], "")
+    slack = span * 1e-6 + abs(low) * 1e-12
+    assert axes.get_ylim()[0] <= low + slack
+    assert axes.get_ylim()[1] >= high - slack
+    assert 2 <= len(axes.get_yticks()) <= 9
+
+
+@pytest.mark.parametrize(
+    ("span", "first"),
+    [
+        (timedelta(seconds=8), ("14:02:00", "5 Jan 1993")),
+        (timedelta(minutes=5), ("14:02", "5 Jan 1993")),
+        (timedelta(hours=5), ("15:00", "5 Jan 1993")),
+        (timedelta(days=6), ("6 Jan", "1993")),
+        (timedelta(days=50), ("8 Jan", "1993")),
+        (timedelta(days=200), ("Feb", "1993")),
+        (timedelta(days=600), ("Apr", "1993")),
+        (timedelta(days=4000), ("1994", "1996")),
+        (timedelta(days=400_000), ("2000", "2200")),
+    ],
+)
+def test_times_begin_with_a_period(span: timedelta, first: tuple[str, str]) -> None:
+    begin = datetime(1993, 1, 5, 14, 2, tzinfo=UTC)
+    svg = drawn(Lines("a", [Series("line", [(begin, 100), (begin + span, 200)])]))
+    inside(svg)
+    below = [label for label in labels(svg) if label not in ("0", "50", "100", "150", "200", "line")]
+    assert tuple(below[:2]) == first
+    assert 3 <= len(below) <= 14
+
+
+def test_a_year_is_said_where_it_changes() -> None:
+    months = [(date(1993 + month // 12, month % 12 + 1, 1), 5) for month in range(3, 14)]
+    assert [label for label in labels(drawn(Bars("a", months))) if label.startswith("199")] == ["1993", "1994"]
 
 
 # ------------------------------------------------------------------ flows
 
 
 def test_a_cell_is_the_fuller_the_more_flows() -> None:
-    svg = Flows("Flows", {("A", "B"): 100, ("B", "A"): 25, ("A", "C"): 0}, unit="CZK").drawing("f")
+    svg = drawn(Flows("Flows", {("A", "B"): 100, ("B", "A"): 25, ("A", "C"): 0}, unit="CZK"))
     inside(svg)
-    shares = [float(each.attrib["fill-opacity"]) for each in drawn(svg).iter("rect") if "fill-opacity" in each.attrib]
-    assert sorted(shares) == [0.0, 0.25, 1.0]
+    cells = titled(svg)
+    assert "opacity" not in cells["A → B: 100 CZK"].attrib["style"]
+    assert "opacity: 0.25" in cells["B → A: 25 CZK"].attrib["style"]
+    assert "var(--heat)" not in cells["A → C: 0 CZK"].attrib["style"]
     assert {"A", "B", "C", "100", "25", "125", "in all"} <= set(labels(svg))
 
 
 def test_of_many_the_smallest_are_taken_together() -> None:
     values = {(f"from {source}", f"to {target}"): source + 1 for source in range(40) for target in range(40)}
     chart = Flows("Flows", values)
-    svg = chart.drawing("f")
+    svg = drawn(chart)
     inside(svg)
     assert "25 others" in labels(svg)
-    assert chart.remarks() == [
-        "The 25 smallest rows are taken together.",
-        "The 25 smallest columns are taken together.",
-    ]
+    assert remarks(chart) == ["The 25 smallest rows are taken together.", "The 25 smallest columns are taken together."]
     assert len(chart.table().rows) == 1600
-    assert [label for label in labels(svg) if label == "33 k"], "the sum of all is still the sum of all"
+    assert "33 k" in labels(svg), "the sum of all is still the sum of all"
 
 
 def test_a_marked_flow_is_outlined() -> None:
-    svg = Flows("Flows", {("A", "B"): 1}, marks=[Mark(("A", "B"), "new")]).drawing("f")
-    assert [each for each in drawn(svg).iter("rect") if each.get("class") == "outline"]
+    svg = drawn(Flows("Flows", {("A", "B"): 1}, marks=[Mark(("A", "B"), "new")]))
+    assert any("stroke: var(--bad)" in path.attrib["style"] for path in svg.iter("path"))
 
 
 # ------------------------------------------------------------------ all of them
@@ -207,8 +290,8 @@ def test_a_marked_flow_is_outlined() -> None:
 
 @pytest.mark.parametrize("chart", [Bars("a", []), Lines("a", []), Lines("a", [Series("s", [])]), Flows("a", {})])
 def test_of_nothing_nothing_is_drawn(chart: Any) -> None:
-    assert chart.drawing("f") == ""
-    assert chart.remarks() == []
+    assert chart.drawn() is None
+    assert "<svg" not in chart.figure("f")
     assert chart.table().rows == []
 
 
@@ -221,9 +304,9 @@ def test_no_text_is_taken_for_markup(text: str) -> None:
         Flows(text, {(text, text): 1}, unit=text, down=text, across=text, marks=[Mark((text, text), text)]),
     ]
     for chart in charts:
-        svg = chart.drawing("f")
-        kinds = {each.tag for each in drawn(svg).iter()}
-        assert kinds <= {"svg", "desc", "title", "g", "rect", "circle", "line", "path", "text"}
+        svg = drawn(chart)
+        assert {each.tag for each in svg.iter()} <= {"svg", "desc", "title", "g", "path", "text"}
+        assert not any("url(" in value for each in svg.iter() for value in each.attrib.values())
 
 
 @pytest.mark.parametrize(
@@ -245,3 +328,49 @@ def test_no_text_is_taken_for_markup(text: str) -> None:
 def test_what_can_not_be_meant_is_refused(make: Any, hint: str) -> None:
     with pytest.raises(BadOption, match=hint):
         make()
+
+
+def test_a_dollar_is_a_dollar() -> None:
+    assert "$x^2$ \\$5" in labels(drawn(Bars("a", [("$x^2$ \\$5", 1)])))
+
+
+def test_every_colour_is_one_of_the_page() -> None:
+    charts: list[Chart] = [
+        Bars("a", MONTHS, marks=[Mark(date(1993, 3, 1), "")]),
+        Lines("a", [Series(f"s{each}", [(1, each), (2, 3)]) for each in range(9)], marks=[Mark(("s1", 1), "")]),
+        Flows("a", {("A", "B"): 1}, marks=[Mark(("A", "B"), "")]),
+    ]
+    for chart in charts:
+        assert "#" not in ElementTree.tostring(drawn(chart), encoding="unicode")
+
+
+def test_threads_draw_at_the_same_time() -> None:
+    charts = [Bars(f"chart {each}", [(name, each) for name in "abc"], unit="CZK") for each in range(1, 9)]
+    alone = [chart.figure("f") for chart in charts]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda chart: chart.figure("f"), charts)) == alone
+
+
+def test_settings_of_a_process_stay_as_they_are() -> None:
+    before = dict(mpl.rcParams)
+    Bars("a", MONTHS).figure("f")
+    assert dict(mpl.rcParams) == before
+
+
+def test_matplotlib_is_for_reports_only_and_without_its_windows() -> None:
+    loaded = "import sys; {}; print(*(name for name in ('matplotlib', 'matplotlib.pyplot') if name in sys.modules))"
+    for imported, found in (
+        ("import polonaise, polonaise.pipelines", ""),
+        ("import polonaise.pipelines.charts", "matplotlib"),
+    ):
+        run = subprocess.run(
+            [sys.executable, "-c", loaded.format(imported)], capture_output=True, text=True, check=True
+        )
+        assert run.stdout.strip() == found
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "polonaise.pipelines.charts.canvas")
+    with pytest.raises(ExtraMissing, match=r"charts need matplotlib: pip install 'polonaise\[spark\]'"):
+        importlib.import_module("polonaise.pipelines.charts.canvas")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polonaise.errors import BadOption
-from polonaise.pipelines.values import cut, finite, place, quoted, read, short, time_at, width_of
+from polonaise.pipelines.values import cut, finite, place, quoted, read, short, width_of
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_can_not_be_drawn_is_refused(value: Any) -> None:
 
 def test_a_time_is_a_place() -> None:
     noon = datetime(1993, 1, 5, 12)  # noqa: DTZ001 - UTC then
-    assert time_at(place(noon)) == noon.replace(tzinfo=UTC)
+    assert place(noon) == noon.replace(tzinfo=UTC).timestamp()
     assert place(noon) - place(date(1993, 1, 5)) == 12 * 3600
     assert place(noon.replace(tzinfo=timezone(timedelta(hours=2)))) == place(noon) - 2 * 3600
 

@@ -45,6 +45,8 @@ from polonaise.spark.publishing import (
 from polonaise.spark.staging import Stage, store_plan
 from polonaise.terms import OwnKind
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 20.0
 
 SMALL = Limits(group_count_max=2)

@@ -16,6 +16,8 @@ from polonaise.client.protocol.draft import Draft
 from polonaise.errors import Abandoned, AppendUnknown
 from polonaise.terms import Transaction
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(4)
 
 

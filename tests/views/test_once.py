@@ -21,6 +21,8 @@ from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption,
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.oncetable import OnceKept
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "web-services.md"
 
 

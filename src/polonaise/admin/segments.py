@@ -1,7 +1,7 @@
-"""Segments offline: are they as they were written, what is in them, how much of it.
+"""Examine segments offline: whether they are as they were written, what is in them, and how much.
 
-Every byte is read and checked, and none is changed: it works while the node runs. What looks damaged there is looked
-at twice, because a write may have been under way.
+Every byte is read and checked, and none is changed. The node may be running: what looks damaged is read a second time,
+because a write may have been under way.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class SegmentDamage(NamedTuple):
 
     path: str
     offset: int
-    """Where in the file the first bad bytes are."""
+    """Offset of the first bad bytes in the file."""
     transaction: TransactionId
-    """The first id that can't be had because of them."""
+    """The first id that can't be read because of them."""
     what: str
 
 
@@ -50,32 +50,32 @@ class SegmentReport:
     partition: PartitionId | None
     first: TransactionId
     last: TransactionId
-    """The last good id; the one before `first` when there is none."""
+    """The last good id; the one before `first` if there is none."""
     bytes: int
     batches: int = 0
     transactions: int = 0
     data_bytes: int = 0
     sessions: int = 0
     registers_changed: int = 0
-    """Batches that change registers."""
+    """Number of batches that change registers."""
     batch_bytes_max: int = 0
     first_commit_time_us: int = 0
     last_commit_time_us: int = 0
     unsynced_bytes: int = 0
-    """At the end: a write that is under way, or was when the node died. Nobody was told of it."""
+    """Bytes at the end that were not synced: a write under way, or cut off when the node died. Never acknowledged."""
     removed: bool = False
-    """It is no part of the log any more; only its name came back."""
+    """Whether the segment is no longer part of the log, and only its name came back after a crash."""
     damage: SegmentDamage | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """One partition's segments."""
+    """The segments of one partition."""
 
     partition: PartitionId | None
     segments: tuple[SegmentReport, ...]
     damages: tuple[SegmentDamage, ...] = ()
-    """Of its segments, and between them, by their ids."""
+    """Damages within and between its segments, by their ids."""
 
     @property
     def last(self) -> TransactionId:
@@ -86,16 +86,16 @@ class PartitionReport:
 
 
 async def verify(files: Files) -> PartitionReport:
-    """Is everything as it was written? Every CRC, the order of ids, the chain of batches and that of segments."""
+    """Check that all is as it was written: every CRC, the order of ids, the chains of batches and of segments."""
     report = await _verify(files)
     return await _verify(found_again(files)) if report.damages else report
 
 
 async def read(files: Files, after: TransactionId = NO_TRANSACTION) -> AsyncGenerator[Transaction, None]:
-    """The transactions that one replica holds, whatever the others hold: `bounds_in` says what that is worth.
+    """Yield the transactions that one replica holds, whatever the others hold. `bounds_in` says what that proves.
 
-    For whoever has to decide what to do when there is no quorum any more. Raises `SegmentDamaged` for the first that
-    should be there and can't be had, and `DataDamaged` for a body.
+    For an operator who has to decide what to do without a quorum. Raises `SegmentDamaged` for the first transaction
+    that should be there and can't be read, and `DataDamaged` for a damaged body.
     """
     async with aclosing(batches_of(files, after)) as batches:
         async for batch in batches:
@@ -108,10 +108,10 @@ class _Read(NamedTuple):
 
     report: SegmentReport
     header: SegmentHeader | None = None
-    """None when it can't be read."""
+    """The segment's header; None if it can't be read."""
     preamble: bytes = b""
     found: Scan | None = None
-    """None when nothing could be read after the header."""
+    """The scan of the segment's batches; None if nothing after the header can be read."""
 
 
 async def _verify(files: Files) -> PartitionReport:
@@ -122,7 +122,7 @@ async def _verify(files: Files) -> PartitionReport:
         try:
             read = await _read(path, files, sealed=files.whole and number + 1 < len(files.paths))
         except NotFound:
-            continue  # removed by the node meanwhile: if it is missed, the next segment says so
+            continue  # removed by the node meanwhile: if it is needed, the next segment says so
         reports.append(read.report)
         if read.report.removed:
             continue
@@ -156,7 +156,7 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
         except (SegmentDamaged, BatchDamaged) as error:
             return _Read(replace(report, damage=SegmentDamage(path, HEADER_BYTES, first, error.text)), header)
         report = await _read_batches(file, report, header, found, size)
-        if not sealed:  # zeros at the end are space that its node has set aside
+        if not sealed:  # zeros at the end are space that the node has written ahead
             report = replace(report, bytes=await end_of_bytes(file, found.end, size))
     if report.damage is None and found.bad:
         if found.torn and not sealed:
@@ -192,7 +192,7 @@ async def _read_batches(
 
 
 def _bad_body(path: str, offset: int, batch: Batch) -> SegmentDamage | None:
-    """The first body that is not what its writer summed, although the batch is as it was written."""
+    """Return the first body that does not fit its writer's CRC, although the batch around it is intact."""
     good = batch.first - 1
     try:
         for tx in batch.transactions(own=True):
@@ -203,7 +203,7 @@ def _bad_body(path: str, offset: int, batch: Batch) -> SegmentDamage | None:
 
 
 def _gap(files: Files, before: _Read | None, read: _Read) -> str:
-    """Why a segment does not continue the one before it; empty when it does, or when that can't be told."""
+    """Say why a segment does not continue the one before it; empty if it does, or if that can't be told."""
     header = read.header
     if header is None:
         return ""
@@ -223,7 +223,7 @@ def _gap(files: Files, before: _Read | None, read: _Read) -> str:
 
 
 def _missed(files: Files, last: _Read | None, damaged: bool) -> list[SegmentDamage]:
-    """What was synced and is not there, or is not believed by the node itself, going by the control file."""
+    """Return what was synced and is missing, or what the node itself says it may have lost, by its control file."""
     held, end, path = NO_TRANSACTION, 0, f"the directory of partition {files.partition}"
     if last is not None:
         held, path = last.report.last, last.report.path

@@ -1,4 +1,4 @@
-"""`polonaise pipeline …`: jobs on Spark. What they have in common: a session, a bar, a report, an exit status."""
+"""The `polonaise pipeline` commands: what all jobs on Spark share, which is session, bars, report and exit status."""
 
 from __future__ import annotations
 
@@ -37,14 +37,19 @@ ReportFile = Annotated[
 
 
 class Output(NamedTuple):
-    """How a job's run is told."""
+    """Where the report of a job's run goes."""
 
     as_json: bool
+    """Whether it is printed as JSON, and not as tables."""
     file: str | None
+    """The file that it is written to, too; None for none."""
 
 
 def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
-    """Do the work of a job under a bar, then tell of it: `show` for people. Exit status 1 if it is not well."""
+    """Do the work of a job under progress bars, then print its report: by `show`, or as JSON.
+
+    Exit status 1 if the report is not well.
+    """
     from polonaise.cli.progressbars import ProgressBars
     from polonaise.pipelines import runs
 
@@ -79,9 +84,10 @@ def run_on_spark(
     address: str,
     look: Callable[[], None] = lambda: None,
 ) -> None:
-    """As `run_job`, with the session of Spark that the job runs in.
+    """Run a job as `run_job` does, with a Spark session.
 
-    What can be known to be wrong without a session does not wait for one: the log's address, and whatever `look` finds.
+    What can be known to be wrong without a session is told before one starts, which takes seconds: the log's address,
+    and whatever `look` raises.
     """
     settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
 
@@ -99,7 +105,7 @@ def run_on_spark(
 
 
 def settings_of(texts: list[str], option: str, example: str) -> dict[str, str]:
-    """What was said as KEY=VALUE with this option. Raises `BadOption`."""
+    """Return the settings that an option was given as KEY=VALUE. Raises `BadOption`; `example` is for its message."""
     settings: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""`polonaise pipeline audit`: a table against the log, or the log against itself."""
+"""The command `polonaise pipeline audit`: compares a table with the log, or the copies of a log with each other."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def audit(
     as_json: Json = False,
     report: ReportFile = None,
 ) -> None:
-    """Does a table hold what follows from the log? Without a view: is the log whole, and the same wherever it is kept?
+    """Check that a table holds what follows from the log; without a view, that the log is whole and all copies equal.
 
-    Exit status 1 if not. Nothing is changed, and all may be in use meanwhile.
+    Exit status 1 if not. Nothing is changed, and the log and the table may be in use meanwhile.
     """
     output = Output(as_json, report)
     if view is None:

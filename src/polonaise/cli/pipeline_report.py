@@ -1,4 +1,4 @@
-"""`polonaise pipeline report`: what a log holds, as a page and tables."""
+"""The command `polonaise pipeline report`: sums up what a log holds, as a page and tables."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def report(
     as_json: Json = False,
     report: ReportFile = None,
 ) -> None:
-    """Sum a log up: by partition, header and period, with charts; as one HTML page, and as Parquet tables.
+    """Sum up a log by partition, header and period, with charts: as one HTML page and as Parquet tables.
 
-    All of it is about the same transactions: those that were committed when it began.
+    All of it counts the same transactions: those that were committed when the job began.
     """
     said = {"fragments": fragments, "decoder": decoder, "decoderSchema": columns, "partitions": partition}
     options = {name: value for name, value in said.items() if value is not None}

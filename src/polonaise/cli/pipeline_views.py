@@ -1,4 +1,4 @@
-"""`polonaise pipeline views`: tables that follow from the log."""
+"""The command `polonaise pipeline views`: keeps tables that follow from the log up to date."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def views(
     as_json: Json = False,
     report: ReportFile = None,
 ) -> None:
-    """Bring a view's table up to date with the log, from where it is, or make it anew up to any id or time.
+    """Bring a view's table up to date with the log from where it stands, or make it anew up to any id or time.
 
-    May be killed, and run again, at any time, also by several at once: each transaction counts once.
+    May be killed and run again at any time, also by several at once: each transaction counts once.
     """
     if not rebuild and (until is not None or until_time is not None):
         raise BadOption("--until and --until-time are of a table that is made anew: say also --rebuild")
@@ -96,7 +96,7 @@ def views(
 
 
 def place_of(until: list[str] | None, until_time: str | None) -> Place:
-    """Up to where, as a value. Raises `BadOption`."""
+    """Return the end that --until and --until-time name. Raises `BadOption`."""
     from polonaise.pipelines.source import Until as Place
 
     return Place(
@@ -116,7 +116,7 @@ def _say_commit(commit: Commit, as_json: bool) -> None:
 
 
 def say_undecodable(letters: Letters, where: str, *, now: bool = False) -> None:
-    """How many there are, if any, and which are the first of them."""
+    """Print how many bodies did not decode, if any, and the first of them."""
     if letters.count:
         bodies = "1 body does" if letters.count == 1 else f"{letters.count:,} bodies do"
         say(f"{bodies} not decode, {where}:", now=now)

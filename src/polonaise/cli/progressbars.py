@@ -1,4 +1,4 @@
-"""Progress of a job, as a bar on the terminal. Where standard error is no terminal, nothing is shown."""
+"""Progress bars: show the progress of a job on the terminal, or nothing if standard error is no terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ProgressBars:
-    """One bar for each step of a job, as `polonaise.pipelines.progress.Progress`. A context manager."""
+    """One bar for each step of a job: a `polonaise.pipelines.progress.JobProgress`, and a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
         shown = console if console is not None else Console(stderr=True)

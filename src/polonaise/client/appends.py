@@ -1,4 +1,4 @@
-"""The appends of one partition: registered, sent in frames, settled by what the server says and feeds."""
+"""The appends of one partition: registered, sent in frames, and settled by the server's messages and the feed."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from polonaise.wire.messages import Flush
 
 _NO_OPERATIONS: Operations = ()
 _SLOW_S: Final = 5.0
-"""A view that applies the same for so long is taken to hang."""
+"""Seconds of applying the same transactions after which a view is reported in `Log.trouble`."""
 _SEND_AT: Final = 512
-"""So many appends of contexts are sent at once: the server works on them while the loop runs the other contexts."""
+"""Appends of contexts that are sent before the turn ends: the server works on them while other contexts run."""
 
 
 class _OutgoingGroup(NamedTuple):
-    """A group in columns that waits to be sent."""
+    """A group in columns, waiting to be sent."""
 
     after: int
-    """How many of the other appends that wait come before it."""
+    """The number of appends in `_unsent` that come before it."""
     receipt: Receipt
     group: Group
     mark: TransactionId
@@ -43,15 +43,15 @@ class _OutgoingGroup(NamedTuple):
 
 
 class PartitionAppends:
-    """What this client has asked to append to one partition and not heard the fate of.
+    """The appends of one client to one partition, from the call until their fate is known.
 
-    Appends may be made at any time. They are sent while the partition is mounted: everything made in one turn of the
-    loop goes out together. Between mounts they wait, unsent, within the bounds of `ClientSettings`.
+    Appends may be made at any time. They are sent while the partition is mounted, all of one turn of the event loop
+    together. Between mounts they wait, unsent, within the bounds of `ClientSettings`.
     """
 
     def __init__(self, partition: PartitionId, client_id: ClientId, settings: ClientSettings) -> None:
         self.loop = own_loop()
-        """The only one in which any of this may be used."""
+        """The client's event loop, the only one in which this may be used."""
         self._settings = settings
         self._outstanding = Outstanding()
         self._window = AppendWindow()
@@ -61,43 +61,42 @@ class PartitionAppends:
         self._stream: Stream | None = None
         self._opening: list[asyncio.Future[None]] = []
         self._flushes: dict[int, tuple[int, asyncio.Future[TransactionId] | None]] = {}
-        """Flushes under way, by request number: the sequence they cover, and who waits."""
+        """The flushes under way, by request number: the highest sequence that each covers, and who waits for it."""
         self._idle: asyncio.TimerHandle | None = None
         self._news_s = 0.0
         self.partition = partition
         self.client_id = client_id
         self.generation: Generation = 0
-        """The generation of the latest mount, which every append carries."""
+        """The generation of the latest mount; every append carries it."""
         self.mark = AppliedMark(NO_TRANSACTION)
         self.admission = Admission(self._is_open)
         self.turntaking = TurnTaking(client_id, self.mark)
         self.stopped: PolonaiseError | None = None
-        """Why nothing goes on here any more."""
+        """Why the partition has stopped for good; None while it has not."""
         self.trouble: PolonaiseError | None = None
         """Why the partition is not mounted; None while it is."""
         self.hindrance: PolonaiseError | None = None
-        """What keeps appends from being committed although it is mounted, as the server says; None while nothing does,
-        as far as is known."""
+        """What keeps appends of a mounted partition from being committed, as its server says; None if unknown."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
-        """What the mount under way waits for, in words; the mounting tells."""
+        """Describes what the mount under way waits for; set by `Mounting`."""
         self.whereabouts: Callable[[], str] = lambda: ""
-        """What else is known of who serves the log, as the end of a sentence; the mounting tells."""
+        """Describes which process serves the log, as the end of a sentence; set by `Mounting`."""
 
     def obstacle(self) -> str:
-        """What keeps an append waiting, for the message of who has given up waiting."""
+        """Return what keeps an append waiting, for the message of an error that ends the wait."""
         if self._stream is None:
-            last = self.trouble or self.mark.trouble  # the view's: it has to tell its mark before there is a mount
+            last = self.trouble or self.mark.trouble  # the view's, because a mount begins with the view's mark
             trouble = f" (the last trouble: {last})" if last else ""
             return f"it is not mounted and waits for {self.waits_for()}{trouble}"
         return f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) are undecided{self.silence()}"
 
     def because(self) -> str:
-        """What keeps appends, as far as this client knows, to be put behind what came of that; else nothing."""
+        """Return what keeps appends from being committed, as the end of a message; empty if nothing is known."""
         cause = self._cause()
         return f"; what keeps it: {cause}" if cause else ""
 
     def silence(self) -> str:
-        """Why what was sent is not answered: what keeps it, or who should answer. Goes behind what came of that."""
+        """Return why sent appends are not answered, or which process should answer, as the end of a message."""
         return self.because() or self.whereabouts()
 
     def _cause(self) -> str:
@@ -105,7 +104,7 @@ class PartitionAppends:
         return cause.text if cause is not None else ""
 
     def lag(self) -> str:
-        """How far this client's view is, and what keeps it, for the message of who has given up waiting."""
+        """Return how far this client's view is, and what keeps it, for the message of an error that ends the wait."""
         applied = f"applied up to {self.mark.value}"
         if self.mark.trouble is not None:
             return f"{applied}; {self.mark.trouble}"
@@ -114,9 +113,9 @@ class PartitionAppends:
         return f"{applied}{self.because()}" if self._stream is not None else f"{applied}; {self.obstacle()}"
 
     def views_trouble(self) -> PolonaiseError | None:
-        """Why the application's view gets no further at the moment; None while it does, or takes no longer than usual.
+        """Return why the application's view does not advance at the moment; None if it does.
 
-        Of a view that fails its trouble is known. One whose database hangs just does not come back.
+        A view that fails says why. One whose database hangs does not come back: it counts after `_SLOW_S` seconds.
         """
         given, now_s = self.mark.given, self.loop.time()
         if self.mark.trouble is None and given is not None and now_s - given.since_s >= _SLOW_S:
@@ -125,12 +124,12 @@ class PartitionAppends:
 
     @property
     def mounted(self) -> bool:
-        """Whether appends go out at once."""
+        """Whether the partition is mounted, so that appends are sent at once."""
         return self._stream is not None
 
     @property
     def outstanding_count(self) -> int:
-        """Appends whose fate is not known, those that wait to be sent included."""
+        """The number of transactions whose fate is not known, those that wait to be sent included."""
         return self._outstanding.count
 
     @property
@@ -156,8 +155,12 @@ class PartitionAppends:
         locks: bytes = b"",
         operations: Operations = _NO_OPERATIONS,
     ) -> Receipt:
-        """Register one append and send it with this turn of the loop. Raises `Overloaded` at the bounds."""
-        if not self._sends_soon:  # the first of the turn speaks for the others
+        """Register one append, to be sent at the end of this turn of the event loop; return its receipt.
+
+        The client high-water mark None stands for what this client has applied. Raises `Overloaded` at the bounds, and
+        what stopped the partition.
+        """
+        if not self._sends_soon:  # once for all appends of a turn
             check_loop(self.loop)
         outstanding = self._outstanding
         settings = self._settings
@@ -188,7 +191,7 @@ class PartitionAppends:
     def append_group(
         self, group: Group, client_high_water_mark: TransactionId | None, operations: Operations
     ) -> Receipt:
-        """As `append`, for a group in columns."""
+        """Register a group in columns; otherwise as `append`."""
         check_loop(self.loop)
         outstanding, settings = self._outstanding, self._settings
         if (
@@ -206,7 +209,7 @@ class PartitionAppends:
         return receipt
 
     def append_draft(self, draft: Draft) -> Receipt:
-        """Register what a context built, for which a slot was taken. The slot is the caller's to give back."""
+        """Register what a context built, for which the caller took a slot, and gives it back; return the receipt."""
         if self.stopped:
             raise fresh(self.stopped)
         *others, (header, body) = draft.bodies
@@ -219,7 +222,7 @@ class PartitionAppends:
             sequence += 1
         # A lock is raised to the id of the transaction that carries it: the last one covers the whole group.
         locks = b"".join(draft.locks)
-        operations = draft.operations or _NO_OPERATIONS  # mostly no list of its own is kept until it is sent
+        operations = draft.operations or _NO_OPERATIONS  # an empty list is not kept, for each append, until it is sent
         self._unsent.append((receipt, sequence, mark, header, body, locks, operations, True))
         self._soon()
         stream = self._stream
@@ -228,20 +231,21 @@ class PartitionAppends:
         return receipt
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Take back an append that was not sent yet."""
+        """Take back an append that was not sent; return False if it was sent or is settled."""
         if not self._outstanding.withdraw(receipt):
             return False
         tell([receipt])
-        self.admission.admit()
+        self.admission.admit()  # there is room for another
         return True
 
     def _soon(self) -> None:
+        """Send what waits at the end of this turn of the event loop."""
         if not self._sends_soon and self._stream is not None:
             self._sends_soon = True
             self.loop.call_soon(self._send)
 
     def _send(self) -> None:
-        """Send what waits, unless the server is not reading: then as soon as it does."""
+        """Send what waits, as soon as the server has read enough of what it was sent before."""
         self._sends_soon = False
         stream = self._stream
         if stream is None or not (self._unsent or self._unsent_groups):
@@ -253,6 +257,7 @@ class PartitionAppends:
         self._send_all(stream)
 
     def _send_all(self, stream: Stream) -> None:
+        """Send what waits, as far as the window has room."""
         if not (self._unsent or self._unsent_groups):
             return
         unsent, self._unsent = self._unsent, []
@@ -268,13 +273,14 @@ class PartitionAppends:
             outstanding.sent = columns.sequences[-1]
             window.sent(outstanding.sent, size)
         else:
+            # Appends withdrawn at the end are in no frame, and count as sent: nothing before the next one is unsent.
             outstanding.sent = outstanding.next_sequence - 1
         if self._idle is None:
             self._news_s = self.loop.time()
             self._idle = self.loop.call_later(self._settings.idle_flush_s, self._ask_after)
 
     def _keep_unsent(self, unsent: list[Outgoing], groups: Sequence[_OutgoingGroup], sent: int) -> None:
-        """What the window has no room for goes out once something is decided, before what is asked for meanwhile."""
+        """Put back, in front, what the window has no room for; it is sent once something is decided."""
         first = bisect_right(unsent, sent, key=lambda outgoing: outgoing[1])
         self._unsent = unsent[first:] + self._unsent
         self._unsent_groups = [
@@ -282,12 +288,12 @@ class PartitionAppends:
         ]
 
     def _frames(self, unsent: Sequence[Outgoing], groups: Sequence[_OutgoingGroup]) -> Iterator[AppendColumns]:
-        """In the order in which they were asked for."""
+        """Yield the frames of appends and groups in the order of their sequences; a group has a frame of its own."""
         settings, start = self._settings, 0
         for after, receipt, group, mark, operations in groups:
             for columns, _ in frames(unsent[start:after], settings.frame_count_max, settings.frame_bytes_max):
                 yield columns
-            if receipt.failure is None:
+            if receipt.failure is None:  # else it was withdrawn
                 yield group.columns(receipt.sequence, mark, operations)
             start = after
         rest = unsent[start:] if start else unsent
@@ -297,9 +303,10 @@ class PartitionAppends:
     # ------------------------------------------------------------------ mounts
 
     def open(self, stream: Stream, generation: Generation, sent_before: int, window_bytes: int) -> None:
-        """A mount is ready: whatever was sent before it and was not fed has failed; what waits goes out.
+        """Begin to send on a mount that is ready, under the generation of its answer.
 
-        `window_bytes` is how much may be undecided there at a time.
+        Whatever was sent up to `sent_before`, before the mount, and was not fed by now has failed. `window_bytes` is
+        how much may be undecided at the owner at a time.
         """
         self._stream = stream
         self._window.open(window_bytes)
@@ -312,7 +319,11 @@ class PartitionAppends:
         self._send()
 
     def shut(self) -> None:
-        """The mount is over: hold everything back until the next one."""
+        """Hold everything back until the next mount, because this one is over.
+
+        What was sent stays pending: the next mount brings it in the feed, or decides it with its answer. Flushes end
+        with `ConnectionLost`, and their callers send them again.
+        """
         self._stream = None
         self.hindrance = None
         self._outstanding.mounted_after = self._outstanding.sent
@@ -323,7 +334,7 @@ class PartitionAppends:
                 future.set_exception(ConnectionLost("the mount ended before the flush was answered"))
 
     def stop(self, error: PolonaiseError) -> None:
-        """Settle everything that is pending, as far as it can be settled; refuse everything from now on."""
+        """Settle everything that is pending, end every wait with this error, and refuse everything from now on."""
         if self.stopped:
             return
         self.stopped = error
@@ -344,7 +355,7 @@ class PartitionAppends:
     # ------------------------------------------------------------------ what the server says
 
     def judge(self, batch: Batch) -> None:
-        """Read the fates of own appends from a fed batch. Raises `ConsistencyLost` where one was told otherwise."""
+        """Read the fates of own appends from a fed batch. Raises `ConsistencyLost` if one was told otherwise before."""
         clients = batch.client_ids.tolist()
         self.turntaking.fed(batch.first, clients)
         own = clients.count(self.client_id)
@@ -359,7 +370,7 @@ class PartitionAppends:
         self._settled(self._outstanding.committed(sequences, ids))
 
     def refused(self, rows: Sequence[Row]) -> None:
-        """Appends that the server refused by name."""
+        """Settle the appends that the server refused by name."""
         settled: list[Pending] = []
         cause = self._cause()
         for sequence, value, reason in rows:
@@ -367,7 +378,7 @@ class PartitionAppends:
         self._settled(settled)
 
     def flushed(self, request: int, high_water_mark: TransactionId) -> None:
-        """A flush was answered: whatever it covered and is still pending has failed."""
+        """Settle as failed what an answered flush covered and is still pending, and wake its caller."""
         covered, future = self._flushes.pop(request, (0, None))
         if covered:
             self._settled(self._outstanding.passed(covered, self._cause()))
@@ -375,21 +386,27 @@ class PartitionAppends:
             future.set_result(high_water_mark)
 
     def _settled(self, settled: list[Pending]) -> None:
+        """Wake those who wait for these fates, and use the room that they leave."""
         self._news_s = self.loop.time()
         self._window.decided_below(self._outstanding.first_pending)
         if settled:
             tell(settled)
         self.admission.admit()
+        # Not for each little room: a frame would be cut for every append that is decided.
         if (self._unsent or self._unsent_groups) and self._window.has_room:
             self._soon()
 
     # ------------------------------------------------------------------ asking after appends
 
     def _ask_after(self) -> None:
-        """Nothing was heard of what was sent for a while: ask, so that no fate stays unknown."""
+        """Send a flush if nothing was heard for a while of appends that were sent, so that no fate stays unknown.
+
+        A server drops appends of an older mount without a word. Without a younger append behind them, or another mount,
+        nothing else settles those.
+        """
         self._idle = None
         if self.stopped or not self._outstanding.awaited:
-            return
+            return  # the next append that is sent starts the timer again
         now, idle_s = self.loop.time(), self._settings.idle_flush_s
         due = self._news_s + idle_s
         if now >= due:
@@ -405,9 +422,9 @@ class PartitionAppends:
         return request
 
     async def flush(self, deadline_s: float | None) -> TransactionId:
-        """Wait until the fate of everything appended so far is known; the committed high-water mark then.
+        """Wait until the fate of everything appended so far is known; return the committed high-water mark then.
 
-        Raises `TimeoutError` when the loop's time passes the deadline, or what stopped the partition.
+        `deadline_s` is a time of the loop. Raises `TimeoutError` after it, or what stopped the partition.
         """
         last = self._outstanding.next_sequence - 1
         while True:
@@ -426,6 +443,6 @@ class PartitionAppends:
             try:
                 mark = await until(future, deadline_s)
             except ConnectionLost:
-                continue
+                continue  # the mount is over: again on the next one
             if covered >= last:  # else the window had no room for all of it
                 return mark

@@ -1,4 +1,4 @@
-"""Reading a partition from a given id, without a view: one answer is consumed while the next are on their way."""
+"""Readers of one partition, in batches or transactions: one answer is consumed while the next are on their way."""
 
 from __future__ import annotations
 
@@ -24,22 +24,27 @@ if TYPE_CHECKING:
 
 
 class _PartRequest(NamedTuple):
-    """A part of the range whose answer is on its way."""
+    """A request for a part of the range, under way."""
 
     first: TransactionId
     last: TransactionId
-    """The part: batches that begin in it are wanted; the answer may hold fewer. `WHOLE` while there are no parts."""
+    """The last id of the part. Batches that begin in it are wanted; the answer may hold fewer. `WHOLE` for no bound."""
     coming: asyncio.Task[Batches]
 
 
 class BatchReader:
-    """Batches of one partition, whole and verified, in order: `async for batch in reader`.
+    """Yields the batches of one partition, whole and verified, in order; returned by `Log.read_batches`.
 
-    Promises: ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were
-    written. Raises `BatchDamaged`, `OutOfOrder` or `LogForked` rather than yield anything else, and the same again
-    to whoever asks again. A wait may be given up (`asyncio.wait_for(anext(reader), 1)`): the next one goes on from
-    there, and so it does after `DeadlineExceeded`. For one task at a time. Close it with `aclose` if it is left before
-    its end, or leave it to the garbage collector.
+    ::
+
+        async for batch in log.read_batches(0):
+            print(batch.first, batch.last, sum(batch.headers))
+
+    Promises ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were written.
+    Raises `BatchDamaged`, `OutOfOrder` or `LogForked` rather than yield anything else, and the same error again if it
+    is used further. A wait may be given up (`asyncio.wait_for(anext(reader), 1)`); the next one goes on from there, as
+    it does after `DeadlineExceeded`. For one task at a time. If it is left before its end, close it with `aclose`, or
+    leave it to the garbage collector.
     """
 
     def __init__(
@@ -66,17 +71,17 @@ class BatchReader:
         self._first = after + 1
         self._continuity: Continuity | None = None if since_us else Continuity(after + 1)
         self._end: TransactionId | None = until
-        """The last id that is wanted, once that is known."""
+        """The last id that is wanted; None while not known."""
         self._end_known = False
         self._fruitless_s: float | None = None
-        """Since when answers bring nothing, although there is something."""
+        """The loop's time since which answers have been empty although the range is not; None while they are not."""
         self._ahead: Ahead | None = None
-        """What to ask for while answers are on their way; None while only one can be, for its end is not known."""
+        """Divides the rest of the range into parts; None while only one request at a time can be made."""
         self._batches: deque[Batch] = deque()
         self._asked: deque[_PartRequest] = deque()
         self._done = False
         self._broken: PolonaiseError | None = None
-        """Why it can't go on; None at its end, and while it can."""
+        """The error that ended the reading; None while it goes on, and at its regular end."""
         self._waited_for = False
 
     def __aiter__(self) -> Self:
@@ -98,17 +103,18 @@ class BatchReader:
         return self._batches.popleft()
 
     async def aclose(self) -> None:
-        """Stop: what is on its way is not waited for."""
+        """Stop reading; cancel the requests under way."""
         self._done = True
         self._broken = None
         self._batches.clear()
         self._drop_asked()
 
     def __del__(self) -> None:
-        """Left before its end: nobody takes what is on its way. In whatever thread the garbage collector runs."""
+        """Cancel the requests under way of a reader that was left before its end."""
         for asked in getattr(self, "_asked", ()):
             if not asked.coming.done():
-                with suppress(RuntimeError):  # the loop is closed
+                # From whatever thread the garbage collector runs in. `RuntimeError`: the loop is closed.
+                with suppress(RuntimeError):
                     asked.coming.get_loop().call_soon_threadsafe(asked.coming.cancel)
 
     async def _take_answer(self) -> None:
@@ -119,23 +125,24 @@ class BatchReader:
         self._ask()
         asked = self._asked[0]
         if not asked.coming.done():
-            await asyncio.wait((asked.coming,))  # whoever no longer waits leaves it on its way, for the next who does
+            await asyncio.wait((asked.coming,))  # a cancelled wait leaves the request under way, for the next wait
         if self._done:
             return  # closed meanwhile
         try:
             answer = asked.coming.result()
         except BaseException:
-            self._drop_asked()  # begin anew from here
+            self._drop_asked()  # the next call begins anew from here
             raise
         self._asked.popleft()
         batches = self._checked(answer)
         if batches:
             self._advance(asked, batches)
         elif not self._follow:
-            # By time there may be nothing; by id there is, and whoever answered does not know it (yet).
+            # An empty answer. Read by time, there may be nothing; but an id up to the end is committed, and the server
+            # that answered does not know that (yet).
             self._done = self._since_us > 0 and self._end is not None and answer.committed >= self._end
             if not self._done:
-                if asked.first == self._first:  # a batch begins here; in a part that reaches from here on perhaps none
+                if asked.first == self._first:  # here a batch must begin; in a later part there need not
                     await self._pause()
                 self._ask_rest_of(asked)
         if self._end is not None and self._first > self._end:
@@ -144,11 +151,11 @@ class BatchReader:
             self._drop_asked()
         else:
             self._ask()
-        # An answer is as long as it is, whatever is wanted of it.
+        # An answer may reach beyond the end that is wanted.
         self._batches.extend(batch for batch in batches if self._end is None or batch.first <= self._end)
 
     def _advance(self, asked: _PartRequest, batches: list[Batch]) -> None:
-        """Behind what an answer brought; how much the next ones will bring is known better now."""
+        """Move on behind what an answer brought, and learn from its size how large the next parts may be."""
         ids, size = batches[-1].last + 1 - self._first, sum(batch.length for batch in batches)
         self._first = batches[-1].last + 1
         self._since_us = 0
@@ -160,7 +167,7 @@ class BatchReader:
             self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
 
     def _ask_rest_of(self, asked: _PartRequest) -> None:
-        """What its answer left over of a part comes first; parts in which no batch can begin are not needed."""
+        """Request what an answer left over of its part, first of all; drop the parts in which no batch can begin."""
         if self._ahead is not None and self._first <= asked.last:
             self._asked.appendleft(self._ask_for(self._first, asked.last))
         while self._ahead is not None and self._asked and self._asked[0].last < self._first:
@@ -172,14 +179,17 @@ class BatchReader:
             self._asked.pop().coming.cancel()
 
     async def _find_end(self) -> None:
-        """End at what is committed now. Proved, for whoever answers may have been replaced, or have just begun."""
+        """Set the end of the reading to what is committed now.
+
+        The owner proves it: an answer to a read may come from a server that has been replaced, or has just begun.
+        """
         mark = await self._requests.high_water_mark(self._partition, self._timeout)
         self._end = mark if self._until is None else min(mark, self._until)
         self._end_known = True
         self._done = self._done or self._first > self._end
 
     async def _pause(self) -> None:
-        """Before something is asked for again. Whoever does not wait for that may go on later, anew from here."""
+        """Pause before a request is repeated. A wait that is given up can be continued, anew from here."""
         try:
             await self._rest()
         except BaseException:
@@ -199,9 +209,9 @@ class BatchReader:
         await asyncio.sleep(self._settings.retry_s_min)
 
     def _checked(self, answer: Batches) -> list[Batch]:
-        """The batches of an answer, verified, each the successor of the one before.
+        """Return the batches of an answer, verified, each the successor of the one before.
 
-        In this order: what was damaged on the way must not look like a log that has forked.
+        Bytes are verified before successors: a batch damaged on its way must not look like a forked log.
         """
         try:
             batches = split(answer.payload[0] if answer.payload else b"")
@@ -212,10 +222,11 @@ class BatchReader:
             raise
 
     def _is_new(self, batch: Batch) -> bool:
-        """Whether it goes on from the one before; a batch that reaches from one part into the next comes twice."""
+        """Whether the batch is the next one. A batch that reaches from one part into the next arrives twice."""
         if batch.partition != self._partition:
             raise ProtocolError(f"asked for partition {self._partition} and got {batch.partition}")
         if self._continuity is None:
+            # Read by time: the first batch says where the reading begins.
             if batch.first > self._first:
                 self._continuity = Continuity(batch.first)
             else:
@@ -223,7 +234,7 @@ class BatchReader:
         return self._continuity.follows(batch)
 
     def _ask(self) -> None:
-        """Have as many answers on their way as can be of use."""
+        """Make as many requests as are useful at once."""
         if self._ahead is None:
             if not self._asked:
                 self._asked.append(self._ask_for(self._first, WHOLE))
@@ -252,20 +263,25 @@ class BatchReader:
 
 
 def first_batch(answer: Batches) -> Batch | None:
-    """The first batch of an answer, verified; None if there is none. Raises `BatchDamaged`."""
+    """Return the first batch of an answer, verified; None if the answer is empty. Raises `BatchDamaged`."""
     return Batch.parse(answer.payload[0]) if answer.payload else None
 
 
 class TransactionReader:
-    """Transactions of one partition, each body checked against its CRC, in order: `async for tx in log.read(0)`.
+    """Yields the transactions of one partition in order, each body checked against its CRC; returned by `Log.read`.
 
-    It ends where the reading ends, and nowhere else. A wait may be given up (`asyncio.wait_for(anext(reader), 1)`):
-    the next one goes on from there, and so it does after an error that may pass, such as `DeadlineExceeded`; any other
-    is raised again to whoever asks again. For one task at a time. Close it with `aclose` if it is left before its end,
-    or leave it to the garbage collector.
+    ::
+
+        async for tx in log.read(0, after=-1):
+            print(tx.id, tx.data)
+
+    It ends where the reading ends, and nowhere else. A wait may be given up (`asyncio.wait_for(anext(reader), 1)`); the
+    next one goes on from there, as it does after an error that may pass, such as `DeadlineExceeded`. Any other error is
+    raised again if the reader is used further. For one task at a time. If it is left before its end, close it with
+    `aclose`, or leave it to the garbage collector.
     """
 
-    # No asynchronous generator: what is raised in one, were it only that its caller waits no longer, ends it for good.
+    # Not an asynchronous generator: any exception raised within one, even its caller's cancellation, ends it for good.
 
     def __init__(
         self, batches: BatchReader, after: TransactionId, until: TransactionId | None, since_us: int = 0
@@ -275,7 +291,7 @@ class TransactionReader:
         self._until = until
         self._since_us = since_us
         self._held: Iterator[Transaction] = iter(())
-        """What is left of the batch at hand."""
+        """The transactions of the present batch that were not yielded yet."""
         self._broken: DataDamaged | None = None
 
     def __aiter__(self) -> Self:
@@ -284,7 +300,8 @@ class TransactionReader:
     async def __anext__(self) -> Transaction:
         while True:
             try:
-                for tx in self._held:  # the next one: it is taken in the very step in which it is handed over
+                # Only the next one: it is taken and returned in one step, so that a cancelled wait loses none.
+                for tx in self._held:
                     return tx
             except DataDamaged as error:
                 self._broken = fresh(error)
@@ -295,13 +312,13 @@ class TransactionReader:
             self._held = self._wanted(await self._batches.__anext__())
 
     async def aclose(self) -> None:
-        """Stop: what is on its way is not waited for."""
+        """Stop reading; cancel the requests under way."""
         self._held = iter(())
         self._broken = None
         await self._batches.aclose()
 
     def _wanted(self, batch: Batch) -> Iterator[Transaction]:
-        """The transactions of a batch that lie in the range."""
+        """Return the transactions of a batch that lie in the range."""
         if batch.commit_time_us < self._since_us:
             return iter(())
         found, until = batch.transactions(self._after), self._until

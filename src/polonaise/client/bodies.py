@@ -1,4 +1,4 @@
-"""Bodies that do not come with the feed: which are wanted, and fetching them a little ahead of their use."""
+"""Fetches bodies that do not come with the feed: those that the application wants, ahead of their use."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from polonaise.wire.fetches import encode_fetch, parse_bodies
 _log = logging.getLogger("polonaise.client")
 
 _DAMAGED_MAX = 5
-"""So often a body that does not fit its CRC is asked for again."""
+"""Attempts to fetch a body that does not fit its CRC."""
 
 
 class Wanted:
-    """The wanted bodies of one batch, on their way."""
+    """The wanted bodies of one batch, under way or fetched."""
 
     __slots__ = ("_fetched", "crcs", "lengths", "transactions")
 
@@ -38,23 +38,25 @@ class Wanted:
 
     @property
     def done(self) -> bool:
-        """Whether `bodies` has something to say at once."""
+        """Whether `bodies` returns, or raises, at once."""
         return self._fetched.done()
 
     async def bodies(self) -> dict[TransactionId, bytes]:
-        """Them, once fetched. Raises what made fetching them impossible."""
-        return await asyncio.shield(self._fetched)
+        """Wait until the bodies are fetched; return them by id. Raises the error that fetching ended with."""
+        return await asyncio.shield(self._fetched)  # a wait that is given up must not cancel the fetch
 
     def found(self, bodies: dict[TransactionId, bytes]) -> None:
+        """End the fetch with these bodies."""
         if not self._fetched.done():
             self._fetched.set_result(bodies)
 
     def failed(self, error: PolonaiseError) -> None:
+        """End the fetch with this error, unless it has ended."""
         if not self._fetched.done():
             self._fetched.set_exception(error)
 
     def chunks(self, bytes_max: int) -> list[tuple[int, int]]:
-        """(start, stop) of parts that are at most this large, or one body."""
+        """Return the places (start, stop) of parts that have at most `bytes_max` bytes, or are one body."""
         cuts, start, size = [], 0, 0
         for position, length in enumerate(self.lengths):
             if size and size + length > bytes_max:
@@ -67,7 +69,7 @@ class Wanted:
 
 
 class BodyFetcher:
-    """Fetches bodies for one partition's view, several requests at once, in the order in which they are wanted."""
+    """Fetches bodies for one partition's view, several batches at once, beginning in the order of the feed."""
 
     def __init__(
         self,
@@ -88,7 +90,10 @@ class BodyFetcher:
         self._running = 0
 
     def want(self, batch: Batch, after: TransactionId) -> Wanted:
-        """Begin to fetch the bodies of this batch, which came without data, that the application wants."""
+        """Begin to fetch the bodies of a batch that came without data, as far as the application wants them.
+
+        Those up to id `after` are left out: they are applied.
+        """
         ends, crcs, first = batch.data_ends.tolist(), batch.data_crcs.tolist(), batch.first
         wants = self._wants
         positions = [
@@ -121,11 +126,13 @@ class BodyFetcher:
         except PolonaiseError as error:
             wanted.failed(error)
         finally:
+            # Only if neither was said, as when the task is cancelled.
             wanted.failed(Closed("fetching was interrupted"))
             self._running -= 1
             self._start()
 
     async def _fetch_checked(self, transactions: list[TransactionId], crcs: list[int]) -> dict[TransactionId, bytes]:
+        """Fetch bodies and check them against the CRCs of the feed. Raises `DataDamaged` after several attempts."""
         for _ in range(_DAMAGED_MAX):
             answer = await self._requests.ask(self._partition, encode_fetch(transactions), messages.Bodies, None)
             try:

@@ -1,4 +1,4 @@
-"""Requests to whoever owns a partition, over the bulk connections; asked again elsewhere when that has changed."""
+"""Requests to the owner of a partition, over bulk connections; repeated, at another server if the owner changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = logging.getLogger("polonaise.client")
 
 
 class Requests:
-    """Requests that have an answer and change nothing, so that they can be repeated."""
+    """Sends requests that can be repeated: they change nothing, or changing it twice is the same as once."""
 
     def __init__(self, host: Host, routes: Routes, links: Links, settings: ClientSettings) -> None:
         self._host = host
@@ -53,11 +53,11 @@ class Requests:
         wait_s: float = 0.0,
         report: Callable[[PolonaiseError], None] | None = None,
     ) -> M:
-        """The answer of the partition's owner, whoever that is by then.
+        """Send a request to the partition's owner, whichever server that is by then, and return the answer.
 
-        Tries again, with pauses, whatever may pass; raises what will not, and `DeadlineExceeded` after `timeout`
-        seconds over all tries (None: bound only to the life of the client). `wait_s` is how long the request itself
-        lets the server wait; `report` is told why it has to be asked again.
+        Errors that may pass are tried again, after pauses; others are raised, and `DeadlineExceeded` after `timeout`
+        seconds over all attempts (None: until the client is closed). `wait_s` is for how many seconds the request lets
+        the server wait before it answers; `report` is called with each error that is tried again.
         """
         troubles: list[PolonaiseError] = []
 
@@ -96,7 +96,7 @@ class Requests:
                     return found
                 raise ProtocolError(f"{type(found).__name__} is no answer to {type(request).__name__}")
             except BeyondLog:
-                raise
+                raise  # the caller's to judge, though the log may get that far
             except PolonaiseError as error:
                 if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
                     raise
@@ -109,17 +109,17 @@ class Requests:
     async def high_water_mark(
         self, partition: PartitionId, timeout: float | None, report: Callable[[PolonaiseError], None] | None = None
     ) -> TransactionId:
-        """The committed high-water mark, proved after this was asked."""
+        """Return the committed high-water mark, proved by the owner after the request arrived."""
         found = await self.ask(partition, HighWaterMark(), HighWaterMarkIs, timeout, report=report)
         return found.high_water_mark
 
     async def register(self, partition: PartitionId, key: bytes, timeout: float | None) -> bytes | None:
-        """A register's value, proved after this was asked; None if it is absent."""
+        """Return a register's value, proved by the owner after the request arrived; None if the register is absent."""
         found = await self.ask(partition, GetRegister(key), RegisterIs, timeout)
         return found.value if found.present else None
 
     async def registers(self, partition: PartitionId, prefix: bytes, timeout: float | None) -> dict[bytes, bytes]:
-        """The registers whose keys begin so, by their keys; each page of them proved after it was asked for."""
+        """Return the registers whose keys begin with `prefix`, in the order of keys, each page proved by the owner."""
         found: dict[bytes, bytes] = {}
         clock, first, more = self._host.clock, prefix, 1
         until_s = None if timeout is None else clock.monotonic_s() + timeout
@@ -137,9 +137,9 @@ class Requests:
     async def trim(
         self, partition: PartitionId, before: TransactionId, fragments: bytes, timeout: float | None
     ) -> LogTrimmed:
-        """Have the replicas drop some of what lies below `before`, which these fragments hold."""
+        """Have the replicas drop some of the history below `before`, which these fragments hold."""
         return await self.ask(partition, TrimLog(before, fragments), LogTrimmed, timeout)
 
     async def health(self, partition: PartitionId, timeout: float | None) -> bytes:
-        """How the partition's owner is: a JSON document."""
+        """Return the health report of the partition's owner: a JSON document."""
         return (await self.ask(partition, Health(), HealthIs, timeout)).document

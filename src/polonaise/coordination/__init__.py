@@ -1,12 +1,12 @@
-"""What the cluster must never forget, and who is alive.
+"""The coordinator: what the cluster must never forget, and which processes are alive.
 
-- `coordinator.py`: the coordinator as servers and clients use it, and all of its rules. Begin here.
-- `values.py`: what it keeps; `lease.py`: who counts as alive.
-- `backend.py`: the port to what keeps the bytes, for whoever writes another backend. `file.py` is the one of
+- `coordinator.py`: the coordinator as servers and clients use it, with all of its rules. Begin here.
+- `values.py`: the values that it keeps; `lease.py`: which members count as alive.
+- `backend.py`: the port to what keeps the bytes, for a new backend to implement. `file.py` is the backend of
   production, a directory of one machine, on the files and locks of `directory.py`; the simulator has its own.
   `tests/conformance/test_coordinator.py` runs on each.
 
-Storage nodes never talk to it.
+A rule belongs into `coordinator.py`, never into a backend. Storage nodes never talk to the coordinator.
 """
 
 from __future__ import annotations

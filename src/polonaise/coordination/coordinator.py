@@ -34,12 +34,13 @@ from polonaise.host import Clock
 from polonaise.terms import PartitionId, ServerId
 
 UNIQUE_ID_MAX: Final = 2**31 - 1
+"""The largest unique id: a batch has signed 32-bit client ids."""
 
 V = TypeVar("V", bound=CoordinatorValue)
 
 
 def first_entries(description: ClusterDescription, beginning: Beginning | None = None) -> dict[str, Entry]:
-    """What a new cluster begins with."""
+    """Return the entries of a new cluster."""
     beginning = beginning or Beginning()
     initial = PartitionValue.initial(description.storage)
     values: dict[str, tuple[int, bytes]] = {
@@ -53,33 +54,37 @@ def first_entries(description: ClusterDescription, beginning: Beginning | None =
 
 
 class _Known(NamedTuple):
-    """An entry that this process was told of, and what it means."""
+    """An entry that this process has read or written, and its decoded value."""
 
     entry: Entry
     value: object
 
 
 class Membership:
-    """This process's registration: lasts until left, until the process is dead, or until it has not been renewed for
-    the time of a lease (`coordination.lease`)."""
+    """The registration of this process.
+
+    Lasts until left, until the process is dead, or until it has not been renewed for the time of a lease
+    (`coordination.lease`).
+    """
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
         self._name = name
         self.left = False
+        """Whether the registration was ended by this process."""
 
     async def renew(self) -> None:
-        """Say that this process works. To be called again and again, by what would hang if it did not."""
+        """Renew the lease. To be called every `RENEW_S`, by a task that would hang if the process did not work."""
         await self._backend.renew(self._name)
 
     async def leave(self) -> None:
-        """End the registration. Doing it twice is no error."""
+        """End the registration. Doing so twice is no error."""
         self.left = True
         await self._backend.leave(self._name)
 
 
 class Coordinator:
-    """One value per partition, the assignment of partitions to servers, and the description of the cluster.
+    """The coordinator of a cluster: a value per partition, the assignment of partitions, and the description.
 
     Values are changed by compare-and-set only. Every call may raise `CoordinatorUnavailable`; after a *change* that
     means the change may or may not have been made, and the caller reads again before it does anything else.
@@ -95,16 +100,16 @@ class Coordinator:
         self._closed = False
         self._description: ClusterDescription | None = None
         self._known: dict[str, _Known] = {}
-        """The latest that this process was told of each value; decoded once, for it is asked for again and again."""
+        """The latest entry of each value that this process knows, decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
         self._leases = Leases()
 
     # -------------------------------------------------------------- the cluster
 
     async def initialize(self, description: ClusterDescription, beginning: Beginning | None = None) -> None:
-        """Make the cluster, with the initial value of every partition; raises `AlreadyInitialized` if there is one.
+        """Make the cluster, with the initial value of every partition. Raises `AlreadyInitialized` if one exists.
 
-        With `beginning`, of a log that was restored from elsewhere.
+        `beginning` holds the first values of a log that was restored from elsewhere.
         """
         self._check_open()
         if not await self._backend.create(first_entries(description, beginning)):
@@ -112,7 +117,7 @@ class Coordinator:
         self._description = description
 
     async def describe(self) -> ClusterDescription:
-        """The cluster's description. Raises `NotInitialized` when there is no cluster here."""
+        """Return the cluster's description. Raises `NotInitialized` when no cluster exists here."""
         self._check_open()
         place = self._backend.place(DESCRIPTION)
         entry = await self._backend.read(DESCRIPTION)
@@ -130,10 +135,14 @@ class Coordinator:
         return description
 
     async def unique_id(self) -> int:
-        """A number never given out before, from 1, below 2**31. One that no caller got is not used again."""
+        """Return a number that was never given out before, from 1, below 2**31.
+
+        A number that no caller got, because the call failed, is not used again.
+        """
         await self._cluster()
         floor = self._seen(UNIQUE_ID) + 1
-        # Its version is the number, and nothing is compared: however many replace it, each has a version of its own.
+        # The entry's version is the number. Nothing is compared, so that callers need not try again: each of them gets
+        # a version of its own.
         entry = await self._backend.compare_and_set(UNIQUE_ID, b"{}", None)
         assert entry is not None
         self._check(UNIQUE_ID, entry, floor)
@@ -153,33 +162,39 @@ class Coordinator:
     # -------------------------------------------------------------- values
 
     async def partition(self, partition: PartitionId) -> Versioned[PartitionValue]:
-        """The partition's value. Raises `UnknownPartition`."""
+        """Return the partition's value. Raises `UnknownPartition`."""
         return await self._get(await self._partition_key(partition), PartitionValue)
 
     async def set_partition(
         self, partition: PartitionId, value: PartitionValue, expected_version: int
     ) -> Versioned[PartitionValue] | None:
-        """Compare-and-set: the new version, or None when somebody else was first (nothing changed)."""
+        """Replace the partition's value if its version is still `expected_version`, and return the new version.
+
+        Returns None when another process was first; nothing was changed then. Raises `UnknownPartition`.
+        """
         return await self._set(await self._partition_key(partition), value, expected_version)
 
     async def assignment(self) -> Versioned[Assignment]:
-        """The assignment; the same object for as long as it stays the same."""
+        """Return the assignment: the same object for as long as it stays the same."""
         return await self._get(ASSIGNMENT, Assignment)
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        """Wait until the assignment's version is above `version`. Callers bring a deadline."""
+        """Return the assignment once its version is above `version`. Waits without a limit: bring a deadline."""
         while (current := await self.assignment()).version <= version:
             await self._backend.changed(ASSIGNMENT, current.version)
         return current
 
     async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
-        """Compare-and-set: the new version, or None when somebody else was first (nothing changed)."""
+        """Replace the assignment if its version is still `expected_version`, and return the new version.
+
+        Returns None when another process was first; nothing was changed then.
+        """
         return await self._set(ASSIGNMENT, value, expected_version)
 
     # -------------------------------------------------------------- members
 
     async def register(self, registration: Registration) -> Membership:
-        """Announce this process; its entry goes when the process does. Doing it again changes nothing.
+        """Announce this process as a member; the entry goes when the process does. Doing so again changes nothing.
 
         Raises `DirectoryInUse` when another living process has registered under this server id.
         """
@@ -195,7 +210,7 @@ class Coordinator:
         return self._memberships[server]
 
     async def members(self) -> list[Registration]:
-        """Who is registered, alive and working, by server id."""
+        """Return the members that are registered, alive and working, by server id."""
         cluster = await self._cluster()
         found = await self._backend.registered(MEMBERS)
         now_s = self._clock.monotonic_s()
@@ -204,13 +219,16 @@ class Coordinator:
         return [
             self._registration(server, entry, cluster.key)
             for server, entry in sorted(entries.items())
+            # A process that asks is alive: its own lease is not judged.
             if self._is_mine(server) or not self._leases.has_run_out(server, entry.version, now_s)
         ]
 
     def _is_mine(self, server: ServerId) -> bool:
+        """Tell whether this process has registered as this server."""
         return server in self._memberships and not self._memberships[server].left
 
     def _registration(self, server: ServerId, entry: Entry, cluster_key: bytes) -> Registration:
+        """Return the registration in an entry. Raises `CoordinatorDamaged` unless the entry is that of this server."""
         try:
             found = Registration.decode(entry.contents)
         except CoordinatorDamaged:
@@ -225,22 +243,26 @@ class Coordinator:
     # -------------------------------------------------------------- reading and changing
 
     def _check_open(self) -> None:
+        """Raise `Closed` after `close`."""
         if self._closed:
             raise Closed(f"the coordinator in {self._backend} was closed by this process")
 
     async def _cluster(self) -> ClusterDescription:
-        """The description, which never changes, from memory when it was read before."""
+        """Return the description, which never changes, from memory when it was read before."""
         self._check_open()
         return self._description or await self.describe()
 
     async def _partition_key(self, partition: PartitionId) -> str:
+        """Return the key of the partition's value. Raises `UnknownPartition`."""
         cluster = await self._cluster()
         if not 0 <= partition < cluster.partitions:
             raise UnknownPartition(f"partition {partition} of a cluster with {cluster.partitions} partitions")
         return partition_key(partition)
 
     async def _get(self, key: str, kind: type[V]) -> Versioned[V]:
+        """Read a value, and refuse one that must not be believed."""
         await self._cluster()
+        # Before the read: answers to two reads may overtake each other, and the older one is right all the same.
         floor = self._seen(key)
         entry = await self._backend.read(key)
         if entry is None:
@@ -248,9 +270,10 @@ class Coordinator:
         return Versioned(entry.version, self._learn(key, entry, floor, kind))
 
     async def _set(self, key: str, value: V, expected_version: int) -> Versioned[V] | None:
+        """Compare and set a value. Returns None when it has another version than expected."""
         await self._cluster()
         if key not in self._known or self._seen(key) != expected_version:
-            await self._get(key, type(value))  # only what could be read is replaced, never a damaged value
+            await self._get(key, type(value))  # so that a damaged value is refused, and never replaced
         present = self._known[key].entry
         if present.version != expected_version:
             return None
@@ -261,12 +284,12 @@ class Coordinator:
         return Versioned(entry.version, value)
 
     def _seen(self, key: str) -> int:
-        """The latest version of a value that this process was told of; -1 for none."""
+        """Return the latest version of a value that this process knows; -1 for none."""
         known = self._known.get(key)
         return -1 if known is None else known.entry.version
 
     def _learn(self, key: str, entry: Entry, floor: int, kind: type[V]) -> V:
-        """What an entry means that may be believed. `floor`: see `_check`."""
+        """Return the decoded value of an entry that may be believed. `floor`: see `_check`."""
         known = self._known.get(key)
         if known is not None and known.entry == entry:
             return cast(V, known.value)
@@ -279,9 +302,10 @@ class Coordinator:
         return value
 
     def _check(self, key: str, entry: Entry, floor: int) -> None:
-        """Refuse an entry of another cluster, or one that is older than what was known when it was asked for.
+        """Refuse an entry of another cluster, or of a version below `floor`.
 
-        What has become known since is no measure: answers may overtake each other.
+        `floor` is the version that was known when the entry was asked for. One that has become known since is no
+        measure: answers may overtake each other.
         """
         place = self._backend.place(key)
         if self._description is not None and entry.cluster_key != self._description.key:
@@ -293,9 +317,11 @@ class Coordinator:
             raise damaged(place, f"it went back from version {floor} to {entry.version}")
 
     def _remember(self, key: str, entry: Entry, value: object) -> None:
+        """Keep the entry and its value, unless a later one is known."""
         if self._seen(key) <= entry.version:
             self._known[key] = _Known(entry, value)
 
 
 def _member(server: ServerId) -> str:
+    """Return the name by which this server registers."""
     return f"{MEMBERS}/{server}"

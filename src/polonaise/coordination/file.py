@@ -10,12 +10,12 @@
       members/<server id>                                     locked for its process's life; holds its registration
       members/<server id>.beat                                a number that changes while the server works
 
-A value's file is one line, which names the format, the cluster, the value, its version and a CRC-32 over all, and
-then the value as JSON: an operator can look at it with `cat`, and a file of another cluster or another partition does
-not pass for the one it lies in place of.
+A value's file is one line, which names the format, the cluster, the value, its version and a CRC-32 over all, and then
+the value as JSON: an operator can look at it with `cat`, and a file of another cluster or another partition is not
+taken for the one whose name it has.
 
-**Network file systems are not supported.** Locks and renames do not keep their promises there, and nothing in the
-disk port can tell such a directory from a local one: keeping it on a local disk is up to whoever chooses it.
+**Network file systems are not supported.** Locks and renames do not keep their promises there, and nothing in the disk
+port can tell such a directory from a local one: choose a local disk.
 """
 
 from __future__ import annotations
@@ -48,19 +48,20 @@ _INITIALIZING: Final = "initializing"
 _SYNC_TRIES: Final = 3
 _BEAT: Final = ".beat"
 _PUTS_MAX: Final = 32
-"""Files of a new cluster that are written at the same time."""
+"""How many files of a new cluster are written at the same time."""
 
 
 def coordinator_in(host: Host, directory: str, *, lock_wait_s: float = 10.0) -> Coordinator:
-    """The coordinator in a directory on a local disk; any number of processes may have it open.
+    """Return the coordinator in a directory on a local disk. Any number of processes may have it open.
 
-    A process that is *stopped* (not dead) within a change holds the lock: the others wait `lock_wait_s`, then say so.
+    A process that is *stopped* (not dead) within a change holds the lock: the others wait `lock_wait_s` seconds, then
+    raise `CoordinatorUnavailable`.
     """
     return Coordinator(FileBackend(host, directory, lock_wait_s), host.clock)
 
 
 class _Held(NamedTuple):
-    """An entry of which this process knows that it is whole and durable."""
+    """An entry that this process knows to be whole and durable, with its bytes."""
 
     raw: bytes
     entry: Entry
@@ -68,53 +69,58 @@ class _Held(NamedTuple):
 
 @dataclass(slots=True)
 class _Name:
-    """A name of this process."""
+    """A name that this process has registered."""
 
     lock: DirectoryLock
     beats: int = 0
 
 
 class FileBackend:
-    """A directory on a local disk.
+    """The backend in a directory on a local disk.
 
-    A change holds an OS lock while it reads, compares and replaces, so no update is lost; it is durable before
-    anybody is told of it, and a crash at any point leaves the old value or the new one. Readers take no lock. What a
-    reader returns is durable too: at the first sight of a version it syncs the directory, or a power loss could take
-    back a session that somebody has acted upon.
+    A change holds an OS lock while it reads, compares and replaces, so no update is lost; it is durable before anybody
+    is told of it, and a crash at any point leaves the old value or the new one. Readers take no lock. What a reader
+    returns is durable too: at the first sight of a version it syncs the directory, or a power loss could take back a
+    session that the reader has acted upon.
 
     A name is a locked file, which the kernel unlocks when its process dies, however it dies; and beside it a number
-    that changes while the process works, for one that hangs or is stopped keeps its locks.
+    that changes while the process works, because a process that hangs or is stopped keeps its locks.
     """
 
     def __init__(self, host: Host, directory: str, lock_wait_s: float = 10.0, poll_s: float = 0.05) -> None:
-        """`poll_s`: how often who waits for a change looks."""
+        """Take a directory. A change waits `lock_wait_s` for another process's; `changed` waits `poll_s` (seconds)."""
         self._values = ValueDirectory(host, directory, lock_wait_s)
         self._disk = host.disk
         self._directory = directory
         self._poll_s = poll_s
         self._held: dict[str, _Held] = {}
-        """The values as they were read or written last."""
+        """The entries as they were read or written last."""
         self._own: dict[str, _Name] = {}
+        """The names of this process."""
 
     def __str__(self) -> str:
         return self._directory
 
     def place(self, key: str) -> str:
+        """Return the path of the entry's file."""
         return self._values.path(key)
 
     # -------------------------------------------------------------- values
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:
+        """Make a cluster of all these entries; return False when one exists."""
         with translated_errors(f"making {self}", changes=False):
             await self._values.make()
         with translated_errors(f"making a cluster in {self}"):
             return await self._values.alone(CHANGE_LOCK, lambda: self._create(entries))
 
     async def _create(self, entries: Mapping[str, Entry]) -> bool:
-        """The description comes last: without it there is no cluster, and with it the cluster is whole."""
+        """Write all entries, the description last: without it no cluster exists, and with it the cluster is whole."""
         if await self._read(DESCRIPTION) is not None:
             return False
         description = entries[DESCRIPTION]
+        # Durable before the first value: values without this file and without a description are a cluster that has lost
+        # its description, and are refused.
         await self._values.put(_INITIALIZING, seal(_INITIALIZING, description.cluster_key, 0, b"{}"))
         await self._values.sync()
         others = ((key, seal(key, *entry)) for key, entry in entries.items() if key != DESCRIPTION)
@@ -127,12 +133,14 @@ class FileBackend:
         return True
 
     async def read(self, key: str) -> Entry | None:
+        """Return the present entry, durable, or None without one."""
         with translated_errors(f"reading {self.place(key)}", changes=False):
+            # A change whose caller was cancelled may still be under way. This read has to see it, or nobody ever may.
             await self._values.settle_abandoned()
             try:
                 return await self._read(key)
             except NotADirectory as error:
-                if self._held:  # it was one: what happened to it may be put right
+                if self._held:  # it was a directory before: not a wrong option, but a fault that may pass
                     raise
                 raise BadOption(
                     f"{self} is not a directory: file:PATH names the directory that holds a cluster's description, or "
@@ -140,6 +148,8 @@ class FileBackend:
                 ) from error
 
     async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+        """Replace the entry and return the new one, or None when it is no longer `present`."""
+
         async def change() -> Entry | None:
             found = await self._read(key)
             if found is None:
@@ -154,16 +164,18 @@ class FileBackend:
             return await self._values.alone(CHANGE_LOCK, change, changes=key)
 
     async def changed(self, key: str, version: int) -> None:
+        """Wait one interval, without looking."""
         await asyncio.sleep(self._poll_s)
 
     async def _read(self, key: str) -> Entry | None:
-        """The value's file, checked and durable."""
+        """Return the entry in the value's file, checked and durable; None without the file."""
         raw = await self._values.load(key)
         if raw is None and key == DESCRIPTION:
             raw = await self._late_description()
         if raw is None:
             return None
         held = self._held.get(key)
+        # The same bytes as before are durable already: most reads take no sync.
         if held is not None and held.raw == raw:
             return held.entry
         entry = unseal(key, raw, self.place(key))
@@ -172,7 +184,11 @@ class FileBackend:
         return entry
 
     async def _late_description(self) -> bytes | None:
-        """The description, if it has appeared meanwhile; None where no cluster was made. Or else it was lost."""
+        """Return the description if it has appeared meanwhile; None where no cluster was made.
+
+        Raises `CoordinatorDamaged` when other values exist without it: then it was lost.
+        """
+        # Names first: another process may finish making the cluster between the two.
         names = await self._values.names()
         raw = await self._values.load(DESCRIPTION)
         if raw is None and _INITIALIZING not in names and any(map(is_key, names)):
@@ -182,8 +198,8 @@ class FileBackend:
     async def _replace(self, key: str, entry: Entry) -> None:
         """Put a new value in place, durably. Only with the change lock held.
 
-        The new value can be seen from the rename on, and syncing again after a failed sync proves nothing: so it is
-        put in place anew before this is given up.
+        Readers can see the new value from the rename on, and syncing again after a failed sync proves nothing: so it is
+        put in place anew before this gives up.
         """
         contents = seal(key, *entry)
         for tries_left in reversed(range(_SYNC_TRIES)):
@@ -198,13 +214,16 @@ class FileBackend:
 
     # -------------------------------------------------------------- names
     #
-    # Nobody probes a name's lock without holding the members lock: so one that is held is a living process's.
+    # A name's lock is probed only with the members lock held. So a lock that is found held is that of a living process,
+    # and never that of another probe.
 
     async def register(self, name: str, entry: Entry) -> bool:
+        """Take a name for the life of this process; return False when another living process has it."""
         with translated_errors(f"registering {self.place(name)}"):
             return await self._values.alone(MEMBERS_LOCK, lambda: self._register(name, entry))
 
     async def _register(self, name: str, entry: Entry) -> bool:
+        """Lock the name's file for the life of this process, and write the registration into it."""
         if name in self._own:
             return True
         path = self.place(name)
@@ -227,7 +246,7 @@ class FileBackend:
         return True
 
     async def renew(self, name: str) -> None:
-        """Nothing is synced: only who lives has to see it."""
+        """Write the next beat. Nothing is synced: only living processes have to see it."""
         own = self._own.get(name)
         if own is None:
             return
@@ -240,6 +259,7 @@ class FileBackend:
                 await file.close()
 
     async def leave(self, name: str) -> None:
+        """Give up one's own name."""
         own = self._own.pop(name, None)
         if own is None:
             return
@@ -250,16 +270,21 @@ class FileBackend:
                 own.lock.release()
 
     async def _remove(self, name: str) -> None:
+        """Remove the files of a name."""
         for file in (name, name + _BEAT):
             with contextlib.suppress(NotFound):
                 await self._disk.remove(self.place(file))
 
     async def registered(self, folder: str) -> dict[str, Entry]:
-        """What does not read has no contents: who looks decides whether that matters."""
+        """Return the living names.
+
+        An entry that does not read has no contents: the caller decides whether that matters.
+        """
         with translated_errors(f"reading {self.place(folder)}", changes=False):
             return await self._values.alone(MEMBERS_LOCK, lambda: self._registered(folder))
 
     async def _registered(self, folder: str) -> dict[str, Entry]:
+        """Return the living names, and remove the files of the dead."""
         try:
             files = await self._disk.list(self.place(folder))
         except NotFound:
@@ -272,7 +297,7 @@ class FileBackend:
         return living
 
     async def _is_dead(self, name: str) -> bool:
-        """Whether nobody that lives has this name; then nothing is left of it."""
+        """Tell whether no living process has this name; remove its files then."""
         try:
             lock = await self._disk.lock(self.place(name))
         except DirectoryInUse:
@@ -284,6 +309,7 @@ class FileBackend:
         return True
 
     async def _name(self, name: str) -> Entry:
+        """Return the entry of a name, with its latest beat as the version."""
         own = self._own.get(name)
         beats = own.beats if own else int.from_bytes(await self._values.load(name + _BEAT) or b"", "little")
         try:
@@ -292,8 +318,8 @@ class FileBackend:
             return Entry(b"", beats, b"")
 
     async def close(self) -> None:
-        """Waits at most as long as a change waits for its lock."""
+        """Give up this process's names. Waits at most as long as a change waits for its lock."""
         for name in sorted(self._own):
-            with contextlib.suppress(CoordinatorUnavailable, CoordinatorDamaged):  # it is unlocked at least
+            with contextlib.suppress(CoordinatorUnavailable, CoordinatorDamaged):  # its lock is released in any case
                 await self.leave(name)
         await self._values.settle()

@@ -1,4 +1,4 @@
-"""What the cluster must never forget, as values and the keys that they are kept by."""
+"""The coordinator's values: what the cluster must never forget, and the keys that the values are kept by."""
 
 from __future__ import annotations
 
@@ -29,32 +29,33 @@ _PARTITION: Final = "partition-"
 
 
 def partition_key(partition: PartitionId) -> str:
-    """The key of a partition's value."""
+    """Return the key of a partition's value."""
     return f"{_PARTITION}{partition}"
 
 
 def is_key(name: str) -> bool:
-    """Whether a value of a cluster may be kept by this name."""
+    """Tell whether a value of a cluster may be kept by this name."""
     partition = name.removeprefix(_PARTITION)
     return name in (DESCRIPTION, ASSIGNMENT, UNIQUE_ID) or (partition != name and partition.isdecimal())
 
 
 class CoordinatorValue:
-    """A value that is kept as JSON, in one form only: what was read loosely would be written back changed."""
+    """A value that is kept as JSON, in one form only: a value that was read loosely would be written back changed."""
 
     __slots__ = ()
 
     def encode(self) -> bytes:
+        """Return the value as JSON."""
         raise NotImplementedError
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        """The value that was written as this JSON; may raise anything for any other."""
+        """Return the value that was written as this JSON. May raise anything for any other."""
         raise NotImplementedError
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
+        """Return the value in `raw`. Raises `CoordinatorDamaged` for anything that `encode` does not write."""
         try:
             value = cls._of(json.loads(raw))
             if value.encode() != raw:
@@ -66,14 +67,15 @@ class CoordinatorValue:
 
 @dataclass(frozen=True, slots=True)
 class Engagement:
-    """The last session that a replica was engaged in, and where that session ended for it."""
+    """The last session that a replica was engaged in, and where that session ended for the replica."""
 
     session: SessionId
     closing: TransactionId = UNRESOLVED
-    """Ids above this one are not clean on that replica; UNRESOLVED while the session's end is undecided."""
+    """The closing mark: ids above are not clean on that replica. UNRESOLVED while the session's end is undecided."""
 
     @property
     def unresolved(self) -> bool:
+        """Whether the session's end is undecided."""
         return self.closing == UNRESOLVED
 
 
@@ -85,12 +87,13 @@ class PartitionValue(CoordinatorValue):
     session: SessionId
     members: tuple[StorageId, ...]
     next: tuple[StorageId, ...] | None = None
-    """A pending membership, differing from `members` by one; it becomes `members` at the next engagement."""
+    """A pending membership, differing from `members` by one, that becomes `members` at the next engagement."""
     engagements: Mapping[StorageId, Engagement] = field(default_factory=dict)
-    """Members that were never engaged are missing here."""
+    """The last engagement of each member; members that were never engaged are missing."""
 
     @classmethod
     def initial(cls, members: tuple[StorageId, ...]) -> PartitionValue:
+        """Return the value of a partition that nobody has owned yet."""
         return cls(generation=0, session=NO_SESSION, members=members)
 
     def encode(self) -> bytes:
@@ -140,10 +143,10 @@ class Assignment(CoordinatorValue):
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription(CoordinatorValue):
-    """What a cluster is: its key and its size. Written once."""
+    """The description of a cluster: its key and its size. Written once."""
 
     key: bytes
-    """16 bytes that every node of this cluster, and every file it writes, carries."""
+    """The cluster key: 16 bytes that every node of this cluster, and every file it writes, carries."""
     partitions: int
     storage: tuple[StorageId, ...]
     """The storage nodes that hold a replica of each partition."""
@@ -158,12 +161,12 @@ class ClusterDescription(CoordinatorValue):
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a cluster begins with that takes over a log from elsewhere. What is left out begins with nothing."""
+    """The first values of a cluster that takes over a log from elsewhere. Defaults are those of a new cluster."""
 
     partitions: Mapping[PartitionId, PartitionValue] = field(default_factory=dict)
     assignment: Assignment = field(default_factory=Assignment)
     unique_id: int = 0
-    """Numbers up to this one count as given out."""
+    """The number up to which unique ids count as given out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +197,7 @@ class Versioned(Generic[V]):
 
 
 def _names(listed: Any) -> tuple[str, ...]:
+    """Return the names as a tuple. Raises `TypeError` for anything but a list of texts."""
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise TypeError("not a list of names")
     return tuple(listed)

@@ -1,4 +1,4 @@
-"""What must be true after the bank has run: compared from sides that share no code with each other."""
+"""What must be true after the bank has run, checked by comparing sides that share no code with each other."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from polonaise.storage.files import find
 from polonaise.storage.offline import dump
 
 _EQUAL_S_MAX: Final = 30.0
-"""How long a storage node that was away may take to catch up."""
+"""Seconds that a storage node that was away may take to catch up."""
 _LOOK_S: Final = 0.3
 
 
 class StorageContents(NamedTuple):
-    """What a storage node holds, by its files."""
+    """What a storage node holds, according to its files."""
 
     last: int
     digest: str
-    """Of every batch, byte for byte; or why one can't be read."""
+    """Digest of every batch, byte for byte; or the reason why one can't be read."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Folded:
 
     balances: dict[int, int] = field(default_factory=dict)
     payments: Counter[int] = field(default_factory=Counter)
-    """How often each payment is in the log."""
+    """The number of times that each payment is in the log."""
     lowest_of: dict[int, int] = field(default_factory=dict)
     """The lowest balance that each account ever had, in the order of the log."""
     last: int = -1
@@ -50,7 +50,7 @@ class Folded:
         return min(self.lowest_of.values(), default=None)
 
     def change(self, account: int, amount: int) -> None:
-        """The log's next change of a balance."""
+        """Apply the log's next change of a balance."""
         balance = self.balances[account] = self.balances.get(account, 0) + amount
         self.lowest_of[account] = min(self.lowest_of.get(account, balance), balance)
 
@@ -65,7 +65,7 @@ class Seen:
     view: dict[int, int]
     """Balances in the tellers' database."""
     view_payments: Counter[int]
-    """How often each payment is in the tellers' database."""
+    """The number of times that each payment is in the tellers' database."""
     rebuilt: dict[int, int]
     """Balances in a second database, made from the log alone."""
     rebuilt_payments: Counter[int]
@@ -73,7 +73,7 @@ class Seen:
     replicas: dict[str, StorageContents]
     """What each storage node holds."""
     storage_nodes: int
-    """How many the cluster has, so that one that nobody looked at is missed."""
+    """Number of storage nodes in the cluster, so that one that was not examined is missed."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class DemoVerdict:
 
 @dataclass(frozen=True)
 class Told:
-    """What Spark has told of the log after the day."""
+    """What Spark's part found in the log after the day."""
 
     verdicts: list[DemoVerdict] = field(default_factory=list)
     page: str = ""
-    """Where the report is."""
+    """Path of the report."""
     lacking: str = ""
-    """Why there is nothing: no Spark, or no Java, on this machine."""
+    """Why there is no result: no Spark, or no Java, on this machine."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -121,7 +121,7 @@ async def fold(log: Log) -> Folded:
 
 
 async def held(directories: Sequence[Path], last: int) -> dict[str, StorageContents]:
-    """What each storage node holds once all of them hold the log up to `last`, or after a while, if they never do."""
+    """Return what each storage node holds, once all hold the log up to `last`, or after `_EQUAL_S_MAX` seconds."""
     until_s = asyncio.get_running_loop().time() + _EQUAL_S_MAX
     while True:
         found = {directory.name: await _held(directory) for directory in directories}
@@ -143,7 +143,7 @@ async def _held(directory: Path) -> StorageContents:
 
 
 def verdicts(book: Book, seen: Seen) -> list[DemoVerdict]:
-    """Every check, with what it saw."""
+    """Run every check. Each verdict tells what was seen."""
     folded = seen.folded
     doubled = [payment for payment, times in folded.payments.items() if times > 1]
     missing = seen.made - folded.payments.keys()
@@ -214,9 +214,10 @@ def _replay(book: Book, made: set[int]) -> dict[int, int]:
 
 
 def _uncovered(book: Book, folded: Folded) -> set[int]:
-    """The payments that may have been refused: at some point of the log their source held less than their amount.
+    """Return the payments that may have been refused: their source once held less than their amount.
 
-    That point need not be the refusal's own, which the log does not tell. What has no source can't lack money.
+    That point need not be when it was refused, which the log does not tell. A payment without a source can't lack
+    money.
     """
     if not book.refuses_overdrafts:
         return set()
@@ -235,7 +236,7 @@ def _equal(what: str, one: dict[int, int], other: dict[int, int]) -> DemoVerdict
 
 
 def _like_the_bank(book: Book, balances: dict[int, int]) -> DemoVerdict:
-    """The bank rounded each row, so its balance may differ from ours by 0.10 per payment."""
+    """Compare with the bank's balances. The bank rounded each row, so 0.10 per payment is allowed."""
     missing = book.bank_balances.keys() - balances.keys()
     by = {a: abs(balances[a] - balance) for a, balance in book.bank_balances.items() if a not in missing}
     off = missing | {account for account, difference in by.items() if difference > 10 * book.payments_of[account]}

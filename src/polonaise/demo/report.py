@@ -1,4 +1,4 @@
-"""The bank's own part of a report on its log: volumes, balances, flows between banks, and what is out of the ordinary.
+"""The bank's own part of a report on its log: volumes, balances, flows between banks, and what is unusual.
 
     polonaise pipeline report LOG OUT --sections polonaise.demo.report:bank --title "The bank"
 
@@ -27,9 +27,9 @@ _HERE: Final = "this bank"
 _UNNAMED: Final = "no bank named"
 _ACCOUNTS_DRAWN: Final = 5
 _TIMES_USUAL: Final = 20
-"""So many times what is usual for its kind, and a payment is out of the ordinary."""
+"""A payment is unusual if it is more than so many times the median of its kind."""
 _DEVIATIONS: Final = 8.0
-"""So many times what the days around it usually differ by, and a day is."""
+"""A day is unusual if it differs from the days around it by more than so many times what those usually differ by."""
 _DAYS_AROUND: Final = 14
 _DAYS_MARKED: Final = 12
 _NAMED_MAX: Final = 20
@@ -53,7 +53,7 @@ _BODIES: Final = f"""
         SELECT transaction_id, target AS account, amount AS change, day FROM payments WHERE target <> 0
     )
 """
-"""Bodies as `Payment.encode` and `encode_opening` make them."""
+"""Reads bodies as `Payment.encode` and `encode_opening` make them."""
 
 _MONTHS: Final = """
     SELECT date_trunc('month', day) AS month, kind, count(*) AS payments, sum(amount) AS amount
@@ -105,7 +105,7 @@ _NEVER_OPENED: Final = """
 
 
 def bank(snapshot: Snapshot, page: ReportPage) -> Mapping[str, Any]:
-    """Add the bank's part to a report; the tables behind it, by name."""
+    """Add the bank's part to a report, and return the tables behind it, by name."""
     tables = {name: snapshot.query(_BODIES + sql, schema=_COLUMNS) for name, sql in _TABLES.items()}
     found = {name: table.to_pylist() for name, table in tables.items()}
     page.section("The bank")
@@ -190,10 +190,10 @@ def _tell_days(page: ReportPage, days: Rows) -> None:
 
 
 def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, float]]:
-    """Days on which far more or fewer payments were made than around them: (day, payments, what is usual).
+    """Return the days with far more or fewer payments than the days around them: (day, payments, usual number).
 
-    By medians, of two weeks before and after and of how far those are from it: a bank grows, and a few wild days do not
-    make themselves usual. The wildest come first.
+    Compares with the median of two weeks before and after, and with the median distance from it: so a bank may grow,
+    and a few wild days do not make themselves usual. The wildest come first.
     """
     found = []
     for place, (day, count) in enumerate(days):
@@ -206,7 +206,7 @@ def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, floa
 
 
 def _tell_flows(page: ReportPage, flows: Rows) -> None:
-    """Between banks that are named: what else there is would make all of them look alike."""
+    """Draw the flows between banks that are named. The others would make all of these look alike."""
     amounts = {(row["from_bank"], row["to_bank"]): row["amount"] / 100 for row in flows}
     named = {pair: amount for pair, amount in amounts.items() if _UNNAMED not in pair}
     came, went = (amounts.get(pair, 0) for pair in ((_UNNAMED, _HERE), (_HERE, _UNNAMED)))

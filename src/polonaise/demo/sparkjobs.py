@@ -1,9 +1,9 @@
-"""After the day: the log becomes an archive, tables and a report on Spark, and the tellers' view is audited by it.
+"""Spark's part after the day: makes an archive, tables and a report of the log, and audits the tellers' database by it.
 
     python -m polonaise.demo.sparkjobs LOG DATABASE DIRECTORY
 
-is told the fold of the log in a line of standard input, and says what it found on standard output: both are JSON. It
-ends when its input does.
+Reads the fold of the log from a line of standard input, and writes its results to standard output, both as JSON. Ends
+when its input does.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], directory: Path) -> Told:
-    """Archive the log, make the bank's tables of the archive, audit the tellers' database, and write the report.
+    """Archive the log, make the bank's tables from the archive, audit the tellers' database, and write the report.
 
-    All of it lies in `directory` afterwards. `last` and `folded` are the log's last id and the balances that it folds
-    to, from somebody who used no Spark. Raises what the jobs raise; `JavaMissing` before anything is done.
+    All of it is in `directory` afterwards. `last` and `folded` are the log's last id and its balances, found without
+    Spark. Raises what the jobs raise; `JavaMissing` before anything is done.
     """
     store = str(directory / "fragments")
     with job_session(None, "bank", {}) as spark:
@@ -66,7 +66,7 @@ def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], 
 
 
 def _same_balances(directory: Path, folded: Mapping[int, int]) -> DemoVerdict:
-    """The table that Spark wrote, read without Spark, against the fold that knows neither."""
+    """Compare the table that Spark wrote, read here without Spark, with the fold, which uses neither."""
     table = pq.read_table(directory / balances.name / CURRENT, columns=["account", "balance"])
     made = dict(zip(table["account"].to_pylist(), table["balance"].to_pylist(), strict=True))
     different = sorted(a for a in made.keys() | folded.keys() if made.get(a) != folded.get(a))
@@ -98,7 +98,7 @@ def _report(spark: SparkSession, cluster: str, directory: Path, verdicts: list[D
 
 
 def _end_with_input() -> None:
-    """Whoever started this process has gone: nobody wants to know any more."""
+    """End this process when its parent is gone: nobody waits for the results any more."""
     sys.stdin.read()
     os._exit(1)
 

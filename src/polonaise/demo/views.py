@@ -1,10 +1,10 @@
-"""Views of the bank, for `polonaise pipeline views` and `polonaise pipeline audit`: what Spark makes of its log.
+"""Views of the bank, for `polonaise pipeline views` and `polonaise pipeline audit`.
 
     polonaise pipeline views LOG polonaise.demo.views:balances parquet:./balances
     polonaise pipeline audit LOG polonaise.demo.views:accounts sqlite:///bank.db --marks polonaise_marks
 
 A worked example of such declarations. Bodies are JSON arrays, as `encode_opening` and `Payment.encode` make them;
-amounts are hundredths, and an account is 0 where it is not the bank's.
+amounts are in hundredths, and account 0 is outside of this bank.
 """
 
 from pyspark.sql import DataFrame
@@ -30,7 +30,7 @@ accounts = TableView(
     merge={"balance": "sum"},
     read={"headers": "1,2"},
 )
-"""What the tellers keep in their database: for an audit of it."""
+"""The table that the tellers keep in their database, declared again for an audit of it."""
 
 balances = TableView(
     "balances",
@@ -55,7 +55,7 @@ def _payments(log: DataFrame) -> DataFrame:
 
 
 payments = TableView("payments", _payments, read={"headers": "2"})
-"""Each payment, one row."""
+"""A row for each payment."""
 
 by_kind = TableView(
     "by_kind",

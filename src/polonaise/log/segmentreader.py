@@ -1,4 +1,4 @@
-"""Reading a log: through each segment's index, with every CRC checked, and with a bounded number of open files."""
+"""Read a log through each segment's index, with every CRC checked and a bounded number of open files."""
 
 from __future__ import annotations
 
@@ -39,26 +39,27 @@ class Opened:
         self.file = file
         self.index = index
         self.written = written
-        """The index is the writer's own, and not one that was read: it may grow, and it is never the one at fault."""
+        """Whether the index is the writer's own: then it may grow, and is never the one at fault."""
         self.users = 1
         self.path: str | None = None
-        """Under which the cache knows it."""
+        """The path by which the cache knows it; None when the cache does not."""
 
 
 class SegmentCache:
-    """The open segments of all partitions of a node. At most `capacity` of those nobody uses are kept."""
+    """The open segments of all partitions of a node. At most `capacity` of those that are not in use are kept."""
 
     def __init__(self, capacity: int = 32) -> None:
         self._capacity = capacity
         self._opened: dict[str, Opened] = {}
         self._idle: OrderedDict[Opened, str] = OrderedDict()
-        """Used by nobody, the one that was used last at the end."""
+        """The segments that are not in use, the one that was used last at the end."""
 
     def __len__(self) -> int:
+        """How many segments are known, in use or not."""
         return len(self._opened)
 
     def take(self, path: str) -> Opened | None:
-        """The segment, if it is open; to be given back with `release`."""
+        """Return the segment if it is open, to be given back with `release`; None otherwise."""
         opened = self._opened.get(path)
         if opened is not None:
             opened.users += 1
@@ -66,11 +67,12 @@ class SegmentCache:
         return opened
 
     def put(self, path: str, opened: Opened) -> None:
-        """A segment that was just opened, used by the caller."""
+        """Add a segment that was just opened, in use by the caller."""
         self._opened[path] = opened
         opened.path = path
 
     async def release(self, opened: Opened) -> None:
+        """Give back a segment. One that is not in use stays open while there is room."""
         opened.users -= 1
         if opened.users:
             return
@@ -84,7 +86,10 @@ class SegmentCache:
             await oldest.file.close()
 
     async def drop(self, paths: Iterable[str]) -> None:
-        """Forget these segments: their files are to be changed, or are closed for good."""
+        """Forget these segments: their files are to be changed, or are closed for good.
+
+        Files in use are closed by their last user.
+        """
         unused: list[File] = []
         for path in paths:
             opened = self._opened.pop(path, None)
@@ -95,7 +100,7 @@ class SegmentCache:
         await close_all(unused)
 
     async def give_up(self, opened: Opened) -> None:
-        """`release` a segment that is to be forgotten."""
+        """Give back a segment that is to be forgotten."""
         if opened.path is not None:
             del self._opened[opened.path]
             opened.path = None
@@ -103,7 +108,7 @@ class SegmentCache:
 
 
 async def close_all(files: Iterable[File]) -> None:
-    """Close these files, all of them also when whoever waits for it is cancelled on the way."""
+    """Close all of these files, also when the caller is cancelled on the way."""
     cancelled: asyncio.CancelledError | None = None
     for file in files:
         try:
@@ -123,6 +128,7 @@ class Reader:
         self._cache = cache
 
     def path(self, segment: Segment) -> str:
+        """Return the path of the segment's file."""
         return f"{self._directory}/{name(segment.first)}"
 
     async def read(
@@ -133,16 +139,17 @@ class Reader:
         bytes_max: int,
         part_last: TransactionId = -1,
     ) -> list[Batch]:
-        """The batches of the segment from the one with `first` on, none that ends above `last`.
+        """Return the batches of the segment from the one with `first` on, none that ends above `last`.
 
         With `part_last`, only those that begin at `first` or above and at that id or below. Not more than `bytes_max`
-        unless a single batch is. Raises `DamageFound`.
+        bytes unless a single batch is larger. Raises `DamageFound`.
         """
 
         async def read(opened: Opened) -> list[Batch]:
             try:
                 return await _read(segment, opened, first, last, bytes_max, part_last)
             except BatchDamaged:
+                # Either the bytes or the index may be wrong: only the first is damage of the log.
                 await self._examine(segment, opened)
             try:
                 return await _read(segment, opened, first, last, bytes_max, part_last)
@@ -153,7 +160,7 @@ class Reader:
         return await self._use(segment, read)
 
     async def check_beginning(self, segment: Segment) -> int:
-        """Verify the header and the preamble of the segment: their bytes. Raises `DamageFound`."""
+        """Verify the header and the preamble of the segment, and return their size in bytes. Raises `DamageFound`."""
 
         async def check(opened: Opened) -> int:
             header = segment.header
@@ -171,7 +178,7 @@ class Reader:
         return await self._use(segment, check)
 
     async def index(self, segment: Segment) -> Index:
-        """Where the batches of the segment lie, and when they were committed."""
+        """Return the segment's index: where its batches lie, and when they were committed."""
 
         async def index(opened: Opened) -> Index:
             return opened.index
@@ -179,7 +186,7 @@ class Reader:
         return await self._use(segment, index)
 
     async def _use(self, segment: Segment, use: Callable[[Opened], Awaitable[T]]) -> T:
-        """What `use` makes of the open segment. Raises `DamageFound` when its file is not there any more."""
+        """Run `use` on the open segment. Raises `DamageFound` when its file is gone."""
         try:
             opened = self._cache.take(self.path(segment)) or await self._open(segment)
             try:
@@ -190,13 +197,15 @@ class Reader:
             raise removed(self.path(segment), segment.first) from error
 
     async def _open(self, segment: Segment) -> Opened:
+        """Open the segment and its index, for the cache."""
         path = self.path(segment)
         file = await self._disk.open(path)
         try:
             opened = Opened(file, await self._index_of(segment, file))
-        except BaseException:  # cancelled too: nobody else knows of the file
+        except BaseException:  # also when cancelled: only this call can close the file
             await file.close()
             raise
+        # Another read may have opened the same segment meanwhile: one of the two files is kept.
         raced = self._cache.take(path)
         if raced is None:
             self._cache.put(path, opened)
@@ -205,7 +214,7 @@ class Reader:
         return raced
 
     async def _index_of(self, segment: Segment, file: File) -> Index:
-        """The index of a sealed segment: read, or made from the segment when it is not whole."""
+        """Return the index of a sealed segment, made from the segment when the file is missing or not whole."""
         known = await load_index(self._disk, self._directory, segment.header)
         if known is not None and known[0].end == segment.end and len(known[1]):
             return known[1]
@@ -225,9 +234,9 @@ class Reader:
                 await file.close()
 
     async def _examine(self, segment: Segment, opened: Opened) -> None:
-        """What the index points to is not there: read the whole segment to learn which of the two is wrong.
+        """Read the whole segment, because what the index points to is not there, to learn which of the two is wrong.
 
-        Raises `DamageFound` when it is the segment; corrects the index otherwise.
+        Raises `DamageFound` when the segment is; corrects the index otherwise.
         """
         found = await _scanned(segment, opened.file)
         if not opened.written:
@@ -236,12 +245,12 @@ class Reader:
 
 
 def removed(path: str, first: TransactionId, cuts: int = 0) -> DamageFound:
-    """The damage of a segment, which begins with `first`, whose file somebody else removed."""
+    """Return the damage of a segment, beginning with `first`, whose file another process removed."""
     return DamageFound(f"{path} was removed under the running node", first - 1, cuts)
 
 
 async def _scanned(segment: Segment, file: File) -> Scan:
-    """Everything in the segment up to its end. Raises `DamageFound` when it does not all read as it was written."""
+    """Return a scan of the whole segment. Raises `DamageFound` when it does not all read as it was written."""
     found = await scan(file, segment.header, beginning(segment.header, b""), segment.end)
     if found.end != segment.end:
         raise DamageFound(f"segment {name(segment.first)}: {found.bad or 'it is cut short'}", found.last)
@@ -249,7 +258,7 @@ async def _scanned(segment: Segment, file: File) -> Scan:
 
 
 async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_max: int, part_last: int) -> list[Batch]:
-    """Raises `BatchDamaged` when what the index points to is not there."""
+    """Return the batches that the index points to. Raises `BatchDamaged` when they are not there."""
     index = opened.index
     start, stop = _span(segment, index, first, last, bytes_max, part_last)
     if start >= stop:
@@ -270,7 +279,7 @@ async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_m
 
 
 def _span(segment: Segment, index: Index, first: int, last: int, bytes_max: int, part_last: int) -> tuple[int, int]:
-    """The places start..stop of the batches from the one with `first` on that end at or below `last`, in the part."""
+    """Return the positions start..stop of the batches to read: see `Reader.read`."""
     start = max(index.position(first), 0)
     stop = index.position(last + 1) if last < segment.last else index.position(segment.last) + 1
     if part_last >= 0:

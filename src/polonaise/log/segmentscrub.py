@@ -1,4 +1,4 @@
-"""Reading a log for no other reason than to find out whether it still reads."""
+"""The scrub of a log's segments: read them to find out whether they can still be read."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from polonaise.terms import TransactionId
 
 
 async def look(log: PartitionLog, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
-    """Verify some of what is held, from the batch with `first` on: how many bytes, and the id that follows them.
+    """Verify some of the log, from the batch with `first` on: return how many bytes, and the id that follows.
 
-    None for that when this was the end. Every byte of a segment up to its last synced batch is covered by a checksum,
-    and so looked at: header and registers with its first batch. Raises `DamageFound`.
+    The id is None at the end of the log. Every byte of a segment up to its last synced batch is covered by a checksum,
+    and so verified: header and registers with the segment's first batch. At most `bytes_max` bytes of batches, unless
+    one is larger. Raises `DamageFound`.
     """
     try:
         first = max(first, log.first)
         seen = await log.check_beginning(first)
         batches = await log.read(first, log.last, bytes_max)
-    except HistoryTrimmed:  # meanwhile: what is left is looked at next
+    except HistoryTrimmed:  # trimmed since the look at `log.first`: go on with what is left
         return 0, log.first
     if not batches:
         return seen, None

@@ -1,4 +1,4 @@
-"""One process's part in an embedded log: one of those that may host it, and a way to reach whoever does."""
+"""One process's part in an embedded log: it stands for election as the host, and reaches the process that is."""
 
 from __future__ import annotations
 
@@ -36,16 +36,21 @@ from polonaise.node.location import LogLocation
 _log = logging.getLogger(__name__)
 
 _LOCAL_RETRY_S_MAX: Final = 0.1
-"""Between tries to reach an embedded log's host: cheap, and a take-over should not be waited for when it is done."""
+"""Longest pause between attempts to reach the host: they are cheap, and clients should notice a take-over at once."""
 _FIRST_HOST_S: Final = 0.02
-"""Between looks whether another process has made the log."""
+"""Seconds between looks whether another process has made the log."""
 _PATIENCE_S: Final = 2.0
+"""Seconds after which a log that another process does not finish making is complained of."""
 _KNOWN_S: Final = 1.0
+"""Seconds for which `_Whereabouts` remembers its answer."""
 
 
 @asynccontextmanager
 async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
-    """A part in the log at this address, as its host or beside it, until the context ends."""
+    """Take part in the embedded log at this address, as its host or attached to it, until the context ends.
+
+    Raises `BadOption`, `NotInitialized`, and what is wrong with the directory.
+    """
     address = parse_embedded(address_text)
     host = ApplicationHost()
     host.network = EmbeddedSockets(address.directory, host)
@@ -56,6 +61,7 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
         if address.may_host:
             await host.disk.make_directory(address.directory)
             election = elections.take(address)
+            # Shielded: the election is shared by all logs of this process in the directory.
             await asyncio.shield(asyncio.wrap_future(election.settled))
         elif not there:
             raise NotInitialized(
@@ -74,6 +80,7 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
     finally:
         await coordinator.close()
         if election is not None:
+            # In a thread: it waits for the nodes, and the application's loop must not stand still for that.
             await asyncio.to_thread(elections.leave, election)
         host.close()
 
@@ -81,7 +88,7 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
 async def _described(
     host: Host, coordinator: Coordinator, address: EmbeddedAddress, election: elections.HostElection | None
 ) -> ClusterDescription:
-    """The description; waits while another process is about to write it."""
+    """Return the cluster's description; wait while another process is about to write it. Raises why this one can't."""
     loop = asyncio.get_running_loop()
     complain_s = loop.time() + _PATIENCE_S
     while True:
@@ -102,7 +109,7 @@ async def _described(
 
 
 class _Whereabouts:
-    """Remembers for a second what `whereabouts` says: all partitions of a log may ask."""
+    """Calls `whereabouts`, and remembers the answer for a second: all partitions of a log may ask at once."""
 
     def __init__(self, directory: str, election: elections.HostElection | None) -> None:
         self._directory = directory
@@ -118,7 +125,10 @@ class _Whereabouts:
 
 
 def whereabouts(directory: str, election: elections.HostElection | None = None) -> str:
-    """Say who hosts the log in this directory, and what to do if that process does not answer; or why nobody does."""
+    """Return which process hosts the log in this directory, and what to do if it does not answer, as a phrase.
+
+    If none does, says so, and why this process can't. Empty if this process hosts the log, or nothing is known.
+    """
     path = lock_path(directory)
     if not os.path.exists(path):
         return ""
@@ -134,7 +144,7 @@ def whereabouts(directory: str, election: elections.HostElection | None = None) 
 
 
 def _host_in(path: str) -> str:
-    """The process that holds this lock, as it has written itself; empty for the one that asks."""
+    """Return a phrase on the process that holds this lock, by the id that it wrote there; empty for this process."""
     try:
         pid = int(Path(path).read_text())
         if pid == os.getpid():
@@ -143,9 +153,9 @@ def _host_in(path: str) -> str:
     except ValueError:
         return f"a process has locked {path} and has not said which it is"
     except ProcessLookupError:
-        # The number may be that of a process on the other side of a container's wall.
+        # The process may run in another container, where process ids mean others.
         return f"process {pid} hosts the log, says {path}, and is not to be seen from here"
-    except OSError:  # another user's, or the file can't be read
+    except OSError:  # another user's process, or the file can't be read
         return f"the process that hosts the log is named in {path}: if it is stopped or hangs, continue it or end it"
     return (
         f"process {pid} hosts the log, says {path}: if it is stopped or hangs, continue it (kill -CONT {pid}) or "
@@ -154,7 +164,7 @@ def _host_in(path: str) -> str:
 
 
 def _listen(election: elections.HostElection | None, listener: Callable[[BaseException], None]) -> None:
-    """Pass on, into this event loop, what ends the part in the election."""
+    """Call the listener in this event loop with the error that ends this process's part in the election."""
     if election is None:
         return
     loop = asyncio.get_running_loop()
@@ -163,6 +173,6 @@ def _listen(election: elections.HostElection | None, listener: Callable[[BaseExc
         if not loop.is_closed():
             loop.call_soon_threadsafe(listener, error)
 
-    election.listeners.append(tell)
+    election.listeners.append(tell)  # before looking for a failure, so that none falls in between
     if election.failure is not None:
         tell(election.failure)

@@ -1,4 +1,4 @@
-"""Where a log is, as `polonaise.connect` found it."""
+"""`LogLocation`: what `polonaise.connect` finds behind an address."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from polonaise.coordination import Coordinator
 
 
 class LogLocation(NamedTuple):
-    """Where a log is, and what a client there needs."""
+    """What a client needs to connect to a log."""
 
     host: ApplicationHost
     coordinator: Coordinator
     settings: ClientSettings
     tell_failures: Callable[[Callable[[BaseException], None]], None] = lambda listener: None
-    """Told of whatever ends this process's part in the log."""
+    """Registers a listener, which is called with the error that ends this process's part in the log."""
     whereabouts: Callable[[], str] = lambda: ""
-    """What is known at this moment of who serves the log, for whoever waits for it; empty for nothing."""
+    """Describes which process serves the log at the moment, for error messages; empty if unknown."""

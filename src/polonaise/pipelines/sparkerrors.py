@@ -1,4 +1,4 @@
-"""What Spark says went wrong, as errors of ours."""
+"""Translate what Spark raises into errors of ours."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from pyspark.errors import PySparkException
 from polonaise.errors import PolonaiseError, SparkFailed, error_of
 
 _OURS: Final = re.compile(r"^polonaise\.errors\.\w+: \[(\w+)\] (.*)$", re.MULTILINE)
-"""The last line of a traceback in a task."""
+"""The last line of a traceback of ours in a task."""
 _JAVAS: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
-"""What was raised in Java, behind the line that says which call it was."""
+"""The message of a Java exception, after the line that names the call."""
 _JAVA_ENDED: Final = "JAVA_GATEWAY_EXITED"
 _PYTHONS: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
-"""The last line of what a function of the user's raised in a task."""
+"""The last line of what a user's function raised in a task."""
 _NO_ANSWER: Final = re.compile(r"Answer from Java side is empty|error while sending or receiving|Connection refused")
-"""What is said when Spark's driver is gone."""
+"""Messages of Py4J and Spark when Spark's driver is gone."""
 _WORKER_GONE: Final = re.compile(
     r"Stream closed|Broken pipe|Connection reset|EOFException|Python worker exited unexpectedly|SIGKILL|exit code: 137"
 )
-"""What is said when a Python process of Spark's is gone, which has had no time to say anything."""
+"""Messages of Spark when one of its Python processes was killed and could say nothing itself."""
 _AGAIN: Final = (
     "often for want of memory: look for a killed process in the system's log, give it more memory or fewer cores "
     "(--master 'local[2]', --conf spark.driver.memory=4g), and run it again: it goes on from what was committed"
 )
 
 SPARKS: Final = (PySparkException, Py4JError)
-"""What Spark raises; the second where it could not even start, and nobody translates what Java raises."""
+"""Errors of Spark. Py4J's are raised while Spark can't start, when nothing translates Java's exceptions."""
 
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """Raise what Spark raises inside as `translated` has it."""
+    """Raise what Spark raises inside the block as `translated` returns it."""
     try:
         yield
     except SPARKS as error:
@@ -44,7 +44,7 @@ def translating() -> Iterator[None]:
 
 
 def translated(error: PySparkException | Py4JError) -> PolonaiseError:
-    """What a task of ours raised, as what it was; what Spark itself has to say, in its first line."""
+    """Return the error that a task of ours raised; or else what Spark says, in its first line, as `SparkFailed`."""
     said = str(error)
     if found := _OURS.findall(said):
         code, text = found[-1]

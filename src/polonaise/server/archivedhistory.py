@@ -1,4 +1,4 @@
-"""What a server asks of the fragments of its cluster, when no replica holds a range of ids any more."""
+"""The archived history behind a server's log: the port to its fragments, and the rules for using them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ from polonaise.wire.messages import Batches, Confirm, Copy, Done, ReadBatches, T
 
 
 class ArchivedHistory(Protocol):
-    """`fragments.history.FragmentHistory`, which is loaded only by servers that were given a store."""
+    """The port to a fragment store. `fragments.history.FragmentHistory` implements it.
+
+    That module is loaded only by servers that were given a store.
+    """
 
     async def highest(self, partition: PartitionId) -> TransactionId:
-        """The highest id in the store just now; -1 for none."""
+        """Return the highest id in the store at this moment; -1 for none."""
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
-        """The id up to which everything from the beginning is there, as far as is known; -1 for nothing."""
+        """Return the id up to which the store is known to hold everything from 0 on; -1 for nothing."""
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
-        """The fragments that hold everything up to `last`, just now. Raises `NotArchived`."""
+        """Return the fragments that hold everything up to `last` at this moment. Raises `NotArchived`."""
 
     async def read(
         self,
@@ -42,19 +45,23 @@ class ArchivedHistory(Protocol):
         bytes_max: int,
         after_time_us: int = 0,
     ) -> list[Batch]:
-        """Batches from the one that holds `first` on, verified; one at least, unless there is none `after_time_us`.
+        """Return verified batches from the one that holds `first` on: `bytes_max` of them, and one at least.
 
+        With `after_time_us` (µs UTC), only from the first batch of that time or later; none if there is no such batch.
         Raises `FragmentMissing`, `FragmentDamaged`, `StoreUnavailable`, `AccessDenied`, `WrongClusterKey`.
         """
 
     async def held(self) -> Mapping[FragmentName, int]:
-        """All fragments in the store just now, and how many bytes each has."""
+        """Return all fragments in the store at this moment, each with its size in bytes."""
 
     async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
-        """Read a fragment through, with a `pause` after each piece. Raises `FragmentDamaged`, `NotFound`."""
+        """Read a fragment through, calling `pause` after each piece. Raises `FragmentDamaged`, `NotFound`."""
 
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
-        """Write a damaged fragment again; its length. Raises `FragmentDamaged` unless it becomes the same object."""
+        """Write a damaged fragment again, and return its size in bytes.
+
+        Raises `FragmentDamaged` unless the batches make the very same object.
+        """
 
 
 class ToCopy(NamedTuple):
@@ -62,7 +69,7 @@ class ToCopy(NamedTuple):
 
     payload: memoryview
     held_from: TransactionId
-    """What lies below is in fragments only: no source holds it any more. 0 when these batches came from a source."""
+    """The id below which history is in fragments only, on no source; 0 when these batches came from a source."""
 
 
 async def read_to_copy(
@@ -73,10 +80,11 @@ async def read_to_copy(
     history: ArchivedHistory | None,
     nobody: PolonaiseError,
 ) -> ToCopy:
-    """Batches for a replica that lacks them: from the first source that has them, or from the fragments.
+    """Read batches for a replica that lacks them, from the first source that has them, or from the fragments.
 
-    From these only what a source has refused as trimmed. Raises the last source's trouble when none of them has it,
-    `nobody` without any, and `HistoryTrimmed` in a server that knows of no fragments.
+    The fragments are read only after a source has refused the ids as trimmed: an id that is merely missing somewhere
+    may be damage, and has to be told as that. Raises the last source's error when no source has the ids, `nobody` when
+    there is no source, and `HistoryTrimmed` in a server without fragments.
     """
     error = nobody
     trimmed: HistoryTrimmed | None = None
@@ -101,9 +109,10 @@ async def read_to_copy(
 async def copy_on(
     ask: Callable[[Message], Awaitable[Message]], session: SessionId, name: StorageId, last: TransactionId, read: ToCopy
 ) -> Done:
-    """Give the replica `name`, which ends with `last`, what was read for it; where it ends now.
+    """Copy what was read to the replica `name`, which ends with `last`; return how it ends now.
 
-    Raises `ProtocolError` for one that does not grow by that, and what it refuses with.
+    Raises `ProtocolError` if the replica does not grow by that, for the caller would copy the same for ever; and what
+    the replica refuses with.
     """
     done = expect(await ask(Copy(session, payload=[read.payload])), Done)
     if done.last <= last:
@@ -115,13 +124,14 @@ async def copy_on(
 async def _drop_refilled(
     ask: Callable[[Message], Awaitable[Message]], session: SessionId, last: TransactionId, held_from: TransactionId
 ) -> None:
-    """Have a replica drop what it was given only so that the rest can follow on it, as far as it goes by now.
+    """Have a replica that is being filled from 0 drop the ids below `held_from`, which the others have dropped too.
 
-    It is filled from the beginning, as every copy is, and the others have dropped that on somebody's word: kept, it
-    would take many times the room that they need. `last`, where the replica ends, is committed.
+    It was given them only so that the rest can follow: kept, they would take many times the room that the others need.
+    `last`, where the replica ends now, must be committed.
     """
     if held_from <= 0:
         return
+    # Confirmed first: a replica drops only what it knows to be committed.
     expect(await ask(Confirm(session, last)), Done)
     try:
         while not expect(await ask(Trim(session, min(held_from, last))), Trimmed).done:
@@ -131,7 +141,7 @@ async def _drop_refilled(
 
 
 def needed(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition: PartitionId) -> ArchivedHistory:
-    """The history; or, without one, an error that says what to do."""
+    """Return the history; raise `HistoryTrimmed`, which says what to do, if there is none."""
     if history is None:
         raise HistoryTrimmed(
             f"partition {partition}: {trimmed.text}, and this server was started without the fragments that hold them: "
@@ -141,7 +151,11 @@ def needed(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition: 
 
 
 async def check_not_ahead(history: ArchivedHistory, partition: PartitionId, closing: TransactionId) -> None:
-    """Raises `FragmentsAhead` when the store holds more than the replicas: only what is committed is ever archived."""
+    """Raise `FragmentsAhead` if the store reaches above `closing`.
+
+    Only what is committed is ever archived. So a store that reaches further proves that committed transactions are
+    gone from the replicas. A store that can't be read is waited for: raises `StoreUnavailable` or `AccessDenied`.
+    """
     try:
         highest = await history.highest(partition)
     except (StoreUnavailable, AccessDenied) as error:

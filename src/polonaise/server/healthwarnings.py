@@ -1,4 +1,4 @@
-"""Says in the server's log what is wrong with its partitions, by name: those who run a cluster see what is missing."""
+"""Warnings in the server's log about its partitions, by name, so that operators see what is missing."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from polonaise.terms import StorageId
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
+"""The seconds between two looks."""
 _FAULT_LASTS_S: Final = 10.0
-"""Faults that are no farther apart are one trouble."""
+"""Faults that are no farther apart than this many seconds count as one trouble."""
 _NAMED_MAX: Final = 8
-"""Partitions that a warning names; of more it tells how many."""
+"""The most partitions that a warning names; of the others it tells how many."""
 
 
 class _Trouble:
-    """Something that is warned about once it has lasted for `patience_s`, and again every `again_s`.
+    """Decides when to warn of a trouble: once it has lasted for `patience_s` seconds, and again every `again_s`.
 
-    What gets less has not lasted: many partitions take their time to open, one after the other.
+    A trouble that gets less has not lasted: many partitions take their time to open, one after the other.
     """
 
     def __init__(self, patience_s: float, again_s: float, over: str = "") -> None:
@@ -37,7 +38,10 @@ class _Trouble:
         self._holds = 0
 
     def due(self, now: float, holds: int) -> float | None:
-        """How many seconds it has lasted when a warning is due now; None when not."""
+        """Return the seconds that the trouble has lasted if a warning is due now, else None.
+
+        `holds` is its size now, such as a number of partitions; 0 ends it, with a line in the log if there is one.
+        """
         if not holds:
             if self._warned and self._over:
                 _log.warning("%s", self._over)
@@ -53,8 +57,7 @@ class _Trouble:
 
 
 class HealthWarnings:
-    """Looks at what this server owns, and warns of three things: partitions that are not ready, replicas that take no
-    part in one that is, and sessions that faults have ended."""
+    """Warns of three things: partitions that are not ready, late replicas, and sessions that faults have ended."""
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class HealthWarnings:
         self._owners = owners
         self._links = links
         self._owners_before: frozenset[PartitionOwner] = frozenset()
-        """Those that it saw at its last look."""
+        """The owners at the last look."""
         self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
         self._late = _Trouble(settings.warn_s, settings.warn_again_s, "all storage nodes take part again")
         self._faults = _Trouble(0.0, settings.warn_again_s)
@@ -75,19 +78,19 @@ class HealthWarnings:
         self._last_fault_s = float("-inf")
 
     async def watch(self) -> None:
-        """For ever; a task of its own."""
+        """Look and warn for ever."""
         while True:
             await asyncio.sleep(_LOOK_S)
             owners = [owner for owner in self._owners() if owner.stopped is None]
             now = self._host.clock.monotonic_s()
             if not self._owners_before.issubset(owners):
-                self._last_fault_s = float("-inf")  # it may have been of what is another server's now
+                self._last_fault_s = float("-inf")  # of a partition, perhaps, that another server owns now
             self._owners_before = frozenset(owners)
             waiting = [owner for owner in owners if owner.session is None]
             if (for_s := self._waiting.due(now, len(waiting))) is not None:
                 _log.warning("%s", self._not_ready(waiting, for_s))
             late = self._left_out(owners)
-            # While a partition is not ready, who takes part in it is not known.
+            # Not before all partitions are ready: who takes part in the others is not known.
             if not waiting and (for_s := self._late.due(now, bool(late))) is not None:
                 _log.warning("%s", self._not_engaged(late, for_s))
             faults = sum(owner.readiness.faults.total for owner in owners)
@@ -99,7 +102,7 @@ class HealthWarnings:
                 _log.warning("a session of %s was ended by %s", _named([last]), last.readiness.faults.last)
 
     def _left_out(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
-        """The partitions of each storage node that takes no part in their sessions."""
+        """Return each storage node that is late in some partition, with the owners of these partitions."""
         late: dict[StorageId, list[PartitionOwner]] = {}
         for owner in owners:
             if owner.readiness.late and owner.session is not None:
@@ -108,6 +111,7 @@ class HealthWarnings:
         return late
 
     def _not_engaged(self, late: Mapping[StorageId, Sequence[PartitionOwner]], for_s: float) -> str:
+        """Return the warning about late replicas."""
         troubles = [
             f"{name} in {_named(owners)} ({self._trouble_of(name, owners[0].readiness.late.get(name, ''))})"
             for name, owners in late.items()
@@ -118,12 +122,14 @@ class HealthWarnings:
         )
 
     def _trouble_of(self, name: StorageId, reason: str = "") -> str:
+        """Return what is wrong with a storage node, as far as this server knows."""
         link = self._links[name]
         if link.session is not None:
             return f"connected, is being brought up to date{': ' if reason else ''}{reason}"
         return str(link.last_error or "not tried yet")
 
     def _not_ready(self, waiting: Sequence[PartitionOwner], for_s: float) -> str:
+        """Return the warning about partitions that are not ready."""
         waits_for = waiting[0].readiness.waits_for or "its next session"
         text = f"not ready for {for_s:.0f} s: {_named(waiting)}. What is waited for: {waits_for}"
         missing = [f"{name} ({self._trouble_of(name)})" for name, link in self._links.items() if not link.session]
@@ -137,6 +143,7 @@ class HealthWarnings:
 
 
 def _named(owners: Sequence[PartitionOwner]) -> str:
+    """Return the partitions of these owners as text, the first few by number."""
     named = ", ".join(str(owner.partition) for owner in owners[:_NAMED_MAX])
     more = f" and {len(owners) - _NAMED_MAX} more" if len(owners) > _NAMED_MAX else ""
     return f"partition {named}{more}"

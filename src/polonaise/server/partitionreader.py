@@ -1,4 +1,4 @@
-"""Reads of one partition: the tail from memory, history from the replicas, what these dropped from the fragments."""
+"""The reads of one partition: recent batches from memory, history from the replicas, trimmed history from fragments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from polonaise.wire.fetches import encode_bodies, parse_fetch
 from polonaise.wire.messages import WHOLE, Batches, Bodies, Fetch, Read, ReadBatches
 
 FETCH_MAX = 4_096
-"""Bodies that one request may ask for."""
+"""The most bodies that one request may ask for."""
 
 
 class PartitionReader:
@@ -40,8 +40,11 @@ class PartitionReader:
         history: ArchivedHistory | None,
         on_damage: Callable[[str], None],
     ) -> None:
-        """`history`: the fragments of the log, if the server was told of any. `on_damage` hears of a replica that
-        can't read what it holds: it has to be repaired, so it ends the session."""
+        """Make a reader for the partition of `owner`.
+
+        `history` is the fragments of the log, if the server was told of any. `on_damage` is called when a replica can't
+        read what it holds; it should end the session, because only a new one repairs the replica.
+        """
         self.owner = owner
         self.history = history
         self._links = links
@@ -53,14 +56,14 @@ class PartitionReader:
     # ------------------------------------------------------------------ waiting
 
     def mark_moved(self) -> None:
-        """More is committed, or nothing will be any more: whoever waits looks again."""
+        """Wake all reads that wait: more is committed, or nothing will be any more."""
         waiting, self._waiting = self._waiting, {}
         for news in waiting:
             if not news.done():
                 news.set_result(None)
 
     async def wait(self, request: Read) -> None:
-        """Wait, if the reader asks for that, until what it wants to read first is committed. Takes no memory."""
+        """Wait, if the request asks for that, until its first id is committed. Holds no answer in memory meanwhile."""
         if request.first < 0:
             raise ProtocolError(f"a read from {request.first}")
         if request.first > self.owner.committed and request.wait_ms:
@@ -72,6 +75,7 @@ class PartitionReader:
                 pass
 
     async def _moved(self) -> None:
+        """Wait for the next `mark_moved`."""
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[news] = None
         try:
@@ -82,7 +86,7 @@ class PartitionReader:
     # ------------------------------------------------------------------ ranges and bodies
 
     async def read(self, request: Read) -> Batches:
-        """Committed batches from `request.first` on: from memory if it reaches back far enough, else from a replica."""
+        """Return committed batches from `request.first` on; from a replica if the cache does not reach back to it."""
         self._check_opened()
         committed = self.owner.committed
         if request.first > committed:
@@ -103,15 +107,18 @@ class PartitionReader:
         return Batches(committed, payload=[raw])
 
     def _check_opened(self) -> None:
-        """Before its first session an owner does not know what is committed: it may not say that there is nothing."""
+        """Raise `PartitionNotReady` before the owner's first session, and the reason after the ownership has ended.
+
+        Before its first session an owner does not know what is committed, and must not say that there is nothing.
+        """
         owner = self.owner
         if owner.stopped is not None:
-            raise fresh(owner.stopped)  # one error for many requests
+            raise fresh(owner.stopped)  # a copy: many requests share this error, and each adds to its traceback
         if not owner.counts["sessions"]:
             raise PartitionNotReady(f"partition {owner.partition} is not ready: {owner.readiness.waits_for}")
 
     def _from_cache(self, request: Read, bytes_max: int) -> list[bytes] | None:
-        """Read from the cache: None when it does not tell, an empty list when no batch begins in that part."""
+        """Read from the cache; None if it lacks the ids, an empty list if no batch begins in the part asked for."""
         found: list[bytes] = []
         first, size, in_part = request.first, 0, request.part_last >= 0
         while size < bytes_max and (batch := self.owner.cache.holding(first)) is not None:
@@ -125,7 +132,11 @@ class PartitionReader:
         return found or None
 
     async def fetch(self, request: Fetch) -> Bodies:
-        """The bodies of single transactions, each checked against its CRC before it is sent."""
+        """Return the bodies of single transactions, each checked against its CRC.
+
+        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than an answer holds, and
+        `PartitionNotReady`.
+        """
         if len(request.ids) > 8 * FETCH_MAX:
             raise ProtocolError(f"a fetch of more than {FETCH_MAX} bodies")
         self._check_opened()
@@ -147,6 +158,7 @@ class PartitionReader:
         return encode_bodies(bodies, crcs)
 
     async def _batch_holding(self, transaction: TransactionId) -> Batch:
+        """Return the batch that holds a committed transaction. Raises `PartitionNotReady` if no replica tells it."""
         cached = self.owner.cache.holding(transaction)
         if cached is not None:
             return Batch.parse(cached.raw, verify=False)
@@ -155,7 +167,7 @@ class PartitionReader:
             raise PartitionNotReady(f"no replica told transaction {transaction}")
         try:
             batch = Batch.parse(raw)
-        except BatchDamaged as error:  # on its way here: the replica had checked what it read
+        except BatchDamaged as error:  # damaged on its way here: the replica has checked what it read
             raise PartitionNotReady(f"transaction {transaction} came damaged from a replica: {error}") from None
         if not batch.first <= transaction <= batch.last:
             raise PartitionNotReady(f"a replica told {batch.first} to {batch.last} for transaction {transaction}")
@@ -173,11 +185,12 @@ class PartitionReader:
         after_time_us: int = 0,
         part_last: TransactionId = WHOLE,
     ) -> memoryview:
-        """Read committed batches from `first` on from an engaged replica; `last` must be committed.
+        """Read committed batches from `first` on from an engaged replica or, if all have dropped them, the fragments.
 
-        With `part_last`, only those that begin at `first` or above and at that id or below. When none of the replicas
-        holds these any more, from the fragments, and then it raises what `ArchivedHistory.read` does, or
-        `HistoryTrimmed` in a server that knows of none.
+        `last` must be committed. About `bytes_max` bytes are read, and one batch at least. With `after_time_us`, from
+        the first batch of that commit time or later. With `part_last`, only batches that begin at `first` or above and
+        at that id or below. Raises `BeyondLog`, `PartitionNotReady`, what `ArchivedHistory.read` raises, and
+        `HistoryTrimmed` in a server without fragments.
         """
         owner = self.owner
         if last > owner.committed:
@@ -186,10 +199,10 @@ class PartitionReader:
             return await self._from_replicas(first, last, bytes_max, with_data, after_time_us, part_last)
         except HistoryTrimmed as trimmed:
             history = needed(self.history, trimmed, owner.partition)
-        # Before it is read: what is archived meanwhile was not looked at.
+        # Asked before the fragments are read: what is archived meanwhile is not in what was read.
         reached = await history.up_to(owner.partition) if after_time_us else NO_TRANSACTION
         batches = await history.read(owner.partition, first, last, bytes_max, after_time_us)
-        if not batches and after_time_us:  # none of that time below what the replicas hold
+        if not batches and after_time_us:  # all fragments are of an earlier time: go on behind them
             first = max(first, reached + 1)
             return await self._from_replicas(first, last, bytes_max, with_data, after_time_us, part_last)
         if part_last >= 0:
@@ -205,10 +218,10 @@ class PartitionReader:
         after_time_us: int,
         part_last: TransactionId,
     ) -> memoryview:
-        """Read from an engaged replica. Raises `HistoryTrimmed` when none could read it and one has dropped it.
+        """Read from an engaged replica. Raises `HistoryTrimmed` if none can read the ids and one has dropped them.
 
-        A replica that cannot read is passed over, and ends the session: it has to be repaired. When none of them can,
-        that is `PartitionNotReady`, whatever they say: what ails a replica passes, for those who ask here.
+        A replica that can't read what it holds is passed over, and ends the session, so that it is repaired. If no
+        replica can read, `PartitionNotReady` is raised, whatever they say: for a reader the trouble passes.
         """
         session = self.owner.session
         if session is None:
@@ -216,6 +229,7 @@ class PartitionReader:
         request = ReadBatches(session.id, first, last, bytes_max, int(with_data), after_time_us, part_last)
         trimmed: HistoryTrimmed | None = None
         names = list(session.engaged)
+        # Each read begins with another replica, so that they share the work.
         self._next_source += 1
         troubles: list[str] = []
         for turn in range(len(names)):
@@ -234,9 +248,10 @@ class PartitionReader:
         raise PartitionNotReady(f"no engaged replica could read {first} just now: {'; '.join(troubles) or 'none'}")
 
     async def ask(self, name: StorageId, message: Message) -> Message:
-        """A replica's answer to a bulk request. Raises what it refused with, or `ConnectionLost`."""
+        """Return a replica's answer over the bulk connection. Raises what it refused with, or `ConnectionLost`."""
         return await self._links[name].ask_bulk(message, self.owner.partition)
 
 
 def _without_data(batch: Committed) -> bytes:
+    """Return a batch without its bodies."""
     return Batch(memoryview(batch.raw)).without_data()

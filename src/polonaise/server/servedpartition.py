@@ -1,4 +1,4 @@
-"""One partition that a server owns: carries out what its `PartitionOwner` decides, and starts its sessions."""
+"""The shell of one owned partition: it carries out what its `PartitionOwner` decides, and starts its sessions."""
 
 from __future__ import annotations
 
@@ -53,11 +53,12 @@ from polonaise.wire.messages import Confirm, Store
 _log = logging.getLogger(__name__)
 
 _HISTORY_READS_MAX = 8
-"""Laggards of one partition that are read for at the same time: a flood of mounts must not hold a flood of history."""
+"""The most lagging mounts of one partition that are read for at the same time: many mounts must not hold much history
+in memory."""
 
 
 class ServedPartition:
-    """Brings its owner every event, and does what comes of it, in order. It decides nothing."""
+    """Brings every event to a `PartitionOwner`, and carries out the effects in their order. It decides nothing."""
 
     def __init__(
         self,
@@ -71,7 +72,11 @@ class ServedPartition:
         busy: Callable[[PartitionId], None],
         history: ArchivedHistory | None = None,
     ) -> None:
-        """`starts` gives it its turns to start a session; `busy` hears that something begins which has a deadline."""
+        """Make a partition that is not started.
+
+        `starts` gives the partitions their turns to start a session. `busy` is called when something with a deadline
+        begins. `history` is the fragments of the log, if the server was told of any.
+        """
         self._host = host
         self._coordinator = coordinator
         self._links = links
@@ -109,7 +114,7 @@ class ServedPartition:
         self._sessions = self._host.spawn(self._keep_sessions(), f"sessions of partition {self.partition}")
 
     def close(self, error: PolonaiseError) -> None:
-        """End the ownership. Clients are told to look elsewhere; what is in flight is decided by the next owner."""
+        """End the ownership. Clients are told to look elsewhere; the next owner decides what is in flight."""
         if self._sessions is not None:
             self._sessions.cancel()
         for task in list(self._tasks):
@@ -119,11 +124,11 @@ class ServedPartition:
         self._carry_out(self.owner.stop(error, self._now))
 
     async def confirm(self) -> None:
-        """Have the engaged replicas note up to where the log is committed, for whoever reads one of them by itself.
+        """Have the engaged replicas note the committed high-water mark, for readers of a single replica's files.
 
-        It waits for all of them, with the deadline of a request to each. It promises nothing: one that is not there, or
-        fails, knows what it knew before. An engaged replica holds the log of this session and, as it hears this after
-        what was sent it before, all that is committed, so that the mark is as true as that of the session's beginning.
+        It waits for all of them, at most `farewell_s_max` seconds. It promises nothing: a replica that is away or fails
+        keeps its older mark. The mark is true for each of them: an engaged replica gets this message behind everything
+        that was sent to it in the session, so by then it holds all that is committed.
         """
         session, mark = self.owner.session, self.owner.committed
         if session is None or mark <= session.closing:
@@ -141,6 +146,7 @@ class ServedPartition:
     def tick(self) -> None:
         """Tell the owner the time."""
         self._carry_out(self.owner.tick(self._now))
+        # Each tick has to be asked for anew, so that a partition at rest costs nothing.
         if not self.owner.at_rest:
             self._busy(self.partition)
 
@@ -150,7 +156,13 @@ class ServedPartition:
         return Moment(clock.monotonic_s(), clock.wall_us())
 
     async def _keep_sessions(self) -> None:
+        """Start one session after the other, until the ownership ends; after a failed attempt, try again.
+
+        The pauses between attempts grow and are partly random, so that partitions that failed together spread out.
+        """
         pause_s = self._settings.retry_s_min
+        # Until the first session: a server that has just started is not connected to all storage nodes yet. And only
+        # the first one has to be compared with the fragments; later ones rest on what this owner has seen committed.
         patient = True
         while True:
             try:
@@ -179,28 +191,32 @@ class ServedPartition:
             self._say(f"session {started.value.session} ended: {reason}")
 
     def _report(self, what: str) -> None:
-        """An attempt to start a session waits for something."""
+        """Note what an attempt to start a session waits for, in the health and in the server's log."""
         self.owner.readiness.attempt_waits(what)
         self._say(what)
 
     def _say(self, what: str) -> None:
+        """Write a line to the server's log, unless it is the one written last."""
         if what != self._said:
             self._said = what
             _log.info("partition %d: %s", self.partition, what)
 
     async def _write(self, started: StartedSession) -> str:
-        """Write until the session ends, and return why it did."""
+        """Run an engaged session until it ends, and return why it ended."""
         self._engaged = cast(Mapping[StorageId, Connection], started.engaged)
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._ended = ended
+        # Listening before the owner sends anything: an acknowledgement must not come before somebody hears it.
         for name in started.engaged:
             self._links[name].listen(self.partition, self)
         catch_up: asyncio.Task[None] | None = None
         self._busy(self.partition)
         try:
             self._carry_out(self.owner.session_started(started, self._now))
+            # A connection that closed before this listened was told to nobody. After the session has started, since
+            # only then is there one to be ended.
             for name, connection in self._engaged.items():
-                if connection.closed is not None:  # before anybody listened
+                if connection.closed is not None:
                     self.on_replica_failed(name, connection, connection.closed)
             session = self.owner.session
             if session is not None and len(session.engaged) < len(session.value.members):
@@ -215,29 +231,32 @@ class ServedPartition:
                 catch_up.cancel()
 
     def _readmit(self, name: StorageId) -> None:
-        """A replica has caught up: the next session takes it in."""
+        """End the session, so that the next one takes in a replica that has caught up."""
         self._readmitted_s = self._host.clock.monotonic_s()
         self._carry_out(self.owner.end_session(f"{name} has caught up", self._now))
 
     def _on_damage(self, reason: str) -> None:
+        """End the session because a replica can't read what it holds: the next one repairs it."""
         self._carry_out(self.owner.end_session(reason, self._now, fault=True))
 
     # ------------------------------------------------------------------ events
 
     def receive(self, connection: Connection, message: Message, request: int) -> None:
-        """A client's message. Raises the `PolonaiseError` with which it is to be refused."""
+        """Bring the owner a client's message. Raises the `PolonaiseError` with which it is to be refused."""
         self._busy(self.partition)
         self._carry_out(receive(self.owner, connection, message, request, self._now, self._settings.inline_bytes_max))
 
     def disconnected(self, connection: Connection) -> None:
-        """A client's connection has ended, and its mount with it."""
+        """End the mount of a client whose connection has ended."""
         if connection.peer is not None:
             self._carry_out(self.owner.unmount(connection.peer.node, connection))
 
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None:
+        """Bring the owner a replica's acknowledgement."""
         self._carry_out(self.owner.stored(name, connection, session, number, self._now))
 
     def on_replica_failed(self, name: StorageId, connection: Connection, error: PolonaiseError) -> None:
+        """Bring the owner a replica's refusal, or the end of its connection."""
         self._busy(self.partition)
         self._carry_out(self.owner.replica_failed(name, connection, error, self._now))
 
@@ -248,6 +267,7 @@ class ServedPartition:
             connection.send(Confirm(effect.session, effect.closing), partition=self.partition)
 
     def _replicate(self, effect: Replicate) -> None:
+        """Send a numbered message to each engaged replica, encoded once for all of them."""
         payload = () if effect.batch is None else (effect.batch.raw,)
         message = Store(effect.session, effect.committed, payload=payload)
         frame = message.frame(request=effect.number, partition=self.partition)
@@ -258,6 +278,7 @@ class ServedPartition:
         self.reader.mark_moved()
 
     def _end_session(self, effect: EndSession) -> None:
+        """Let `_write` return. The connections of late replicas are closed: they may be alive and hang."""
         self._busy(self.partition)
         for name in effect.late:
             self._engaged[name].abort(DeadlineExceeded(effect.reason))
@@ -268,6 +289,7 @@ class ServedPartition:
         asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
+        """Tell the owner that the awaited turn is over; a callback of the loop, so a broken invariant is told here."""
         try:
             self._carry_out(self.owner.turn(self._now))
         except InvariantViolated as error:
@@ -278,6 +300,7 @@ class ServedPartition:
         self._spawn(self._room(effect.mount), f"feed of client {effect.mount.client_id}")
 
     async def _room(self, mount: ClientMount) -> None:
+        """Wait until a mount's connection has taken enough, then tell the owner."""
         try:
             await _connection(mount).wait_writable()
         except PolonaiseError:
@@ -288,6 +311,7 @@ class ServedPartition:
         self._spawn(self._history_for(effect), f"history for client {effect.mount.client_id}")
 
     async def _history_for(self, effect: ReadHistory) -> None:
+        """Read history for a lagging mount, and bring it to the owner when the connection has room."""
         mount = effect.mount
         batches: list[Committed] = []
         try:
@@ -295,13 +319,14 @@ class ServedPartition:
                 raw = await self.reader.read_history(effect.first, self.owner.committed, self._settings.copy_bytes)
             batches = self._parsed(raw)
         except (PartitionNotReady, BeyondLog):
-            pass  # it passes: asked for again
+            pass  # without batches the owner asks again, after the pause below
         except PolonaiseError as error:
             _log.warning("partition %d: client %d can't be fed: %s", self.partition, mount.client_id, error)
             self._carry_out(self.owner.history_failed(mount, error))
             return
         if not batches:
             await asyncio.sleep(self._settings.retry_s_min)
+        # After the read, so that several mounts are read for while others wait for their clients.
         try:
             await _connection(mount).wait_writable()
         except PolonaiseError:
@@ -309,6 +334,7 @@ class ServedPartition:
         self._carry_out(self.owner.history_read(mount, batches))
 
     def _parsed(self, raw: memoryview) -> list[Committed]:
+        """Split what a replica sent into batches, each checked against its CRC; stop at the first damaged one."""
         batches: list[Committed] = []
         offset = 0
         while offset < len(raw):
@@ -322,10 +348,12 @@ class ServedPartition:
         return batches
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Start a task that ends with this ownership at the latest."""
         task = self._host.spawn(work, name)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
 
 def _connection(mount: ClientMount) -> Connection:
+    """Return a mount's connection, which the owner knows only as something to compare."""
     return cast(Connection, mount.connection)

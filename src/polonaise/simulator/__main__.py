@@ -1,4 +1,4 @@
-"""`python -m polonaise.simulator`: run schedules of fresh seeds, and say what they found and what they went through."""
+"""Run simulated schedules, one per seed, and print which seeds failed and which faults took effect."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from polonaise.simulator.schedule import Result
 
 _CENSUS_SEEDS_MIN: Final = 200
-"""From so many seeds on, a class of faults that never occurred is a failure of the run."""
+"""The least number of seeds in a run for which a class of faults that never took effect is a failure of the run."""
 _PROGRESS_S: Final = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0 when every seed held, 1 when one failed or a fault never occurred."""
+    """Run what the arguments ask for. Returns the exit status: 1 if a seed failed or a fault never occurred, else 0."""
     logging.disable(logging.CRITICAL)
     options = _options().parse_args(arguments)
     if options.list_mutations:
@@ -52,10 +52,10 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _run_all(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
-    """Results as they come, the work spread over processes; each schedule begins in a fresh world anyway."""
-    from polonaise.simulator.schedule import run
+    """Run the schedules in `jobs` processes and yield their results in the order in which they end."""
+    from polonaise.simulator.schedule import run  # after the mutation is in: this loads the code that it changes
 
-    gc.freeze()
+    gc.freeze()  # what is loaded stays for good: no schedule's collections need look at it
     if jobs <= 1:
         yield from map(run, seeds)
         return

@@ -1,8 +1,9 @@
-"""The coordinator of a simulated cluster: one service in memory, a backend object per process, and trouble between.
+"""The coordinator of a simulated cluster: one service in memory, a backend for each process, and faults between them.
 
-The service itself never forgets and never lies, as an ensemble does not; what goes wrong is the way to it. A request
-is on its own way once it is sent: it may arrive after its caller has given up or died, and its answer may be lost
-although the change was made. Requests of one client arrive in order, so that "read again" sees what went before.
+The service itself never forgets and never lies, as a ZooKeeper ensemble does not; faults happen on the way to it. A
+request goes its own way once it is sent: it may arrive after its caller has given up or died, and its answer may be
+lost although the change was made. Requests of one client arrive in order, so that a caller who reads again sees what
+its earlier requests have done.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ORPHANED: Final = "coordinator_orphaned"
 FAULTS: Final = (UNAVAILABLE, UNREACHABLE, LOST_RESULT, ORPHANED)
 
 _APART_S: Final = 1e-6
-"""Between two requests of a client that would arrive at once."""
+"""The least time between the arrivals of two requests of one client, which keeps them in order."""
 
 T = TypeVar("T")
 Predicate: TypeAlias = Callable[[], bool]
@@ -39,34 +40,38 @@ Snapshot: TypeAlias = dict[str, Entry]
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfiguration:
-    """How slow and how troubled the way to the coordinator is. With the defaults nothing fails by itself."""
+    """How slow and how faulty the way to the coordinator is. With the defaults nothing fails by itself."""
 
     latency_s: float = 0.0005
-    """The least that a request or an answer needs."""
+    """The least time that a request or an answer needs."""
     jitter_s: float = 0.002
-    """Added evenly from 0 up to this."""
+    """The most that is added to `latency_s`, drawn evenly from 0 on."""
     unavailable_chance: float = 0.0
-    """Per request: refused, and not made."""
+    """The chance of a request to be refused, and not carried out."""
     lost_result_chance: float = 0.0
-    """Per request: made, and the caller is told that the coordinator is unavailable."""
+    """The chance of a request to be carried out while its caller is told that the coordinator is unavailable."""
     timeout_s: float = 0.5
     """How long a client waits for an answer that does not come."""
 
 
 class SimulatedCoordinator:
-    """What all clients share. Made once per schedule; it outlives every process."""
+    """The service that all backends share. Made once per schedule; it outlives every process."""
 
     def __init__(
         self, source: random.Random, configuration: CoordinatorConfiguration | None = None, *, leases: bool = False
     ) -> None:
-        """`leases`: who has not renewed its membership in time is none that lives, for whoever looks."""
+        """Make an empty service.
+
+        With `leases`, a server is known to live by its renewals alone, as in production; without them the service
+        knows which processes live.
+        """
         self.leases = leases
         self.configuration = configuration or CoordinatorConfiguration()
         self.census = dict.fromkeys(FAULTS, 0)
-        """What was really done to callers:
+        """By class of fault: how often it was really done to a caller.
 
-        a request refused; one stopped by a partition; a change made whose caller was told otherwise; a request that
-        arrived after its caller was gone.
+        The classes: a request that was refused; one that a partition stopped; a change that was made while its caller
+        was told otherwise; a request that arrived after its caller was gone.
         """
         self._random = source
         self._values: Snapshot = {}
@@ -77,21 +82,21 @@ class SimulatedCoordinator:
     def client(
         self, host: Host, *, is_alive: Predicate | None = None, is_reachable: Predicate | None = None
     ) -> Coordinator:
-        """The coordinator as one process sees it.
+        """Return a coordinator for one process.
 
-        `is_alive`: whether the process is; by default that of the process whose code calls this. `is_reachable`:
-        whether messages between the process and the coordinator pass at this moment; by default always.
+        `is_alive` tells whether the process lives; by default, the process whose code calls this. `is_reachable`
+        tells whether messages pass between the process and the service at this moment; by default always.
         """
         return Coordinator(SimulatedBackend(self, is_alive or _life_of_caller(), is_reachable or _always), host.clock)
 
     # -------------------------------------------------------------- for scenarios
 
     def snapshot(self) -> Snapshot:
-        """Everything that is kept, as a backup would have it."""
+        """Return a copy of all values, as a backup would have them."""
         return dict(self._values)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Put a backup back, behind everybody's back; an empty one wipes the coordinator."""
+        """Put a backup in place of all values, without telling anybody; an empty one wipes the coordinator."""
         self._values = dict(snapshot)
 
     def damage(self, name: str) -> None:
@@ -100,7 +105,7 @@ class SimulatedCoordinator:
         self._values[name] = entry._replace(contents=entry.contents[:-1])
 
     def initialize(self, description: ClusterDescription) -> None:
-        """Make the cluster at once."""
+        """Make the cluster at once, without the delay of a request."""
         self.create(first_entries(description))
 
     # -------------------------------------------------------------- for backends
@@ -160,7 +165,10 @@ class SimulatedCoordinator:
         return held
 
     def registered(self, folder: str) -> dict[str, Entry]:
-        """Without leases each look sees every name renewed: the simulator, which stops processes, tells who works."""
+        """Return the entries of the names in `folder` whose processes live, by name.
+
+        Without leases every look sees all of them renewed: the simulator, which stops processes, knows who works.
+        """
         self._bury()
         self._looks += 1
         return {
@@ -174,7 +182,7 @@ class SimulatedCoordinator:
 
 
 class SimulatedBackend:
-    """The backend of one process: its way to the service."""
+    """The coordinator's backend in one process: its way to the service."""
 
     def __init__(self, service: SimulatedCoordinator, is_alive: Predicate, is_reachable: Predicate) -> None:
         self.is_alive = is_alive
@@ -220,7 +228,7 @@ class SimulatedBackend:
         return await self._call(lambda: self._service.registered(folder))
 
     async def close(self) -> None:
-        """Give up its names, if the coordinator can be told."""
+        """Give up this backend's names, if the service can be reached."""
         own, self._own = self._own, set()
         if self._is_reachable():
             for name in sorted(own):
@@ -229,7 +237,7 @@ class SimulatedBackend:
     # -------------------------------------------------------------- the way there and back
 
     async def _call(self, work: Callable[[], T], *, changes: bool = False) -> T:
-        """Send `work` to the service, and wait for what it says."""
+        """Send `work` to the service and return what it answers. Raises `CoordinatorUnavailable`."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         arrival_s = max(loop.time() + self._service.delay_s(), self._last_arrival_s + _APART_S)
@@ -240,7 +248,10 @@ class SimulatedBackend:
     def _arrive(
         self, loop: asyncio.AbstractEventLoop, work: Callable[[], T], changes: bool, answer: asyncio.Future[T]
     ) -> None:
-        """The request is at the service. In a context of nobody's: it outlives the process that sent it."""
+        """Carry out a request that has arrived, and send its answer.
+
+        It runs in an empty context, which belongs to no process: a request outlives the process that sent it.
+        """
         service, census = self._service, self._service.census
         timeout_s = service.configuration.timeout_s
         if not self._is_reachable():
@@ -271,7 +282,7 @@ class SimulatedBackend:
         changed: bool,
         lost: bool,
     ) -> None:
-        """The answer is at the client, unless it is lost; `settle` tells it."""
+        """Give the answer to the caller by `settle`, unless it is lost on its way."""
         if lost or not self._is_reachable():
             if changed:
                 self._service.census[LOST_RESULT] += 1

@@ -1,4 +1,8 @@
-"""What really lies on the disks: each replica's durable batches, read without any code of the storage node."""
+"""The disk audit: read each replica's durable batches from the simulated disks, without the code of the storage node.
+
+It shares only the decoding of single structures with the node, so that a mistake in how the node reads its files can't
+hide itself.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +24,14 @@ from polonaise.terms import PartitionId, Transaction, TransactionId
 
 @dataclass(slots=True)
 class DiskReplica:
-    """One replica's copy of one partition, as far as it reads."""
+    """One replica's copy of one partition, as far as it can be read."""
 
     name: str
     batches: list[Batch] = field(default_factory=list)
     first: TransactionId = 0
-    """What is below was trimmed, says its control file."""
+    """The first id that was not trimmed, by the node's control file."""
     bad: str = ""
-    """Where it does not read; empty when all of it does."""
+    """Where and why the copy can't be read; empty if all of it can."""
 
     @property
     def last(self) -> TransactionId:
@@ -35,7 +39,7 @@ class DiskReplica:
 
 
 def _segments(disk: SimulatedDisk, directory: str, partition: PartitionId) -> list[tuple[str, TransactionId]]:
-    """The segment files, and the first ids that they are named for."""
+    """Return the paths of a partition's segment files, each with the first id, which is its name."""
     prefix = f"{directory}/{partition}/"
     return [
         (path, int(path[len(prefix) : -4]))
@@ -45,7 +49,10 @@ def _segments(disk: SimulatedDisk, directory: str, partition: PartitionId) -> li
 
 
 def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> PromiseSector | None:
-    """The promises that would still be there if the power went now; None when there are none that read."""
+    """Return the promises that would be left if the power went now; None if none can be read.
+
+    Of two copies that read, the later one counts.
+    """
     path = f"{directory}/{CONTROL_FILE}"
     if path not in disk.paths():
         return None
@@ -55,16 +62,16 @@ def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> 
 
 
 def trimmed_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> TrimMark:
-    """What the node would say it has trimmed."""
+    """Return the trim mark in the node's promises; `NOTHING_TRIMMED` if those can't be read."""
     copy = promised_by(disk, directory, partition)
     return copy.trimmed if copy is not None else NOTHING_TRIMMED
 
 
 def read_replica(name: str, disk: SimulatedDisk, directory: str, partition: PartitionId) -> DiskReplica:
-    """Every batch of every segment; reading goes on with the next segment after bad bytes."""
+    """Read every batch of every segment; after bad bytes go on with the next segment."""
     replica = DiskReplica(name, first=trimmed_by(disk, directory, partition).first)
     for path, first in _segments(disk, directory, partition):
-        if first >= replica.first:
+        if first >= replica.first:  # a file below may still be there: a crash came between the mark and the removal
             try:
                 _read_segment(bytes(disk.file(path).durable), replica)
             except (SegmentDamaged, BatchDamaged) as error:
@@ -80,14 +87,15 @@ def _read_segment(raw: bytes, replica: DiskReplica) -> None:
         batch = open_batch(view, offset, offset=offset, seed=header.seed)
         replica.batches.append(batch)
         offset += FRAME_BYTES + batch.length
-    # Last, for batches do not rest on it. Before the first of them nobody was promised anything of this file.
+    # The preamble comes last, for the batches do not rest on it. As long as there is no batch, nobody was promised
+    # anything about this file, so it may be torn.
     preamble = raw[HEADER_BYTES : HEADER_BYTES + header.preamble_bytes]
     if offset > header.data_start and crc32(preamble) != header.preamble_crc:
         raise SegmentDamaged("its preamble does not fit its CRC")
 
 
 def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) -> TransactionId:
-    """The last id that would still be there if the power went now; a quick look without the node's own code."""
+    """Return the last id that would be left if the power went now. Quicker than `read_replica`, for frequent use."""
     begin = trimmed_by(disk, directory, partition).first
     last = begin - 1
     for path, first in _segments(disk, directory, partition):
@@ -98,9 +106,9 @@ def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) ->
     return last
 
 
-@lru_cache(maxsize=256)  # it is looked at several times a second, and most segments are as they were
+@lru_cache(maxsize=256)  # called several times a second, mostly with segments that have not changed
 def _segment_end(raw: bytes, last: TransactionId) -> tuple[TransactionId, bool]:
-    """The last id after this segment, which follows `last`; and whether the next one may go on from there."""
+    """Read a segment that follows the id `last`. Return the last id after it, and whether another may follow."""
     try:
         header = SegmentHeader.decode(raw)
     except SegmentDamaged:
@@ -114,7 +122,7 @@ def _segment_end(raw: bytes, last: TransactionId) -> tuple[TransactionId, bool]:
         try:
             batch = Batch.parse(memoryview(raw)[start:offset])
         except BatchDamaged:
-            break  # Torn: its frame was written, the batch was not.
+            break  # torn: its frame was written, the batch was not
         if batch.first != last + 1:
             return last, False
         last = batch.last
@@ -122,18 +130,20 @@ def _segment_end(raw: bytes, last: TransactionId) -> tuple[TransactionId, bool]:
 
 
 class FinalLog:
-    """One partition's log in the end, taken apart for the checkers."""
+    """One partition's log at the end of a schedule, taken apart for the checkers."""
 
     def __init__(self, partition: PartitionId, batches: list[Batch]) -> None:
         self.partition = partition
         self.batches = batches
         self.transactions: list[Transaction] = []
         self.bodies: list[Body | None] = []
+        """By id: what the body says of its try; None if no application of the schedule wrote it."""
         self.batch_places: list[int] = []
-        """By id: the place of its batch."""
+        """By id: the index of its batch in `batches`."""
         self.marks: list[TransactionId] = []
-        """By id: the client high-water mark that it was judged by."""
+        """By id: the client high-water mark by which the transaction was judged."""
         self.locks: list[list[tuple[int, int]]] = []
+        """By id: the locks (hash, mode) by which the transaction was judged."""
         for place, batch in enumerate(batches):
             self.transactions.extend(batch.transactions(own=True))
             self.batch_places.extend([place] * batch.count)
@@ -148,7 +158,7 @@ class FinalLog:
         return len(self.transactions)
 
     def registers_after(self) -> list[tuple[TransactionId, dict[bytes, bytes]]]:
-        """The registers after each batch that changed them, with that batch's last id."""
+        """Return the registers after each batch that changed them, with that batch's last id; at first none, at -1."""
         held: dict[bytes, bytes] = {}
         stages: list[tuple[TransactionId, dict[bytes, bytes]]] = [(-1, {})]
         for batch in self.batches:

@@ -1,7 +1,8 @@
-"""What lies on a simulated disk: files and directories, each as it reads now and as it would be after a power loss.
+"""The contents of a simulated disk: files and directories, as they read now and as a power loss would leave them.
 
-A change is first made in the cache, where every process of the machine sees it, and listed as unsynced. A sync moves it
-into the durable image. A power loss decides over each unsynced change anew.
+A change is first made in the cache, where every process of the machine sees it, and is listed as unsynced. A sync moves
+it into the durable image. A power loss decides for each unsynced change whether it is kept, lost or torn: file systems
+and disks write in an order of their own, so nothing but a sync tells what is there afterwards.
 """
 
 from __future__ import annotations
@@ -12,20 +13,27 @@ from typing import Final, NamedTuple, TypeAlias
 from polonaise.simulator.faultcounts import FaultCounts
 
 SECTOR_BYTES: Final = 512
+"""What a disk writes whole or not at all."""
 
 
 class ImageWrite(NamedTuple):
+    """A write of `data` at `offset`, the change of this `number` of its file."""
+
     number: int
     offset: int
     data: bytes
 
     def apply(self, image: bytearray) -> None:
+        # The gap before a write behind the end reads as zeros. So it does in the durable image if an earlier write,
+        # which would have filled it, is lost.
         if self.offset > len(image):
             image.extend(bytes(self.offset - len(image)))
         image[self.offset : self.offset + len(self.data)] = self.data
 
 
 class ImageTruncate(NamedTuple):
+    """A cut to `length` bytes, or an extension with zeros to it."""
+
     number: int
     length: int
 
@@ -40,14 +48,17 @@ Change: TypeAlias = ImageWrite | ImageTruncate
 
 
 class FileImage:
-    """One file's contents. It outlives its name: an open file that was removed can still be written."""
+    """The contents of one file. They outlive its name: an open file that was removed can still be written."""
 
     def __init__(self, contents: bytes = b"") -> None:
         self.cache = bytearray(contents)
+        """The file as processes read it."""
         self.durable = bytearray(contents)
+        """The file as it is if every unsynced change is lost."""
         self.unsynced: list[Change] = []
+        """The changes that are in the cache only, in order."""
         self.last = 0
-        """The number of the last change: what a sync that starts now has to cover."""
+        """The number of the last change: a sync that starts now has to cover the changes up to it."""
 
     def write(self, offset: int, data: bytes) -> None:
         self.last += 1
@@ -62,7 +73,8 @@ class FileImage:
         self.unsynced.append(change)
 
     def settle(self, last: int) -> None:
-        """A sync that covers the changes up to number `last` is done."""
+        """End a sync: make the changes up to the number `last` durable."""
+        # Later ones were made while the sync was under way. It does not speak for them.
         kept = []
         for change in self.unsynced:
             if change.number <= last:
@@ -72,10 +84,12 @@ class FileImage:
         self.unsynced = kept
 
     def fail_sync(self, last: int, source: random.Random) -> None:
-        """A sync failed: some changes reached the disk, the others never will, though the cache shows all of them.
+        """End a sync that failed: some of the changes it covers are durable now, and the others never will be.
 
-        No later sync makes up for it: the cache takes them for written.
+        The cache shows all of them, and takes them for written: no later sync makes up for it. So do file systems
+        that mark pages as clean although writing them failed.
         """
+        # Neither those that were written nor the others stay unsynced: the next sync succeeds and proves nothing.
         kept = []
         for change in self.unsynced:
             if change.number > last:
@@ -85,12 +99,14 @@ class FileImage:
         self.unsynced = kept
 
     def lose_power(self, source: random.Random, faults: FaultCounts) -> None:
-        """Decide what is left of the unsynced changes; the cache is gone.
+        """Lose the cache, and decide what is left of the unsynced changes.
 
-        Either the disk went on in order up to some point, within a write even, or it wrote in any order it liked.
+        Either the disk wrote in order up to some point, which may be within a write, or it wrote in any order.
         """
         changes, self.unsynced = self.unsynced, []
         if changes:
+            # Half of the time in order: drawn one by one, long runs that end in a torn write, as a log meets them
+            # most often, would hardly ever come.
             if source.random() < 0.5:
                 cut = int(source.random() * (len(changes) + 1))
                 fates = ["keep"] * cut + ["drop"] * (len(changes) - cut)
@@ -109,16 +125,20 @@ class FileImage:
         before = bytes(self.durable)
         whole = bytearray(before)
         change.apply(whole)
+        # A cut of a file is atomic. One that is to be torn is lost.
         if fate == "tear" and isinstance(change, ImageWrite):
             self._tear(change, source)
+        # It counts only if the disk differs: a lost write of what was there already has shown nothing.
         if self.durable != whole:
             faults.count("lost_write" if self.durable == before else "torn_write")
 
     def _tear(self, change: ImageWrite, source: random.Random) -> None:
-        """Write a part: a first part to the byte, or any of the sectors; the rest may read as zeros."""
+        """Write a part of a change: its first bytes, or any of its sectors. The rest may read as zeros."""
         end = change.offset + len(change.data)
+        # A file system may record the new length before the data is there: then zeros lie where a batch should.
         if source.random() < 0.3:
             self._extend(end)
+        # To the byte, for a file system may copy any part of a write before the power goes.
         if source.random() < 0.5:
             keep = int(source.random() * len(change.data))
             if keep:
@@ -136,19 +156,24 @@ class FileImage:
             self.durable.extend(bytes(length - len(self.durable)))
 
     def copy(self) -> FileImage:
-        """As it reads now, all of it durable."""
+        """Return a copy of the file as it reads now, all of it durable."""
         return FileImage(bytes(self.cache))
 
 
 class DirectoryImage:
-    """One directory's names."""
+    """The names in one directory."""
 
     def __init__(self) -> None:
         self.names: dict[str, Node] = {}
+        """The names as processes see them."""
         self.durable: dict[str, Node] = {}
+        """The names as they are if every unsynced change of names is lost."""
 
     def lose_power(self, source: random.Random, faults: FaultCounts) -> None:
-        """Everything below is as its durable names have it; the unsynced names were decided before."""
+        """Go back to the durable names, and let everything below lose its power, too.
+
+        Which unsynced names are kept is decided before, by the disk: one change may touch two directories.
+        """
         self.names = dict(self.durable)
         for name in sorted(self.names):
             self.names[name].lose_power(source, faults)
@@ -160,7 +185,7 @@ class DirectoryImage:
         return copy
 
     def files(self, prefix: str = "") -> dict[str, FileImage]:
-        """All files below, by path, sorted."""
+        """Return all files below, by path, sorted."""
         found: dict[str, FileImage] = {}
         for name in sorted(self.names):
             node = self.names[name]
@@ -175,7 +200,7 @@ Node: TypeAlias = FileImage | DirectoryImage
 
 
 class NameChange:
-    """Names set or removed (None) in one atomic step, in one directory or two."""
+    """Names set or removed (None) in one atomic step, in one directory or two: a rename is never seen half done."""
 
     def __init__(self, *steps: tuple[DirectoryImage, str, Node | None]) -> None:
         self._steps = steps
@@ -190,7 +215,7 @@ class NameChange:
             _set(directory.durable, name, node)
 
     def lost(self) -> bool:
-        """Whether the durable names differ from what it made."""
+        """Whether the durable names differ from what this change made."""
         return any(directory.durable.get(name) is not node for directory, name, node in self._steps)
 
 

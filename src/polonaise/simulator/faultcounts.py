@@ -1,6 +1,6 @@
-"""The census of faults: what was really done to a schedule, not what was asked for.
+"""The census of faults: counts what was really done to a schedule, and not what was asked for.
 
-A fault counts only when it had an effect: a partition when it held back a byte or a connect, a torn write when the disk
+A fault counts only if it had an effect: a partition if it held back a byte or a connect, a torn write if the disk
 differs from the whole write. A schedule whose census is empty has shown nothing.
 """
 
@@ -37,18 +37,18 @@ FAULTS: Final = (
 
 
 class FaultCounts:
-    """How often each class of fault took effect."""
+    """Counts of how often each class of fault took effect."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
 
     def count(self, name: str) -> None:
-        """One more of `name`, which is one of `FAULTS`: a misspelt class is an error and not a new class."""
+        """Count one more fault of the class `name`. Raises `KeyError` if that is not in `FAULTS`."""
         self.counts[name] += 1
 
     def __getitem__(self, name: str) -> int:
         return self.counts[name]
 
     def injected(self) -> dict[str, int]:
-        """The classes that occurred, in the order of `FAULTS`."""
+        """Return the counts of the classes that occurred, in the order of `FAULTS`."""
         return {name: count for name, count in self.counts.items() if count}

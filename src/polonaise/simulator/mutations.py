@@ -1,9 +1,9 @@
-"""Mutations: each is one changed line of production code that breaks one promise, to show that it would be noticed.
+"""Mutations: changed lines of production code, each of which breaks one promise that a checker must find broken.
 
     python -m polonaise.simulator --mutation quorum-of-one
 
-A mutation is put in while its module is loaded, so nothing of `polonaise` that it changes may be loaded before. The old
-text has to be in the module exactly once: a mutation that the code has outgrown is an error, and not a silent pass.
+A mutation is put in while its module is loaded, so that module must not be loaded before. The old text has to be in
+the module exactly once: a mutation that no longer fits the code is an error, and not a run that finds nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from typing import Any, Final, NamedTuple
 
 
 class Mutation(NamedTuple):
-    """One mutation."""
+    """One changed place in one module."""
 
     module: str
     old: str
+    """The text of the module that is replaced."""
     new: str
     breaks: str
-    """The promise that it breaks, and how."""
+    """The promise that the mutation breaks, and how."""
 
 
 class MutationDoesNotApply(Exception):
-    """The module has changed, or is loaded already."""
+    """The mutation can't be put in: no such name, or its module lacks the old text or is loaded already."""
 
 
 class _MutatedLoader(importlib.machinery.SourceFileLoader):
@@ -61,7 +62,11 @@ class _MutatedFinder(importlib.abc.MetaPathFinder):
 
 
 def put_in(name: str) -> None:
-    """Make the module of this mutation load with its bug. Raises `MutationDoesNotApply`."""
+    """Put in the mutation `name`: its module, when it is loaded, has the changed text.
+
+    Raises `MutationDoesNotApply` if there is no such mutation or its module is loaded already; the import of the
+    module raises it if the old text is not there exactly once.
+    """
     mutation = MUTATIONS.get(name)
     if mutation is None:
         raise MutationDoesNotApply(f"no mutation {name!r}: there are {', '.join(sorted(MUTATIONS))}")

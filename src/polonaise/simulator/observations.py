@@ -1,7 +1,7 @@
-"""The global history of a schedule: what applications asked for, what they were told, and all that anybody ever saw.
+"""The history of a schedule: everything that its clients asked for, were told, and saw.
 
 Each try of an append carries its number in its body, so that a transaction found anywhere names the try it came from.
-Checkers compare the history with the log in the end; what can be told at once (two transactions under one id, a feed
+Checkers compare the history with the log at the end. What is wrong by itself (two transactions under one id, a feed
 with a gap) is a violation at once.
 """
 
@@ -33,20 +33,21 @@ _CONTRADICTIONS: Final = frozenset(
     )
 )
 _UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
-"""In the text of an error: nobody said why."""
+"""Stands in the text of an error for which the owner gave no reason."""
 _NOT_TAKEN: Final = "too many appends wait there"
-"""In the text of an error: the owner had no room for it."""
+"""Stands in the text of an error which says that the owner had no room for the append."""
 _BODY: Final = struct.Struct("<IHBB")
+"""The beginning of a body: the number of the try, the transaction's place in it, its `Kind`, and 0."""
 MOVE: Final = struct.Struct("<HHiii")
-"""A transfer: from, to, amount, and the two balances as its context saw them."""
+"""A transfer: the account from, the account to, the amount, and the two balances as its context saw them."""
 COUNT: Final = struct.Struct("<HI")
-"""A step of a counter: which, and its value after the step."""
+"""A step of a counter: the counter, and its value after the step."""
 PRODUCED: Final = struct.Struct("<Hq")
-"""A producer's append: which producer, which number."""
+"""A producer's append: the producer, and the append's number."""
 
 
 class Violation(ScheduleFailed):
-    """A promise that was broken."""
+    """A promise was broken: which one, what it demands, and what was seen instead."""
 
     def __init__(self, promise: str, expected: str, seen: str) -> None:
         super().__init__(f"{promise}: expected {expected}; seen: {seen}")
@@ -54,7 +55,7 @@ class Violation(ScheduleFailed):
 
 
 class Kind(enum.IntEnum):
-    """What an append is to its application."""
+    """The purpose of an append; says what follows in its body and which checkers look at it."""
 
     PLAIN = 0
     MOVE = 1
@@ -66,18 +67,18 @@ class Kind(enum.IntEnum):
 
 
 class Fate(enum.Enum):
-    """What its application knows of an append."""
+    """What an application knows of the outcome of its append."""
 
     PENDING = "pending"
     COMMITTED = "committed"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """Its application died, or was told that it may still commit."""
+    """The application died, or was told that the append may still commit."""
 
 
 @dataclass(slots=True)
 class Try:
-    """One try of one append, or of a group; a context that runs again makes a new one."""
+    """One try of an append or a group. A context that is run again makes a new try."""
 
     number: int
     client: str
@@ -86,24 +87,26 @@ class Try:
     count: int
     invoked_s: float
     floor: TransactionId
-    """The highest id of this partition that anybody had been told to be committed when this was asked for."""
+    """The highest id of this partition that was known to be committed when the try was made."""
     mark: TransactionId | None = None
-    """The client high-water mark that it was to be judged by; None if that was left to the client."""
+    """The client high-water mark by which the try was to be judged; None if that was left to the client."""
     marks: list[TransactionId] = field(default_factory=list)
-    """By place: what each transaction was built on, where they differ; `mark` is the oldest of them then."""
+    """By place: the mark that each transaction was built on, where they differ; `mark` is the oldest of them then."""
     locks: list[list[tuple[int, int]]] = field(default_factory=list)
-    """By place: the locks of each transaction, as a batch's evidence has them; empty for none at all."""
+    """By place: the locks of each transaction, as a batch's evidence has them; empty if none has any."""
     position: TransactionId | None = None
+    """The id that the append demanded; None for any."""
     fate: Fate = Fate.PENDING
     id: TransactionId = -1
-    """The first id, as its application was told."""
+    """The first id, as the application was told it; -1 if it was not."""
     why: str = ""
+    """Why the append failed, or why its fate is unknown."""
     rests_on: TransactionId | None = None
-    """The id that a lock conflict told of."""
+    """The id that a lock conflict named; None if there was no conflict."""
     bodies: list[bytes] = field(default_factory=list)
 
     def judged_by(self, place: int) -> tuple[TransactionId | None, list[tuple[int, int]]]:
-        """The mark and the locks of one of its transactions, as its application said."""
+        """Return the mark and the locks that the application gave to the transaction at this place."""
         mark = self.marks[place] if self.marks else self.mark
         return mark, self.locks[place] if self.locks else []
 
@@ -113,7 +116,7 @@ class Try:
 
 
 class Body(NamedTuple):
-    """What a body says of its try."""
+    """A body, taken apart: the try it came from, and its place there."""
 
     number: int
     place: int
@@ -122,7 +125,7 @@ class Body(NamedTuple):
 
 
 def parse_body(data: bytes) -> Body | None:
-    """None for a body that no application of this schedule wrote."""
+    """Take a body apart. Returns None for one that no application of this schedule wrote."""
     if len(data) < _BODY.size:
         return None
     number, place, kind, _ = _BODY.unpack_from(data)
@@ -132,19 +135,20 @@ def parse_body(data: bytes) -> Body | None:
 
 
 class ProvedAnswer(NamedTuple):
-    """A proved answer about the log: it must not be older than what was known before it was asked for."""
+    """A proved answer about the log, which must not be older than what was known before its request."""
 
     client: str
     partition: PartitionId
     floor: TransactionId
+    """The highest id that was known to be committed before the request."""
     mark: TransactionId | None
-    """The mark that was answered; None for a register, whose value may be that of any mark from `floor` on."""
+    """The mark in the answer; None for a register, whose value may be that of any mark from `floor` on."""
     key: bytes = b""
     value: bytes | None = None
 
 
 class Listing(NamedTuple):
-    """The registers that a client was told, by their keys, in the order in which they came."""
+    """A listing of registers that a client was given: keys and values, in the order in which they came."""
 
     client: str
     partition: PartitionId
@@ -154,26 +158,26 @@ class Listing(NamedTuple):
 
 
 class History:
-    """What happened, as the applications know it."""
+    """Everything that happened in a schedule, as its applications know it."""
 
     def __init__(self, partitions: int) -> None:
         self.tries: list[Try] = []
         self.seen: list[dict[TransactionId, Transaction]] = [{} for _ in range(partitions)]
-        """By partition and id: the first sight of it."""
+        """By partition and id: the transaction as a client first saw it."""
         self.answers: list[ProvedAnswer] = []
         self.listings: list[Listing] = []
         self.listing_count_max = 1
-        """Registers in one page of them."""
+        """The most registers in one page of a listing."""
         self.violations: list[Violation] = []
         self.left_out: list[dict[TransactionId, str]] = [{} for _ in range(partitions)]
-        """By partition: ids that a reader was not given, and which reader; only the library's own may be."""
+        """By partition: each id that a reader was not given, and that reader. Only the library's own may be."""
         self.told: list[TransactionId] = [-1] * partitions
-        """By partition: the highest id that an application was told to be committed, or saw."""
+        """By partition: the highest id that is known to be committed: a client was told so, or saw it."""
         self.reads = 0
         self.refusal_is_right = False
-        """More was lost than can be made up for: clients are told of contradictions, and rightly."""
+        """Whether more was lost than can be made up for, so that clients are rightly told of contradictions."""
         self.window_is_kept = False
-        """Owners have room for all that clients may have undecided: they refuse no append for want of it."""
+        """Whether owners have room for all that clients may send, so that they may refuse no append for want of it."""
 
     def violated(self, promise: str, expected: str, seen: str) -> None:
         self.violations.append(Violation(promise, expected, seen))
@@ -183,7 +187,10 @@ class History:
     def invoke(
         self, client: str, partition: PartitionId, kind: Kind, rests: Sequence[bytes], now: float, filler: int
     ) -> Try:
-        """A try is about to be made: one body for each transaction of it."""
+        """Note that a client is about to make a try, and make its bodies: one for each of `rests`.
+
+        `now` is the virtual time, `filler` the number of bytes that are added to each body.
+        """
         number = len(self.tries)
         attempt = Try(number, client, partition, kind, len(rests), now, self.told[partition])
         attempt.bodies = [
@@ -194,6 +201,7 @@ class History:
         return attempt
 
     def committed(self, attempt: Try, transaction: TransactionId) -> None:
+        """Note that an application was told that its append is committed, with this first id."""
         if attempt.fate is Fate.FAILED or (attempt.fate is Fate.COMMITTED and attempt.id != transaction):
             self.violated(
                 "P6 fate", "one outcome that never changes", f"{attempt}, and then committed as {transaction}"
@@ -203,7 +211,7 @@ class History:
         self.told[attempt.partition] = max(self.told[attempt.partition], transaction + attempt.count - 1)
 
     def failed(self, attempt: Try, why: str, value: TransactionId | None = None) -> None:
-        """An application was told that its append failed; `value` is the id that a conflict rests on."""
+        """Note that an application was told that its append failed; `value` is the id that a lock conflict named."""
         if attempt.fate is Fate.COMMITTED:
             self.violated("P6 fate", "one outcome that never changes", f"{attempt}, and then failed: {why}")
             return
@@ -215,7 +223,7 @@ class History:
         attempt.fate, attempt.why = Fate.FAILED, why
 
     def contradicted(self, error: PolonaiseError, where: str) -> None:
-        """A client was told that the log contradicts itself, or what the client knows."""
+        """Note a violation if an error tells a client that the log contradicts itself, or what the client knows."""
         if error.code in _CONTRADICTIONS and not self.refusal_is_right:
             self.violated("P6 fate", "no contradiction in what clients are told", f"{where}: {error}")
 
@@ -224,7 +232,7 @@ class History:
             attempt.fate, attempt.why = Fate.UNKNOWN, why
 
     def died(self, client: str, kept: Sequence[Try]) -> None:
-        """The client's process is gone: nobody will tell what became of its pending appends, but for those `kept`."""
+        """Note that a client's process died: the fates of its pending appends stay unknown, but for those `kept`."""
         for attempt in self.tries:
             if attempt.client == client and attempt.fate is Fate.PENDING and attempt not in kept:
                 self.unknown(attempt, "its application died")
@@ -232,7 +240,7 @@ class History:
     # ------------------------------------------------------------------ reads
 
     def saw(self, who: str, transaction: Transaction) -> None:
-        """Somebody was given this transaction. It must be the one that everybody else sees under this id."""
+        """Note that a client was given a transaction, which must be the one that all others see under its id."""
         partition = transaction.partition
         first = self.seen[partition].setdefault(transaction.id, transaction)
         self.told[partition] = max(self.told[partition], transaction.id)
@@ -254,7 +262,7 @@ class History:
 
 
 class ReadCheck:
-    """What one reader is given: from a mark on, nothing of an application's left out, never the same twice."""
+    """A check of what one reader is given: ids rise from a mark on, none comes twice, and those left out are noted."""
 
     def __init__(self, history: History, who: str, partition: PartitionId, after: TransactionId) -> None:
         self._history = history
@@ -267,7 +275,7 @@ class ReadCheck:
         self._history.saw(self._who, transaction)
 
     def skip(self, transaction: Transaction) -> None:
-        """Take one whose body stayed behind."""
+        """Take a transaction without its body, which stayed behind."""
         history = self._history
         history.reads += 1
         if transaction.partition != self._partition or transaction.id <= self.last or transaction.own:
@@ -280,7 +288,7 @@ class ReadCheck:
         self.last = transaction.id
 
     def ended(self, last: TransactionId) -> None:
-        """There is nothing more up to this id."""
+        """Note that the reader is given nothing more up to the id `last`."""
         left_out = self._history.left_out[self._partition]
         for transaction in range(self.last + 1, last + 1):
             left_out.setdefault(transaction, self._who)

@@ -1,4 +1,4 @@
-"""What few applications do with the log, and no two at a time: steps that most seeds do without.
+"""Rare work: steps of applications that most seeds do without.
 
 Some of them speak to servers as no client of this library does, but as the protocol allows.
 """
@@ -31,11 +31,11 @@ from polonaise.wire.appends import CHANGE, AppendColumns, Operation
 
 _THINGS: Final = 6
 _AGES: Final = (0, 0, 1, 3, 8)
-"""By how much the marks of a group lie behind the view."""
+"""By how many ids the marks of a group's transactions may lie behind the view."""
 
 
 class MarkedGroup(Group):
-    """A group whose transactions were built on different states: it is judged by the oldest of them."""
+    """A group whose transactions were built on different states, and which is judged by the oldest of them."""
 
     marks: Sequence[TransactionId] = ()
 
@@ -48,7 +48,7 @@ class MarkedGroup(Group):
 
 
 class Opening(Group):
-    """The opening of a producer under an epoch, without a look at who has opened it meanwhile."""
+    """An append that opens a producer under a given epoch, without a look at who has opened it meanwhile."""
 
     epoch = 0
     key = b""
@@ -62,7 +62,7 @@ class Opening(Group):
 
 
 async def append_marked_group(session: ClientLife, partition: PartitionId) -> None:
-    """A group whose transactions have locks and marks of their own."""
+    """Append a group whose transactions have locks and marks of their own."""
     random = session.random
     count, applied = random.randrange(2, 5), session.log.applied(partition)
     marks = [max(-1, applied - random.choice(_AGES)) for _ in range(count)]
@@ -84,7 +84,7 @@ async def append_marked_group(session: ClientLife, partition: PartitionId) -> No
 
 
 async def open_twice(session: ClientLife, partition: PartitionId) -> None:
-    """Open a producer anew while the one before lives and goes on: from then on nothing of that is taken."""
+    """Open a producer anew while the earlier one goes on: nothing of the earlier one may be accepted any more."""
     async with session.producing:
         older = session.producers.get(partition) or await open_producer(session, partition)
         newer = await open_producer(session, partition)
@@ -110,7 +110,7 @@ async def _append_fenced(
 
 
 async def _open_late(session: ClientLife, partition: PartitionId, older: Producer, number: int, body: bytes) -> None:
-    """What opened the older one comes again, as what is sent twice may."""
+    """Send the opening of the older producer again, as a message that is sent twice may come late."""
     opening = cast(Opening, Opening.of([b""]))
     opening.epoch, opening.key = older.epoch, KEY_PREFIX + older.name.encode()
     try:

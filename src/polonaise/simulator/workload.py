@@ -1,7 +1,7 @@
-"""What applications do with the log, in every way that the client library offers, and what they note of it.
+"""The work of a schedule: steps that use the log in every way that the client library offers, and note the outcomes.
 
-Each step is one of a mix that is drawn per seed. An outcome is noted as the library tells it: `AppendUnknown` as
-unknown, and its receipt is waited for; any other error as "not in the log and never will be".
+Which steps an application takes, and how often, is drawn per seed. An outcome is noted as the library tells it:
+`AppendUnknown` as unknown, and its receipt is still awaited; any other error as "not in the log and never will be".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Step = Callable[["ClientLife", PartitionId], Awaitable[None]]
 
 
 class ClientLife:
-    """One life of a client in one process, used by several workers at once."""
+    """One log object of a client's process, and what several workers do with it at once."""
 
     def __init__(self, host: Host, application: Application, log: Log) -> None:
         self.host = host
@@ -63,7 +63,7 @@ class ClientLife:
         return self.random.choice((0.1, 0.5, 2.0, 6.0)) * (0.5 + self.random.random())
 
     async def settle(self, attempt: Try, receipt: Receipt) -> None:
-        """Wait a while for the fate; if it does not come, go on and note it when it does."""
+        """Wait a while for the fate of an append; if it does not come, go on, and note it when it comes."""
         self.unsettled.append(receipt)
         try:
             async with asyncio.timeout(self.timeout_s()):
@@ -72,6 +72,8 @@ class ClientLife:
             self.follow(attempt, receipt)
 
     def follow(self, attempt: Try, receipt: Receipt) -> None:
+        """Note the fate of an append when it comes, in a task of its own."""
+
         async def run() -> None:
             await self._note(attempt, receipt)
             self.application.following -= 1
@@ -97,7 +99,7 @@ class ClientLife:
     # ------------------------------------------------------------------ contexts
 
     async def run(self, partition: PartitionId, build: Callable[[Draft], Try | None]) -> None:
-        """Run a context; each time it is run is a new try, and the one before has failed."""
+        """Run a transaction context. Each of its runs is a new try, and a run means that the try before has failed."""
         tries: list[Try] = []
 
         async def context(tx: Draft) -> None:
@@ -134,7 +136,7 @@ class ClientLife:
 
 
 async def transfer(session: ClientLife, partition: PartitionId) -> None:
-    """Money from one account to another, by what the view says."""
+    """Move money from one account to another, if the view says that there is enough."""
     source, target = session.random.sample(range(_ACCOUNTS), 2)
     amount = session.random.randrange(1, 60)
 
@@ -151,7 +153,7 @@ async def transfer(session: ClientLife, partition: PartitionId) -> None:
 
 
 async def group(session: ClientLife, partition: PartitionId) -> None:
-    """Several transactions, all or none, sometimes with locks."""
+    """Append a group of transactions, half of the time with locks."""
     count = session.random.randrange(2, 6)
 
     def build(tx: Draft) -> Try:
@@ -164,7 +166,10 @@ async def group(session: ClientLife, partition: PartitionId) -> None:
 
 
 async def step_counter(session: ClientLife, partition: PartitionId) -> None:
-    """Compare-and-set on a register: each value is reached once. Its neighbour comes and goes."""
+    """Raise a counter by compare-and-set of a register, so that it reaches each value once.
+
+    A second register beside it is there while the value is odd: so registers are also made and deleted.
+    """
     counter = session.random.randrange(_COUNTERS)
     key, neighbour = b"counter/%d" % counter, b"odd/%d" % counter
     held = await _register(session, partition, key)
@@ -196,7 +201,7 @@ async def _register(session: ClientLife, partition: PartitionId, key: bytes) -> 
 
 
 async def list_registers(session: ClientLife, partition: PartitionId) -> None:
-    """All registers, or those with a prefix."""
+    """List all registers, or those with a prefix."""
     prefix = session.random.choice((b"", b"", b"counter/", b"odd/", b"producer/", b"nothing/"))
     await _listing(session, partition, prefix, session.timeout_s())
 
@@ -215,7 +220,7 @@ async def _mark(session: ClientLife, partition: PartitionId, timeout_s: float) -
 
 
 def judged_by(locks: Sequence[Lock]) -> list[tuple[int, int]]:
-    """Locks as a batch's evidence has them."""
+    """Return locks in the form that a batch's evidence has: pairs of hash and mode."""
     return [(lock.hash, lock.mode) for lock in locks]
 
 
@@ -223,7 +228,7 @@ def judged_by(locks: Sequence[Lock]) -> list[tuple[int, int]]:
 
 
 async def append(session: ClientLife, partition: PartitionId) -> None:
-    """A run of appends without waiting for each, half of them with locks and marks of any age."""
+    """Make several appends without waiting for each, half of them with locks and marks of any age."""
     pending: list[tuple[Try, Receipt]] = []
     for _ in range(session.random.choice((1, 1, 2, 6))):
         locks: list[Lock] = []
@@ -249,7 +254,7 @@ async def append(session: ClientLife, partition: PartitionId) -> None:
 
 
 async def append_at(session: ClientLife, partition: PartitionId) -> None:
-    """An append that demands its position."""
+    """Make an append that demands its id."""
     position = 1 + await _mark(session, partition, session.timeout_s())
     attempt = session.invoke(partition, Kind.POSITION, [b""])
     attempt.mark, attempt.position = session.log.applied(partition), position
@@ -269,13 +274,16 @@ async def append_at(session: ClientLife, partition: PartitionId) -> None:
 
 
 async def produce(session: ClientLife, partition: PartitionId) -> None:
-    """The next number of an idempotent producer; the same number again until its id is known."""
+    """Append the next number of an idempotent producer, or the last one again while its id is not known."""
     async with session.producing:
         await produce_next(session, partition, session.producers.get(partition))
 
 
 async def produce_next(session: ClientLife, partition: PartitionId, producer: Producer | None) -> None:
-    """Append it, with this producer or with one that is opened for it. One at a time: hold `producing`."""
+    """Append what `next_produced` returns, with this producer or, if None, with one that is opened for it.
+
+    One call at a time: the caller holds `producing`.
+    """
     application = session.application
     attempt, number = next_produced(session, partition)
     try:
@@ -290,7 +298,7 @@ async def produce_next(session: ClientLife, partition: PartitionId, producer: Pr
 
 
 def next_produced(session: ClientLife, partition: PartitionId) -> tuple[Try, int]:
-    """What this application's producer appends next, and under which number."""
+    """Return what this application's producer appends next, and its number."""
     application = session.application
     attempt = application.producing[partition]
     if attempt is None:
@@ -303,7 +311,7 @@ def next_produced(session: ClientLife, partition: PartitionId) -> tuple[Try, int
 
 
 async def open_producer(session: ClientLife, partition: PartitionId) -> Producer:
-    """Open this application's producer; whoever had it open is fenced."""
+    """Open this application's producer, which fences its earlier openings."""
     who = session.application.who
     producer = await session.log.producer(who, partition=partition, timeout=session.timeout_s())
     session.producers[partition] = producer
@@ -314,7 +322,7 @@ async def open_producer(session: ClientLife, partition: PartitionId) -> Producer
 
 
 async def read(session: ClientLife, partition: PartitionId) -> None:
-    """History, from the beginning or anywhere; sometimes following the end for a while, sometimes slowly."""
+    """Read the log from the beginning or anywhere; sometimes slowly, sometimes following its end for a while."""
     known = session.history.told[partition]
     after = -1 if session.random.random() < 0.4 else session.random.randrange(-1, known + 1)
     follow = session.random.random() < 0.3
@@ -336,7 +344,7 @@ async def read(session: ClientLife, partition: PartitionId) -> None:
 
 
 async def read_since(session: ClientLife, partition: PartitionId) -> None:
-    """By commit time: nothing from before it, and nothing since then left out."""
+    """Read from a commit time on: nothing from before it may be given, and nothing since then left out."""
     seen = session.history.seen[partition]
     if not seen:
         return
@@ -354,7 +362,7 @@ async def read_since(session: ClientLife, partition: PartitionId) -> None:
 
 
 async def look_up(session: ClientLife, partition: PartitionId) -> None:
-    """One transaction by its id."""
+    """Look up one transaction by its id."""
     known = session.history.told[partition]
     wanted = session.random.randrange(0, known + 3)
     reading = ReadCheck(session.history, f"a look-up of {session.application.who}", partition, wanted - 1)
@@ -367,7 +375,7 @@ async def look_up(session: ClientLife, partition: PartitionId) -> None:
 
 
 async def flush(session: ClientLife, partition: PartitionId) -> None:
-    """After a flush the fate of everything before it is known."""
+    """Flush: afterwards the fate of every earlier append has to be known."""
     floor = session.history.told[partition]
     before = [receipt for receipt in session.unsettled if receipt.partition == partition and not receipt.done]
     mark = await session.log.flush(partition, timeout=session.timeout_s())
@@ -379,14 +387,14 @@ async def flush(session: ClientLife, partition: PartitionId) -> None:
 
 
 async def ask(session: ClientLife, partition: PartitionId) -> None:
-    """The committed mark, or a register."""
+    """Ask for the committed high-water mark or a register."""
     if session.random.random() < 0.5:
         await _mark(session, partition, session.timeout_s())
     else:
         await _register(session, partition, session.random.choice((b"counter/0", b"odd/1", b"position")))
 
 
-STEPS: Final[tuple[tuple[Step, int], ...]] = (
+STEPS: Final[tuple[tuple[Step, int], ...]] = (  # with their weights, which each seed changes
     (transfer, 6),
     (append, 6),
     (group, 3),
@@ -402,7 +410,7 @@ STEPS: Final[tuple[tuple[Step, int], ...]] = (
 
 
 async def take_step(session: ClientLife, step: Step, partition: PartitionId) -> None:
-    """One step; faults are the library's way to say that it did not work, and part of the game."""
+    """Take one step. Faults and time-outs are answers like others, unless they tell of a contradiction."""
     try:
         await step(session, partition)
     except (TimeoutError, Closed):
@@ -412,11 +420,14 @@ async def take_step(session: ClientLife, step: Step, partition: PartitionId) -> 
 
 
 async def last_step(session: ClientLife, partition: PartitionId) -> None:
-    """When all is well again: an append commits, and the whole log can be read from its beginning to its end."""
+    """Make the last append, which must commit, and read the whole log from its beginning to its end.
+
+    Waits as long as it takes: the schedule decides how long that may be.
+    """
     application, history = session.application, session.history
     while application.producing[partition] is not None:
         await take_step(session, produce, partition)
-        await asyncio.sleep(0.01)  # what fails at once, again and again, must not stop the schedule's clock
+        await asyncio.sleep(0.01)  # a step that fails at once, again and again, must not keep virtual time from moving
     while True:
         attempt = session.invoke(partition, Kind.PLAIN, [b"last"])
         attempt.mark = session.log.applied(partition)

@@ -1,4 +1,4 @@
-"""A batch query over the log: a snapshot, planned once."""
+"""The reader of a batch query: a snapshot of the log, planned once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class SparkBatchReader(DataSourceReader):
-    """`spark.read.format("polonaise")`: what was committed when Spark planned the first action on it.
+    """The reader of `spark.read.format("polonaise")`: what was committed when Spark planned the first action on it.
 
-    Promises: however often the DataFrame is used, it has the same rows, all of them committed; within a partition in
-    the order of ids. It takes no filters from Spark, which hands those of one query to another (`docs/spark.md`).
+    Promises that the DataFrame has the same rows however often it is used, all of them committed, and in the order of
+    ids within a partition. Accepts no filters from Spark, which passes those of one query to another (`docs/spark.md`).
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

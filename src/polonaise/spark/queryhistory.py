@@ -1,6 +1,6 @@
-"""What there is to read: a log or one replica of it, a fragment store, or both.
+"""The history that a query can read: a log, one replica of it, a fragment store, or log and store together.
 
-It is asked by whoever plans a query, before its tasks run.
+Used while a query is planned, before its tasks run.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from polonaise.terms import PartitionId, TransactionId
 _log = logging.getLogger("polonaise.spark")
 
 _LIST_S: Final = 30.0
-"""For how long a stream goes by one listing of the fragments: what is archived meanwhile the servers have, too."""
+"""Seconds for which a stream uses one listing of the fragments. What is archived meanwhile the servers have, too."""
 
 
 class QueryHistory:
-    """One query's view of what is there. Nothing is asked before it is needed, and nothing twice.
+    """The history that one query can read. Nothing is requested before it is needed, and nothing twice.
 
-    That of a micro-batch is made in a hurry: what hardly changes is not asked for each.
+    With `in_a_hurry`, as for a micro-batch, listings of a store beside a log may be up to `_LIST_S` seconds old.
     """
 
     def __init__(self, options: ReadOptions, *, in_a_hurry: bool = False) -> None:
@@ -55,7 +55,7 @@ class QueryHistory:
 
     @cached_property
     def log(self) -> Log | None:
-        """The log; None when there is only a store."""
+        """The log; None if the query reads a store or a replica alone."""
         cluster = self._options.cluster
         return None if cluster.startswith((FRAGMENTS, STORAGE)) else clusters.log_at(cluster)
 
@@ -67,7 +67,7 @@ class QueryHistory:
 
     @cached_property
     def store(self) -> ObstoreStore | None:
-        """The fragments' store, if there is one. Raises `NotFound` for a directory that is not there."""
+        """The store of fragments; None without one. Raises `NotFound` for a directory that does not exist."""
         url = self._options.fragments
         if url is not None and "://" not in url and not Path(url).is_dir():
             raise NotFound(f"no directory {redacted(url)}: correct the address of the fragments")
@@ -79,7 +79,7 @@ class QueryHistory:
 
     @cached_property
     def cluster_key(self) -> bytes | None:
-        """Whose history this is; of a store alone, whose its first fragment is. None for an empty store."""
+        """The cluster key of the log, or of a lone store's first fragment. None for an empty store."""
         if self.log is not None:
             return self.log.cluster_key
         if self.replica is not None:
@@ -90,7 +90,7 @@ class QueryHistory:
 
     @property
     def _listing(self) -> dict[FragmentName, int]:
-        """All fragments of a store that has no log beside it, and how many bytes each has."""
+        """All fragments of a store that is read without a log, with their sizes in bytes."""
         return self._listed("")
 
     def _listed(self, prefix: str) -> dict[FragmentName, int]:
@@ -124,7 +124,7 @@ class QueryHistory:
         return chosen
 
     def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:
-        """The partition's fragments, and how many bytes each has."""
+        """Return the partition's fragments, with their sizes in bytes."""
         if self.store is None:
             return {}
         if self.log is None and self.replica is None:
@@ -132,8 +132,11 @@ class QueryHistory:
         return self._listed(partition_prefix(partition))
 
     def ends(self) -> dict[PartitionId, TransactionId]:
-        """The next id of each partition: what is committed ends before it; with a store alone, what is archived; with
-        one replica, what that holds, or what is archived beyond."""
+        """Return the next id of each partition: after all that is committed.
+
+        Of a store alone: after all that is archived. Of one replica: after all that it holds, or that is archived
+        beyond.
+        """
         log = self.log
         if log is None:
             return {
@@ -147,9 +150,9 @@ class QueryHistory:
         return {partition: mark + 1 for partition, mark in marks.items()}
 
     def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
-        """The ends of partitions that are longer than this within so many seconds; of a store alone, when it is over.
+        """Return the ends of the partitions that grow beyond `ends` within `wait_s` seconds.
 
-        Waiting asks nothing of the servers but one request, which they answer when there is something.
+        The servers get one request, which they answer when there is something. A store alone is listed after the wait.
         """
         if self.log is None:
             time.sleep(wait_s)
@@ -158,15 +161,15 @@ class QueryHistory:
         try:
             grown = self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s)
         except DeadlineExceeded:
-            grown = {partition: end - 1 for partition, end in self.ends().items()}  # which has the query's own deadline
+            grown = {partition: end - 1 for partition, end in self.ends().items()}  # bounded by the query's own timeout
         return {partition: mark + 1 for partition, mark in grown.items()}
 
     def holes(
         self, places: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
     ) -> dict[PartitionId, Span]:
-        """The first hole of each partition that has one, where a stream over a store alone has to wait.
+        """Return the first hole of each partition that has one, where a stream over a store alone has to wait.
 
-        An archiver at work may fill it at any moment. None when holes are to be read around.
+        An archiver at work may fill a hole at any moment. Empty if holes are to be skipped (`failOnDataLoss` false).
         """
         if self.log is not None or not self._options.fail_on_data_loss:
             return {}
@@ -179,9 +182,9 @@ class QueryHistory:
     # ------------------------------------------------------------------ which range
 
     def wanted(self) -> dict[PartitionId, Span]:
-        """The range of each partition that the options ask for; may be empty (`last` below `first`).
+        """Return the range of each partition that the options ask for. An empty one has `last` below `first`.
 
-        Raises `BeyondLog` for a place that is not there, and `BadOption` for a range that ends before it starts.
+        Raises `BeyondLog` for a place after the log's end, and `BadOption` for a range that ends before it starts.
         """
         options, ends = self._options, self.ends()
         unknown = sorted({*options.starting.by_partition, *options.ending.by_partition} - set(ends))
@@ -218,11 +221,11 @@ class QueryHistory:
     # ------------------------------------------------------------------ tasks
 
     def splits(self, spans: Mapping[PartitionId, Span]) -> list[Split]:
-        """The tasks that read these ranges.
+        """Divide these ranges into tasks.
 
-        Raises `FragmentMissing` when part of a range is nowhere, unless `failOnDataLoss` is false: that is left out
-        then, with a warning. Raises `HistoryTrimmed` for a range that is archived where nobody here knows of it:
-        nothing is lost, so it is never left out.
+        Raises `FragmentMissing` if part of a range is in no fragment and there is no log; with `failOnDataLoss` false
+        that part is left out with a warning. Raises `HistoryTrimmed` for a range that is archived in a place not known
+        here: nothing of it is lost, so it is never left out.
         """
         extents = [each for partition, span in sorted(spans.items()) for each in self._extents(partition, span)]
         splits = divide(extents, self._options.split_bytes_max, self._options.partitions_min)
@@ -247,7 +250,7 @@ class QueryHistory:
     def _with_replica(
         self, replica: SegmentFiles, extents: list[Extent], partition: PartitionId, span: Span
     ) -> list[Extent]:
-        """What is archived, and the rest from one storage node's files."""
+        """Return the archived extents, and the rest from one storage node's files."""
         extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest)]
         for lacking in rest_of(extents, span):
             if self._options.fail_on_data_loss:
@@ -256,16 +259,16 @@ class QueryHistory:
         return sorted(extents, key=lambda each: each.span)
 
     def check_fragment(self, extents: Sequence[Extent]) -> None:
-        """Raises `WrongClusterKey` when the first of them is of another log. Tasks check each one that they open."""
+        """Raise `WrongClusterKey` if the first fragment is of another log. Tasks check each fragment that they open."""
         fragment = next((extent for extent in extents if extent.fragment is not None), None)
         if fragment is not None and fragment.fragment is not None and self.store is not None:
             footer_from(self.store, fragment.fragment, fragment.fragment_bytes, self.cluster_key)
 
     def _hot_extent(self, log: Log, partition: PartitionId, span: Span) -> Extent:
-        """A range that the servers are asked for.
+        """Return the extent of a range that is read from the servers.
 
-        A look at its first batch tells how large it is, about, and whether the servers have it at all. It takes a
-        millisecond or two, and the range's task takes ten times as long to begin.
+        Reads the range's first batch, to estimate its size and to see whether the servers have it at all. This takes a
+        millisecond or two; starting the range's task takes ten times as long.
         """
         count = span.last - span.first + 1
         reading = log.read_batches(partition, after=span.first - 1, until=span.first, timeout=self._options.timeout_s)
@@ -282,7 +285,7 @@ class QueryHistory:
         return Extent(partition, span, None, count * batch.length // batch.count)
 
     def trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:
-        """What a server says that has dropped a range and knows of no fragments, and what the query can do about it."""
+        """Return the error for a range that the servers have dropped, with what the query can do about it."""
         if self.store is None:
             return HistoryTrimmed(f"{refused.text}, in Spark by .option('fragments', its address)")
         return HistoryTrimmed(

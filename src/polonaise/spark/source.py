@@ -1,4 +1,7 @@
-"""The format `polonaise`, as Spark sees it: where a query's options become a reader or a writer."""
+"""The format `polonaise`: makes a reader or a writer of a query's options.
+
+Imports are within the methods, so that each of Spark's Python processes loads only what it needs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,12 @@ if TYPE_CHECKING:
 
 
 class PolonaiseSource(DataSource):
-    """`spark.read.format("polonaise")`, `readStream`, `write`, `writeStream`. Options: `docs/spark.md`."""
+    """The data source of `spark.read.format("polonaise")`, `readStream`, `write` and `writeStream`.
+
+    Options: `docs/spark.md`. Example::
+
+        spark.read.format("polonaise").option("cluster", "embedded:./bank").load()
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""What a task does: reads its part of history and makes the query's columns of it, without a look at each row."""
+"""The work of a reading task: reads its part of history, and makes the query's columns of it without a loop by row."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from polonaise.log.batch import Batch
 
 _ROWS: Final = 32_768
-"""Of one Arrow batch, about: Spark hands on fewer too often, and more are in memory at once."""
+"""Rows of one Arrow batch, roughly: with fewer Spark has too many batches to pass on, with more memory grows."""
 _BYTES: Final = 16 * 1024 * 1024
-"""The same for large bodies."""
+"""Bytes of one Arrow batch, roughly: the same bound for large bodies."""
 
 
 def input_partitions(splits: Sequence[Split]) -> list[InputPartition]:
-    """As Spark wants them: it makes something of its own of an empty list, so there is one that reads nothing."""
+    """Wrap splits for Spark. No splits become one that reads nothing: Spark replaces an empty list by a default."""
     return [InputPartition(split) for split in splits] or [InputPartition(None)]
 
 
 def projection_of(options: ReadOptions, schema: StructType) -> Projection:
-    """The columns that a query wants. Raises what is wrong with them or with their decoder, before a job starts."""
+    """Return the columns that a query wants. Raises errors in them or in their decoder, before a job starts."""
     projection = Projection(options, schema)
     if options.decoder is not None:
         row_decoder(options)
@@ -45,7 +45,7 @@ def projection_of(options: ReadOptions, schema: StructType) -> Projection:
 
 
 def read_split(options: ReadOptions, projection: Projection, split: Split | None) -> Iterator[pa.RecordBatch]:
-    """The rows of one split, in the order of ids. Its memory does not grow with the split."""
+    """Yield the rows of one split, in the order of ids. Memory does not grow with the split's size."""
     if split is None:
         return
     needs = list(projection.needs)
@@ -68,7 +68,7 @@ def read_split(options: ReadOptions, projection: Projection, split: Split | None
 
 
 def _told(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Without what the library wrote for itself, which a generation below 0 marks."""
+    """Drop the library's own transactions, which have a generation below 0."""
     generations = batch.column("generation")
     if not batch.num_rows or pc.min(generations).as_py() >= 0:
         return batch
@@ -78,7 +78,7 @@ def _told(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _columns(
     options: ReadOptions, split: Split, needs: Sequence[str], *, with_standing: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The log's columns of a split, from wherever it is; with the standing of each row as a last one."""
+    """Yield the log's columns of a split, from where it is kept; with each row's standing as last column if wanted."""
     wanted = [*needs, "transaction_id"] if with_standing and "transaction_id" not in needs else needs
     if split.bounds is not None:
         read = _stored(options, split, wanted)
@@ -102,7 +102,7 @@ def _cold(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[
 
 
 def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """From the servers, which read through fragments where no replica has the range any more."""
+    """Yield columns from the servers. They read from fragments what no replica holds any more."""
     log = clusters.log_at(options.cluster)
     if split.cluster_key is not None and log.cluster_key != split.cluster_key:
         raise WrongClusterKey(
@@ -124,14 +124,14 @@ def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[p
 
 
 def _stored(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """From one storage node's files, whether the node runs or not."""
+    """Yield columns from one storage node's files. The node may be running or not."""
     path = options.cluster.removeprefix(STORAGE)
     batches = read_segments(path, split, fail_on_data_loss=options.fail_on_data_loss)
     return _cut(batches, split, needs)
 
 
 def _cut(batches: Iterable[Batch], split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Columns of the batches that hold a split, without what they hold beside it."""
+    """Yield columns of the rows that are in the split; its first and last batch may hold others."""
     first, last = split.span
     for run in _runs(batches):
         made = columns_of(run, needs)
@@ -141,7 +141,7 @@ def _cut(batches: Iterable[Batch], split: Split, needs: Sequence[str]) -> Iterat
 
 
 def _runs(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Batches, enough of them at a time to make a good Arrow batch."""
+    """Group batches, so that each group makes an Arrow batch of a good size."""
     run: list[Batch] = []
     rows = size = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""One partition on a storage node: one task that obeys the replica's decisions, one message after the other."""
+"""The shell of one replica: a task that carries out the replica's decisions, one message after the other."""
 
 from __future__ import annotations
 
@@ -64,26 +64,27 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _ENTRY_BYTES: Final = 512
-"""What a message that waits takes in memory beside its payload, generously."""
+"""The memory that a waiting message takes beside its payload, in bytes, estimated generously."""
 
 ReplicaRead: TypeAlias = ReadBatches | GetRegisters | Digest
-"""What is answered beside the queue."""
+"""A request that only reads, and so is answered beside the queue."""
 
 
 class _Entry(NamedTuple):
-    """A message that waits its turn."""
+    """A message in the queue."""
 
     connection: Connection
     message: Message
     request: int
     bytes: int
+    """The bytes that the message counts against the queue's bound."""
 
 
 class PartitionReplica:
-    """A partition's replica on this node.
+    """Runs one partition's replica on this node.
 
-    Messages that change something, and those that must be ordered with them, go through one queue; requests about
-    what is held are answered beside it. `open_log` is called by the task itself, so that messages wait in order while
+    Messages that change something, and those that must be ordered with them, go through one queue. Requests that only
+    read are answered beside it. The queue's task itself calls `open_log`, so that messages wait in their order while
     the files are recovered.
     """
 
@@ -98,28 +99,28 @@ class PartitionReplica:
         self._partition = partition
         self._settings = settings
         self._name = f"partition {partition} in {settings.directory}"
-        """For the log: several nodes may be in one process."""
+        """The name in log lines; with the directory, because several nodes may run in one process."""
         self._open_log = open_log
         self._queue: deque[_Entry] = deque()
         self._queue_bytes = 0
         self._paused: dict[Connection, None] = {}
         self._arrived = asyncio.Event()
         self._opened = asyncio.Event()
-        """Opening the files has been tried."""
+        """Set once opening the files has been tried."""
         self._log: PartitionLog | None = None
         self._replica: Replica | None = None
         self._changing = asyncio.Lock()
-        """Held by whoever changes the log: the queue's task, or a read that has met damage."""
+        """Held while the log is changed: by the queue's task, or by a read that has met damage."""
         self.unavailable: PolonaiseError | None = None
-        """Why the files can't be used; None while they can."""
+        """The reason why the files can't be used; None while they can."""
         self.written = False
-        """Since its files were looked for last."""
+        """Whether something was written since `check_in_place` looked last."""
         self.counts = {"batches": 0, "syncs": 0, "refused": 0}
         self._task = host.spawn(self._run(), f"partition {partition}")
 
     @property
     def whole(self) -> bool:
-        """Whether it is open and, as far as is known, lacks nothing that it ever acknowledged."""
+        """Whether the replica is open and, as far as is known, lacks nothing that it ever acknowledged."""
         log = self._log
         if log is None or self._is_shut:
             return False
@@ -128,8 +129,9 @@ class PartitionReplica:
     async def close(self, gone: PolonaiseError | None = None) -> None:
         """Stop taking messages and close the files. What was acknowledged is durable already.
 
-        With `gone` its directory is not its own any more: nothing is written there.
+        `gone` says that the directory is not this node's any more: then nothing is written there.
         """
+        # The task first, and to its end: it may be in the middle of a write.
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         async with self._changing:
@@ -140,9 +142,10 @@ class PartitionReplica:
                 await log.close()
 
     async def check_in_place(self) -> None:
-        """Record a loss if the file that is written was removed; it is noticed by nobody else. Raises what a disk does.
+        """Record a loss if the file that is being written was removed. Raises the disk's errors.
 
-        Not while the log is opened: then its files are looked for in any case.
+        Nobody else would notice: a removed file can be written and read by the process that has it open. A log that is
+        just being opened is left out, because opening looks for the files in any case.
         """
         self.written = False
         async with self._changing:
@@ -158,7 +161,7 @@ class PartitionReplica:
     # ------------------------------------------------------------------ the queue
 
     def take(self, connection: Connection, message: Message, request: int) -> None:
-        """Put a message into the queue; a connection that fills it is not read until there is room again."""
+        """Put a message into the queue. While the queue is full, the connections that add to it are not read."""
         size = _ENTRY_BYTES + _payload_bytes(message)
         self._queue.append(_Entry(connection, message, request, size))
         self._queue_bytes += size
@@ -168,7 +171,10 @@ class PartitionReplica:
             self._paused[connection] = None
 
     def disconnected(self, connection: Connection) -> None:
-        """Forget what it said and was not heard yet: only an answer proves, and there is nobody to be answered."""
+        """Drop the waiting messages of a closed connection, and end its part in the session.
+
+        The sender counts only on what was answered, and there is nobody left to answer.
+        """
         self._paused.pop(connection, None)
         kept = [entry for entry in self._queue if entry.connection is not connection]
         if len(kept) < len(self._queue):
@@ -180,9 +186,11 @@ class PartitionReplica:
 
     @property
     def _pause_reason(self) -> str:
+        """The reason under which connections are paused: a connection may fill several partitions' queues."""
         return f"queue of partition {self._partition}"
 
     async def _run(self) -> None:
+        """Open the files, then obey messages for ever."""
         try:
             await self._open()
         finally:
@@ -193,6 +201,8 @@ class PartitionReplica:
                 await self._arrived.wait()
             async with self._changing:
                 run = self._next_run()
+                # Opened anew only when a session begins: until then nobody may be told what is on the disk, and each
+                # try costs a recovery.
                 if run and self._is_shut and isinstance(run[0].message, LastSessionInfo):
                     await self._open()
                 if run:
@@ -200,7 +210,7 @@ class PartitionReplica:
             self._let_in()
 
     def _let_in(self) -> None:
-        """Read again from those who filled the queue, once there is room."""
+        """Read the paused connections again, once the queue is half empty: not at the first byte of room."""
         if self._paused and self._queue_bytes <= self._settings.queue_bytes_max // 2:
             for connection in self._paused:
                 connection.resume(self._pause_reason)
@@ -208,10 +218,11 @@ class PartitionReplica:
 
     @property
     def _is_shut(self) -> bool:
+        """Whether the files can't be used until they are opened anew."""
         return self.unavailable is not None or (self._log is not None and self._log.broken is not None)
 
     async def _open(self) -> None:
-        """Open the files: at first, and when a session begins after they could not be used: that may have passed."""
+        """Open the files, for the first time or again after they could not be used; the cause may have passed."""
         before, self._log, self._replica = self._log, None, None
         try:
             if before is not None:
@@ -229,9 +240,10 @@ class PartitionReplica:
         self.unavailable = None
 
     def _next_run(self) -> list[_Entry]:
-        """The next message; with it, if it is a `Store`, all those of its connection that follow at once.
+        """Take the next message out; if it is a `Store`, with all further ones of its connection right behind it.
 
-        Nothing when whoever sent what was there has gone meanwhile.
+        They become one write and one sync: whatever arrived during the last sync goes into the next one. The list is
+        empty if the sender has disconnected meanwhile.
         """
         queue = self._queue
         run = [queue.popleft()] if queue else []
@@ -244,11 +256,13 @@ class PartitionReplica:
     # ------------------------------------------------------------------ obeying
 
     async def _obey(self, run: Sequence[_Entry]) -> None:
+        """Decide about a run of messages, and carry out the actions until one fails."""
         first = run[0]
         try:
             log, replica = self._usable()
             actions = self._decide(replica, run)
         except ProtocolError as error:
+            # Not what a server sends: nothing else on this connection can be believed either.
             first.connection.refuse(error)
             first.connection.close(error)
             return
@@ -264,17 +278,20 @@ class PartitionReplica:
             except InvariantViolated:
                 raise
             except PolonaiseError as error:
+                # The loss is durable before anybody hears of it: after a crash the copy must not look whole.
                 if isinstance(error, DamageFound):
                     await self._record(log, error)
                 self._keep_true(log, replica)
                 self._not_stored(first)
-                # A failed `Store` is answered under its own number: whoever sent it counts by these.
+                # The actions behind the failed one are left out, above all the acknowledgement. A failed `Store` is
+                # answered under its own number, by which its sender counts.
                 self._refuse(first, Refuse(error, number=run[-1].request))
                 return
 
     def _usable(self) -> tuple[PartitionLog, Replica]:
+        """Return the log and its decisions. Raises why the files can't be used, if they can't."""
         if self.unavailable is not None:
-            raise self.unavailable.with_traceback(None)  # one error for many messages: it would grow with each
+            raise self.unavailable.with_traceback(None)  # shared by many messages, each of which would add to it
         if self._log is None or self._replica is None:
             raise PartitionUnavailable(f"partition {self._partition} is being opened")
         if self._log.broken is not None:
@@ -283,6 +300,7 @@ class PartitionReplica:
         return self._log, self._replica
 
     def _decide(self, replica: Replica, run: Sequence[_Entry]) -> list[Action]:
+        """Have the replica decide about a run of messages. Raises `ProtocolError` for what no server says."""
         first = run[0]
         message = first.message
         match message:
@@ -303,6 +321,7 @@ class PartitionReplica:
         raise ProtocolError(f"{type(message).__name__} is nothing that a server says")
 
     async def _carry_out(self, log: PartitionLog, replica: Replica, entry: _Entry, action: Action) -> None:
+        """Carry out one action, to its end: what it makes durable is durable when this returns."""
         match action:
             case StoreBatches():
                 await log.append(action.batches)
@@ -328,17 +347,20 @@ class PartitionReplica:
         self._keep_true(log, replica)
 
     def _keep_true(self, log: PartitionLog, replica: Replica) -> None:
+        """Bring the decisions' view of the disk up to date."""
         replica.promises, replica.last, replica.last_crc = log.slot.promises, log.last, log.last_crc
 
     def _not_stored(self, entry: _Entry) -> None:
-        """After a `Store` that failed nothing of its connection may be acknowledged in the session."""
+        """End a connection's part in the session after a `Store` of it failed: nothing more may be acknowledged."""
         if isinstance(entry.message, Store) and self._replica is not None:
             self._replica.store_failed(entry.connection)
 
     def _answer(self, entry: _Entry, message: Message) -> None:
+        """Answer a message under its own number."""
         entry.connection.send(message, request=entry.request, partition=self._partition)
 
     def _refuse(self, entry: _Entry, refuse: Refuse) -> None:
+        """Refuse a message, or the `Store` that `refuse` names."""
         self.counts["refused"] += 1
         number = refuse.number or entry.request
         entry.connection.refuse(refuse.error, request=number, partition=self._partition, detail=refuse.detail)
@@ -346,12 +368,14 @@ class PartitionReplica:
     # ------------------------------------------------------------------ reading
 
     async def answer(self, connection: Connection, read: ReplicaRead, request: int) -> None:
-        """Answer beside the queue; what is told was verified, and damage is recorded before it is told."""
+        """Answer a read beside the queue. What is told was verified, and damage is recorded before it is told."""
         try:
+            # A connection that is not read would only gather answers in memory.
             await connection.wait_writable()
             log, replica = self._usable()
             _check_session(replica, read)
             answer = await self._noting_damage(log, replica, self._found(log, read))
+            # Again: meanwhile a later session may have fenced this one and cut what was read.
             _check_session(replica, read)
             await connection.wait_writable()
             connection.send(answer, request=request, partition=self._partition)
@@ -361,15 +385,17 @@ class PartitionReplica:
             connection.refuse(error, request=request, partition=self._partition, detail=self._detail(error))
 
     async def scrub(self, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
-        """Verify some of what is held from `first` on, as `log.scrub.look` does; damage is recorded before it is told.
+        """Verify up to `bytes_max` bytes of the log from `first` on, as `log.segmentscrub.look` does.
 
-        Raises `DamageFound`, and whatever keeps the files from being used.
+        Returns the bytes read, and the id to go on from, None at the end. Raises `DamageFound`, after the damage was
+        recorded, and whatever keeps the files from being used.
         """
         await self._opened.wait()
         log, replica = self._usable()
         return await self._noting_damage(log, replica, look(log, first, bytes_max))
 
     async def _noting_damage(self, log: PartitionLog, replica: Replica, reading: Awaitable[T]) -> T:
+        """Await `reading`; record damage that it meets, unless the log was opened anew meanwhile."""
         try:
             return await reading
         except DamageFound as error:
@@ -380,6 +406,7 @@ class PartitionReplica:
             raise
 
     async def _found(self, log: PartitionLog, read: ReplicaRead) -> Message:
+        """Read what is asked for, and return it as an answer."""
         match read:
             case ReadBatches():
                 bytes_max = min(read.bytes_max, self._settings.read_bytes_max)
@@ -392,13 +419,17 @@ class PartitionReplica:
                 return DigestIs(read.last, *await digest(log, read.first, read.last))
 
     def _detail(self, error: PolonaiseError) -> int:
-        """With `Fenced`: by which session; with `HistoryTrimmed`: what is held from."""
+        """Return the number that goes with an error.
+
+        That is the newer session for `Fenced`, the first id that is held for `HistoryTrimmed`, else 0.
+        """
         if isinstance(error, HistoryTrimmed):
             return error.first
         return self._replica.promises.fence if isinstance(error, Fenced) and self._replica is not None else 0
 
     async def _record(self, log: PartitionLog, damage: DamageFound) -> None:
-        """Bytes that were good once are not: nothing above them is believed from now on, also after a restart."""
+        """Record damage durably: nothing above the last good id is believed from now on, also after a restart."""
+        # Damage in bytes that were cut, or are above the end by now, says nothing about the log as it is.
         if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
             return
         _log.error("%s: %s", self._name, damage)
@@ -411,12 +442,14 @@ class PartitionReplica:
 
 
 def _check_session(replica: Replica, read: ReplicaRead) -> None:
+    """Raise the reason if the owner in this session may not read."""
     refused = replica.read(read.session)
     if refused is not None:
         raise refused.error
 
 
 def _session_info(log: PartitionLog) -> SessionInfo:
+    """Return everything that this copy can prove, all of it durable."""
     promises = log.slot.promises
     return SessionInfo(
         fence=promises.fence,
@@ -430,17 +463,19 @@ def _session_info(log: PartitionLog) -> SessionInfo:
 
 
 def _payload_bytes(message: Message) -> int:
+    """Return the size of a message's batches, in bytes."""
     if isinstance(message, Store | Copy):
         return sum(len(part) for part in message.payload)
     return 0
 
 
 def _store_request(entry: _Entry) -> StoreRequest:
+    """Turn a queued `Store` into what the replica decides about."""
     message = entry.message
     assert isinstance(message, Store)
     return StoreRequest(entry.connection, message.session, entry.request, _batches(message.payload))
 
 
 def _batches(payload: Payload) -> Sequence[Batch]:
-    """The batches of a message, every CRC checked: what arrives damaged is never written."""
+    """Return the batches of a message, with every CRC checked: what arrives damaged is never written."""
     return split(payload[0]) if payload else ()

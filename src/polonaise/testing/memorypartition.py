@@ -1,4 +1,4 @@
-"""One partition in memory: its owner is the one of every server, its one replica a list of batches."""
+"""One partition in memory: the owner of production, over one replica that is a list of batches."""
 
 from __future__ import annotations
 
@@ -37,25 +37,27 @@ from polonaise.wire.messages import Batches, Flushed, Mounted, ReadBatches
 
 GENERATION: Final[Generation] = 1
 BEGINNING_US: Final = 946_684_800_000_000
-"""Commit times are the same in every run: they begin with the year 2000, and each batch is a millisecond later."""
+"""The first commit time, at the beginning of the year 2000: commit times are the same in every run."""
 STEP_US: Final = 1_000
+"""Microseconds from the commit time of one batch to that of the next."""
 _REPLICA: Final[StorageId] = "memory"
 _FIRST_SESSION: Final = 1
 _SETTINGS: Final = ServerSettings(lock_entries=1 << 16)
 
 
 class MemoryReplica:
-    """A partition's only replica: what is stored is synced, as far as memory can be."""
+    """A partition's only replica. What it stores counts as synced."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
 
     @property
     def last(self) -> TransactionId:
+        """The last id that is stored; -1 for none."""
         return self.batches[-1].last if self.batches else NO_TRANSACTION
 
     def from_id(self, first: TransactionId) -> list[Batch]:
-        """The batches from the one that holds `first` on."""
+        """Return the batches from the one that holds `first` on."""
         return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]
 
     async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
@@ -78,7 +80,7 @@ class MemoryReplica:
 
 
 class MemoryPartition:
-    """Brings a partition's owner its events, and does what comes of them, in order."""
+    """Brings a partition's owner its events, and carries out the effects in their order."""
 
     def __init__(self, partition: PartitionId, clock: Clock) -> None:
         self.partition = partition
@@ -105,6 +107,7 @@ class MemoryPartition:
 
     @property
     def now(self) -> Moment:
+        """The time that the next event brings the owner: the clock's, and the next batch's commit time."""
         return Moment(self._clock.monotonic_s(), self._time_us + STEP_US)
 
     @property
@@ -114,21 +117,23 @@ class MemoryPartition:
 
     @property
     def registers(self) -> dict[bytes, bytes]:
+        """The committed registers."""
         return self.owner.registers.values
 
     def transactions(self) -> list[Transaction]:
-        """Everything that is committed."""
+        """Return all committed transactions, without the library's own."""
         return [tx for batch in self._replica.batches for tx in batch.transactions()]
 
     # ------------------------------------------------------------------ sessions
 
     def _start_next_session(self, ended: EndSession) -> None:
-        """An owner ends a session now and then of itself, for a checkpoint."""
+        """Start the next session: an owner ends one by itself now and then, for a checkpoint."""
         self._start_session(ended.session + 1)
 
     def _start_session(self, session: SessionId) -> None:
-        """Start a session that goes on where the replica ends: all that was sent to it is there."""
+        """Start a session that goes on at the end of the replica, which stores at once all that it is sent."""
         batches = self._replica.batches
+        # The owner's registers are those at its committed mark; the batches behind it change them further.
         kept = dict(self.owner.registers.values)
         for batch in self._replica.from_id(self.owner.committed + 1):
             registers.apply(kept, batch.registers)
@@ -145,17 +150,18 @@ class MemoryPartition:
     # ------------------------------------------------------------------ effects
 
     def _carry_out(self, effect: Effect) -> None:
+        """Carry out one effect, or withhold it while the feed is suspended."""
         if self._suspended and _is_of_feed(effect):
             self._withheld.append(effect)
         else:
             self._carriers[type(effect)](effect)
 
     def suspend_feed(self) -> None:
-        """Feed nothing, and give no answer that has to come after the feed."""
+        """Withhold the feed, and the answers that promise that everything before them was fed."""
         self._suspended = True
 
     def resume_feed(self) -> None:
-        """Feed, and answer, what was withheld."""
+        """Carry out what was withheld, in its order."""
         self._suspended = False
         withheld, self._withheld = self._withheld, []
         self.carry_out(withheld)

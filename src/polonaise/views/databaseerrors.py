@@ -1,4 +1,4 @@
-"""Which errors of a database are nobody's fault, and pass: told apart by its codes, never by its words."""
+"""Tell passing errors of a database from others: by its codes, never by its words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polonaise.redaction import redacted
 
 
 class Trouble(enum.Enum):
-    """What happened to a SQL transaction that is not the application's fault."""
+    """A failure of a SQL transaction that is not the application's fault."""
 
     CONFLICT = "conflict"
     """Two transactions stood in each other's way, and the database has ended this one: try it again at once."""
@@ -27,13 +27,16 @@ _CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})
 _UNAVAILABLE_CLASSES = ("08", "53", "57P", "58")
 """SQLSTATE: connection, insufficient resources, operator intervention (but 57014, a cancelled query), system error."""
 _UNAVAILABLE_STATES = frozenset({"25006"})
-"""A read-only database: a standby, until it is promoted."""
+"""SQLSTATE: a read-only database, such as a standby until it is promoted."""
 
 _CONFLICT_NUMBERS = frozenset({1213, 1205, 1020})
 """MariaDB: deadlock, lock wait timeout, record has changed since last read (snapshot isolation)."""
 _UNAVAILABLE_NUMBERS = frozenset({3, 1021, 1026, 1040, 1053, 1114, 1203, 1290, 1792, 1836, 1927})
-"""MariaDB: cannot write, disk full, error writing, too many connections, shutting down, table full, too many
-connections of this user, read-only (three ways), connection was killed."""
+"""MariaDB's numbers of errors that pass by themselves or are an operator's to mend.
+
+Cannot write, disk full, error writing, too many connections, shutting down, table full, too many connections of this
+user, read-only (three ways), connection was killed.
+"""
 
 _CONFLICT_RESULTS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _UNAVAILABLE_RESULTS = frozenset(
@@ -42,7 +45,7 @@ _UNAVAILABLE_RESULTS = frozenset(
 
 
 def trouble_in(error: BaseException) -> Trouble | None:
-    """The trouble behind an error, also when the application's code has wrapped it; None if it is no passing one."""
+    """Return the trouble behind an error, also when the application's code has wrapped it; None if it does not pass."""
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:
@@ -60,7 +63,7 @@ def trouble_in(error: BaseException) -> Trouble | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Around what asks the database: trouble that passes comes out as `ViewUnavailable`, whenever it begins."""
+    """Turn trouble that passes, whenever the database has it, into `ViewUnavailable`. A context manager."""
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
@@ -71,6 +74,7 @@ def translated() -> Iterator[None]:
 
 
 def _trouble_of(error: DBAPIError) -> Trouble | None:
+    """Return the trouble that the database's code stands for; None for any other error."""
     if error.connection_invalidated:
         return Trouble.UNAVAILABLE
     original = error.orig
@@ -82,13 +86,15 @@ def _trouble_of(error: DBAPIError) -> Trouble | None:
         return _chosen(state in _CONFLICT_STATES, unavailable)
     number = original.args[0] if original is not None and original.args else None
     if isinstance(number, int):
-        # From 2000 on they are the driver's own: it has lost, or never had, its connection.
+        # Numbers from 2000 on are the driver's own: it has lost, or never had, its connection.
         return _chosen(number in _CONFLICT_NUMBERS, number in _UNAVAILABLE_NUMBERS or 2000 <= number < 2100)
     return None
 
 
 def _trouble_of_sqlite(error: sqlite3.Error) -> Trouble | None:
-    # The low byte is the result, what is above refines it (SQLITE_BUSY_SNAPSHOT and so on). The driver's own have none.
+    """Return the trouble that SQLite's result code stands for; None for any other error."""
+    # The low byte is the result; higher ones refine it (SQLITE_BUSY_SNAPSHOT and so on). The driver's own errors have
+    # no code.
     result = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return _chosen(result in _CONFLICT_RESULTS, result in _UNAVAILABLE_RESULTS)
 

@@ -15,11 +15,12 @@ from polonaise.views.database import MARIADB
 
 
 class OnceKept:
-    """By partition and key: the first transaction's id, how many there were, and what the context returned.
+    """The table of the keys of `log.once`.
 
-    Rows are found by a digest of the key, so that no collation takes two keys for one. All texts are ASCII, so that a
-    database of any encoding holds them: one that it does not take would stop the partition for good. A row may be
-    deleted when its key will not come again: `commit_time_us` says how old it is.
+    A row has, for a partition and a key, the first transaction's id, how many there were, and what the context
+    returned. Rows are found by a digest of the key, so that no collation takes two keys for one. All texts are ASCII,
+    so that a database of any encoding holds them: a text that it does not take would stop the partition for good. A row
+    may be deleted when its key will not come again: `commit_time_us` says how old it is.
     """
 
     def __init__(self, name: str, schema: str | None) -> None:
@@ -42,12 +43,12 @@ class OnceKept:
         self._select = select(self.table).where(columns.partition == bindparam("at"), columns.digest == bindparam("of"))
 
     def find(self, db: Connection, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
-        """What was done under this key; None if nothing was."""
+        """Return the id of the first transaction under this key, and the key's record; None for an unused key."""
         row = db.execute(self._select, {"at": partition, "of": _digest(key)}).one_or_none()
         return None if row is None else (int(row.id), OnceRecord(key, row.request, int(row.appended), row.value))
 
     def keep_all(self, db: Connection, run: Sequence[Transaction]) -> None:
-        """Keep what these transactions say of keys. One that is there stays as it is."""
+        """Keep the keys that these transactions name. A key that is in the table stays as it is."""
         for tx in run:
             if not tx.own or tx.header != OwnKind.ONCE:
                 continue
@@ -62,9 +63,10 @@ class OnceKept:
 
 
 def _escaped(key: str) -> str:
-    """A key as a string of JSON has it, without the quotes: ASCII, and no NUL, whatever it holds."""
+    """Return the key as a string of JSON has it, without the quotes: ASCII without NUL, whatever the key holds."""
     return json.dumps(key)[1:-1]
 
 
 def _digest(key: str) -> str:
+    """Return the digest by which a key's row is found."""
     return blake2b(key.encode(), digest_size=32).hexdigest()

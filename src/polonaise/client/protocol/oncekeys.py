@@ -1,4 +1,4 @@
-"""What the log keeps of something that was done once, under a key: a transaction of the library's own behind it."""
+"""Keys of `log.once`: their checks, and the record of a key in the log, an own transaction behind what was appended."""
 
 from __future__ import annotations
 
@@ -13,45 +13,47 @@ from polonaise.errors import BadOption, DataDamaged
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 LOCK: Final = "polonaise/once"
-"""The name of the lock, of which the key is the id."""
+"""The name of the lock whose id is the key."""
 KEY_BYTES_MAX: Final = 1_024
+"""Bytes of a key, in UTF-8."""
 VALUE_BYTES_MAX: Final = 64 * 1024
+"""Bytes of what a context returned, as JSON."""
 
 _HEAD: Final = struct.Struct("<HHI")
 
 
 class Once(NamedTuple):
-    """Something that was done under a key, now or before: `log.once` returns it."""
+    """What was appended under a key, now or before; returned by `log.once`."""
 
     partition: PartitionId
     id: TransactionId
-    """The id of its (first) transaction."""
+    """The id of the (first) transaction."""
     appended: int
-    """How many transactions it was."""
+    """The number of transactions, without the library's own record of the key."""
     value: Any
-    """What the context returned the first time, as JSON reads it."""
+    """The value that the context returned the first time, after a round trip through JSON."""
     repeated: bool
-    """Whether it had been done before, and nothing ran or was appended this time."""
+    """Whether the key had been used before, so that nothing was appended this time."""
 
 
 class OnceRecord(NamedTuple):
-    """What is kept."""
+    """The record of a key, as the log and the view keep it."""
 
     key: str
     request: str
-    """A digest of what was asked for; empty if nobody said."""
+    """The digest of the request; empty if none was given."""
     appended: int
     value: str
-    """JSON, in ASCII: a view's database of any encoding has to hold it."""
+    """The returned value as JSON, in ASCII, which a view's database of any encoding can hold."""
 
     def pack(self) -> bytes:
-        """The body of the transaction that keeps it."""
+        """Return the body of the own transaction that records the key."""
         key, request = self.key.encode(), self.request.encode()
         return _HEAD.pack(len(key), len(request), self.appended) + key + request + self.value.encode()
 
     @classmethod
     def parse(cls, tx: Transaction) -> OnceRecord:
-        """Raises `DataDamaged` for a body that is none."""
+        """Read the record from an own transaction. Raises `DataDamaged` for a body that holds none."""
         try:
             key_bytes, request_bytes, appended = _HEAD.unpack_from(tx.data)
             value = _HEAD.size + key_bytes + request_bytes
@@ -62,7 +64,7 @@ class OnceRecord(NamedTuple):
 
 
 def checked_once_key(key: Any) -> str:
-    """A key as text. Raises `BadOption` for what is none."""
+    """Return the key as text. Raises `BadOption` for an invalid key."""
     text = str(key) if isinstance(key, UUID) else key
     if not isinstance(text, str) or not text:
         raise wrong("key", key, "a key is a text that is not empty, or a UUID: what the request calls itself")
@@ -73,7 +75,7 @@ def checked_once_key(key: Any) -> str:
 
 
 def digest_of_request(request: Any) -> str:
-    """Tells one request from another; empty for none."""
+    """Return a digest that tells one request from another; empty for None. Raises `BadOption`."""
     if request is None:
         return ""
     if not isinstance(request, bytes | str):
@@ -83,9 +85,9 @@ def digest_of_request(request: Any) -> str:
 
 
 def encoded_value(value: Any) -> str:
-    """What a context returned, as it is kept. Raises `BadOption`."""
+    """Return a context's value as JSON. Raises `BadOption` for a value that JSON has not, or that is too large."""
     try:
-        text = json.dumps(value, allow_nan=False)  # NaN and infinities are Python's own: no other reader takes them
+        text = json.dumps(value, allow_nan=False)  # Python alone writes and reads NaN and infinities in JSON
     except (TypeError, ValueError, RecursionError) as error:
         raise BadOption(f"what a context of `once` returns is kept as JSON, and this is none: {error}") from error
     if len(text) > VALUE_BYTES_MAX:

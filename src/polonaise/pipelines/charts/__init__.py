@@ -1,7 +1,6 @@
-"""Charts of a report as SVG, from plain values: `Bars`, `Lines` and `Flows`, with `Series` and `Mark`.
+"""Charts of a report, from plain values: `Bars`, `Lines` and `Flows`, with `Series` and `Mark`.
 
-`ticks` says where an axis is marked, `plot` draws what bars and lines have in common, `figure` what all have: title,
-remarks, and the same figures as a table for those who can't see or want to copy them. Each kind has its own module.
+`figure` has what all of them share, `canvas` is the only door to matplotlib, which draws them.
 """
 
 from polonaise.pipelines.charts.bars import Bars

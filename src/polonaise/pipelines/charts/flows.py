@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final
 
-from polonaise.errors import BadOption
-from polonaise.pipelines.charts.figure import MARKS_MAX, TEXT, WIDTH, Mark, no_such_place, number_mark, svg, text
-from polonaise.pipelines.markup import Markup, element
+from polonaise.pipelines.charts import canvas
+from polonaise.pipelines.charts.canvas import COLOUR, SMALL, TEXT, WIDTH, Axes
+from polonaise.pipelines.charts.figure import Chart, Drawing
 from polonaise.pipelines.tables import Table
 from polonaise.pipelines.values import Number, cut, finite, number, read, short, width_of
 
@@ -19,7 +20,7 @@ _HEADING_MAX: Final = 150.0
 
 
 @dataclass(frozen=True)
-class Flows:
+class Flows(Chart):
     """Values by (from, to), none of them negative; pairs that are not there are left empty.
 
     Rows and columns are in one order, by what goes out and comes in together, largest first. Of more than sixteen, the
@@ -27,11 +28,8 @@ class Flows:
     there.
     """
 
-    title: str
     values: Mapping[tuple[str, str], Number]
-    unit: str = ""
-    note: str = ""
-    marks: Sequence[Mark] = ()
+    _: KW_ONLY
     down: str = "from"
     """What the rows are."""
     across: str = "to"
@@ -39,113 +37,90 @@ class Flows:
 
     def __post_init__(self) -> None:
         for pair, value in self.values.items():
-            if finite(value) < 0:
-                raise BadOption(f"chart {self.title!r}: {pair} has {read(value)}, and what flows is never negative")
+            self.check(finite(value) >= 0, f"{pair} has {read(value)}, and what flows is never negative")
         for mark in self.marks:
-            if mark.at not in self.values:
-                raise no_such_place(self.title, mark.at)
+            self.check(mark.at in self.values, f"there is nothing at {mark.at!r} to be marked")
 
-    def drawing(self, label: str) -> Markup:
-        """The matrix; empty without values."""
-        return _matrix(self, label) if self.values else Markup()
-
-    def remarks(self) -> list[str]:
-        """Which of them are taken together."""
-        said = []
-        for side, what in ((0, "rows"), (1, "columns")):
-            count = len({pair[side] for pair in self.values})
-            if count > _SIDE_MAX:
-                said.append(f"The {number(count - _SIDE_MAX + 1)} smallest {what} are taken together.")
-        return said
+    def drawn(self) -> Drawing | None:
+        """Draw the matrix; None without values."""
+        if not self.values:
+            return None
+        rows, columns = _places(self.values, 0), _places(self.values, 1)
+        (source, target), value = max(self.values.items(), key=lambda each: finite(each[1]))
+        most = f"most from {source} to {target}: {read(value)}"
+        remarks = [
+            f"The {number(len(places) - _SIDE_MAX + 1)} smallest {what} are taken together."
+            for places, what in ((rows, "rows"), (columns, "columns"))
+            if len(places) > _SIDE_MAX
+        ]
+        summary = f"{len(_names(rows))} by {len(_names(columns))}; {most}"
+        return Drawing(_matrix(self, rows, columns), summary, remarks)
 
     def table(self) -> Table:
-        """Every pair with its value, largest first."""
+        """List every pair with its value, largest first."""
         rows = sorted(((*pair, value) for pair, value in self.values.items()), key=lambda row: -finite(row[2]))
         return Table(self.title, (self.down, self.across, self.unit or "value"), rows)
 
 
-class _Side:
-    """The rows, or the columns: which there are, in which order, and how much each has in all."""
-
-    def __init__(self, values: Mapping[tuple[str, str], Number], side: int) -> None:
-        sums: dict[str, float] = {}
-        both: dict[str, float] = {}
-        for pair, value in values.items():
-            sums[pair[side]] = sums.get(pair[side], 0.0) + finite(value)
-            for name in pair:
-                both[name] = both.get(name, 0.0) + finite(value)
-        order = sorted(sums, key=lambda name: (-both[name], name))
-        kept = order if len(order) <= _SIDE_MAX else order[: _SIDE_MAX - 1]
-        self._index = {name: index for index, name in enumerate(kept)}
-        self.names = list(kept)
-        self.sums = [sums[name] for name in kept]
-        if len(kept) < len(order):
-            self.names.append(f"{len(order) - len(kept)} others")
-            self.sums.append(sum(sums[name] for name in order[len(kept) :]))
-
-    def of(self, name: str) -> int:
-        return self._index.get(name, len(self.names) - 1)
+def _places(values: Mapping[tuple[str, str], Number], side: int) -> dict[str, int]:
+    """In which row, or column, each name is: the largest first, the smallest of very many all in the last."""
+    sizes: dict[str, float] = defaultdict(float)
+    for pair, value in values.items():
+        for name in pair:
+            sizes[name] += finite(value)
+    order = sorted({pair[side] for pair in values}, key=lambda name: (-sizes[name], name))
+    return {name: min(place, _SIDE_MAX - 1) for place, name in enumerate(order)}
 
 
-def _matrix(chart: Flows, label: str) -> Markup:
-    rows, columns = _Side(chart.values, 0), _Side(chart.values, 1)
-    cells: dict[tuple[int, int], float] = {}
+def _names(places: Mapping[str, int]) -> list[str]:
+    """What the rows, or columns, are called."""
+    others = len(places) - _SIDE_MAX + 1
+    return list(places) if others <= 1 else [*list(places)[: _SIDE_MAX - 1], f"{others} others"]
+
+
+def _matrix(chart: Flows, row_of: Mapping[str, int], column_of: Mapping[str, int]) -> Axes:
+    rows, columns = _names(row_of), _names(column_of)
+    cells: dict[tuple[int, int], float] = defaultdict(float)
+    sums: dict[tuple[int, int], float] = defaultdict(float)
+    last_row, last_column = len(rows), len(columns)  # one more of each, for the sums
     for (source, target), value in chart.values.items():
-        at = rows.of(source), columns.of(target)
-        cells[at] = cells.get(at, 0.0) + finite(value)
+        row, column = row_of[source], column_of[target]
+        cells[row, column] += finite(value)
+        for at in ((row, last_column), (last_row, column), (last_row, last_column)):
+            sums[at] += finite(value)
     most = max(cells.values()) or 1.0
-    left = 14 + min(200.0, max(width_of(name, TEXT) for name in [*rows.names, chart.down]))
-    widest = max(width_of(name, TEXT) for name in columns.names)
-    room = (WIDTH - left - 80) / len(columns.names)
+    axes = _grid(chart, [*rows, "in all"], [*columns, "in all"])
+    room = axes.bbox.width / (last_column + 1) / 3.3  # the longest text, 123 M, is about as wide as its size times this
+    for (row, column), value in cells.items():
+        about = f"{rows[row]} → {columns[column]}: {read(value)} {chart.unit}".rstrip()
+        axes.bar(column, 0.93, 0.97, row - 0.465, color=COLOUR["heat"], alpha=value / most, gid=about)
+        axes.text(
+            column, row, short(value), ha="center", va="center_baseline", size=min(TEXT, room), color=COLOUR["text"]
+        )
+    for (row, column), value in sums.items():
+        axes.text(
+            column, row, short(value), ha="center", va="center_baseline", size=min(SMALL, room), color=COLOUR["soft"]
+        )
+    for position, mark in chart.shown_marks():
+        row, column = row_of[mark.at[0]], column_of[mark.at[1]]
+        axes.bar(column, 0.93, 0.97, row - 0.465, color="none", edgecolor=COLOUR["bad"], linewidth=2)
+        canvas.number_mark(axes, position, (column + 0.45, row - 0.4), (0, 0), mark.text)
+    return axes
+
+
+def _grid(chart: Flows, rows: Sequence[str], columns: Sequence[str]) -> Axes:
+    """Make an area for the cells, with the names on the left and above, where they are slanted if they are too wide."""
+    left = 14 + min(200.0, max(width_of(name, TEXT) for name in rows))
+    widest = min(_HEADING_MAX, max(width_of(name, TEXT) for name in columns))
+    room = (WIDTH - left) / len(columns)
     slanted = widest + 8 > room
-    width = min(74.0, room) if slanted else min(max(74.0, widest + 8), room)
-    top = 34 + (min(_HEADING_MAX, widest) * 0.72 if slanted else 18)
-    drawn = [text(" · ".join(filter(None, (f"{chart.down} ↓", f"{chart.across} →", chart.unit))), 0, 12, class_="axis")]
-    for column, name in enumerate(columns.names):
-        drawn.append(_heading(name, left + (column + 0.5) * width, top - 8, slanted, width))
-    for row, name in enumerate(rows.names):
-        drawn.append(text(cut(name, TEXT, left - 12), left - 10, top + row * _ROW + 19, anchor="end"))
-    for (row, column), value in sorted(cells.items()):
-        about = f"{rows.names[row]} → {columns.names[column]}: {read(value)} {chart.unit}".rstrip()
-        drawn.append(_cell(left + column * width, top + row * _ROW, width, value, value / most, about))
-    drawn += _sums(rows, columns, left, top, width)
-    for position, mark in enumerate(chart.marks[:MARKS_MAX], start=1):
-        x, y = left + columns.of(mark.at[1]) * width, top + rows.of(mark.at[0]) * _ROW
-        drawn.append(element("rect", x=x, y=y, width=width - 2, height=_ROW - 2, class_="outline"))
-        drawn.append(number_mark(position, x + width - 6, y + 3, mark.text))
-    largest = max(chart.values, key=lambda pair: finite(chart.values[pair]))
-    summary = f"{len(rows.names)} by {len(columns.names)}; most from {largest[0]} to {largest[1]}: "
-    return svg(top + (len(rows.names) + 1) * _ROW + 4, label, summary + read(chart.values[largest]), *drawn)
-
-
-def _heading(name: str, x: float, y: float, slanted: bool, width: float) -> Markup:
-    if not slanted:
-        return text(cut(name, TEXT, width), x, y, anchor="middle")
-    shown = element("text", cut(name, TEXT, _HEADING_MAX), transform=f"translate({x:.1f} {y:.1f}) rotate(-45)")
-    return element("g", element("title", name), shown)
-
-
-def _cell(x: float, y: float, width: float, value: float, share: float, about: str) -> Markup:
-    return element(
-        "g",
-        element("title", about),
-        element("rect", x=x, y=y, width=width - 2, height=_ROW - 2, class_="cell"),
-        element("rect", x=x, y=y, width=width - 2, height=_ROW - 2, class_="heat", fill_opacity=share),
-        text(short(value), x + (width - 2) / 2, y + 18, anchor="middle"),
-    )
-
-
-def _sums(rows: _Side, columns: _Side, left: float, top: float, width: float) -> list[Markup]:
-    """What each row and column has in all, at their ends."""
-    right, bottom = left + len(columns.names) * width, top + len(rows.names) * _ROW
-    foot = bottom + 19
-    drawn = [
-        text("in all", right + 8, top - 8, class_="axis"),
-        text("in all", left - 10, foot, anchor="end", class_="axis"),
-        text(short(sum(rows.sums)), right + 8, foot, class_="value"),
-    ]
-    for row, value in enumerate(rows.sums):
-        drawn.append(text(short(value), right + 8, top + row * _ROW + 19, class_="value"))
-    for column, value in enumerate(columns.sums):
-        drawn.append(text(short(value), left + (column + 0.5) * width - 1, foot, anchor="middle", class_="value"))
-    return drawn
+    width = min(74.0, room - 60 / len(columns)) if slanted else max(74.0, widest + 8)
+    top = 34 + (widest * 0.72 if slanted else 18)
+    heading = " · ".join(part for part in (f"{chart.down} ↓", f"{chart.across} →", chart.unit) if part)
+    axes = canvas.area(top + len(rows) * _ROW + 4, left, WIDTH - left - len(columns) * width, top, 4, heading)
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.set_yticks(range(len(rows)), [cut(name, TEXT, left - 12) for name in rows])
+    axes.xaxis.tick_top()
+    turned: dict[str, Any] = {"rotation": 45, "rotation_mode": "anchor", "ha": "left"} if slanted else {}
+    axes.set_xticks(range(len(columns)), [cut(name, TEXT, _HEADING_MAX) for name in columns], **turned)
+    return axes

@@ -1,4 +1,4 @@
-"""The answers to what clients ask of an owner: what each request is told once it is proved, or when it can't be."""
+"""The answers to clients' requests: what each is told once it is proved, or when it can't be."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted
 
 
 class Answers:
-    """Answers requests. When one is proved, and so may be answered, is the owner's decision."""
+    """Makes the answers to requests. The owner decides when a request is proved, and so may be answered."""
 
     __slots__ = ("_feeds", "_generation", "_out", "_registers", "_settings", "unanswered")
 
@@ -45,14 +45,20 @@ class Answers:
         """Requests whose session ended before they were proved."""
 
     def take_unanswered(self) -> list[PendingRequest]:
-        """The requests that an ended session has left; none are left here."""
+        """Return the requests that an ended session has left unproved, and forget them."""
         requests, self.unanswered = self.unanswered, []
         return requests
 
     def give(self, pending: PendingRequest, committed: TransactionId) -> ClientMount | None:
-        """Answer at once, or keep the answer with the mount that is returned until it was fed up to `committed`."""
+        """Answer a request that is proved at `committed`.
+
+        The answer to a mount or a flush is kept with its mount until that was fed up to `committed`; the mount is
+        returned, so that the caller feeds it. Any other answer goes out at once, and None is returned.
+        """
         match pending:
             case PendingMount(_, request, mount, mark) if self._feeds.is_current(mount):
+                # Proved, so there is no doubt: the client has applied what this log does not have. Feeding it would
+                # hide that, and its appends would be built on something else than the log.
                 if mark > committed:
                     self._feeds.end(mount)
                     self._mounted(mount, request, MountState.CLIENT_AHEAD, committed, f"the log ends at {committed}")
@@ -71,7 +77,7 @@ class Answers:
         return None
 
     def refuse(self, pending: PendingRequest, error: PolonaiseError) -> None:
-        """Say that the request was not answered in time, or can't be."""
+        """Refuse a request that was not proved in time, or can't be. A mount is ended, and its client asks again."""
         match pending:
             case PendingMount(_, request, mount, _):
                 if self._feeds.is_current(mount):
@@ -88,7 +94,7 @@ class Answers:
                 pass
 
     def expire(self, inbox: Inbox, error: PolonaiseError, is_due: Callable[[PendingRequest], bool]) -> None:
-        """Refuse the requests for which this holds, among those in the inbox too."""
+        """Refuse the requests for which `is_due` holds, including those in the inbox."""
         due = [pending for pending in self.unanswered if is_due(pending)]
         if due:
             self.unanswered = [pending for pending in self.unanswered if not is_due(pending)]
@@ -96,4 +102,5 @@ class Answers:
             self.refuse(pending, error)
 
     def _mounted(self, mount: ClientMount, request: int, state: MountState, mark: TransactionId, reason: str) -> None:
+        """Answer a mount with a state other than READY."""
         self._out.answer(Answer(mount.connection, request, Mounted(state, self._generation, mark, 0, reason=reason)))

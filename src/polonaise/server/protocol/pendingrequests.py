@@ -1,4 +1,7 @@
-"""Requests of clients to an owner, answered once everything that came before them is decided."""
+"""The requests of clients that an owner answers once everything that came before them is decided.
+
+In each of them `until_s` is its deadline in monotonic seconds, and `request` the number under which it is answered.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from polonaise.terms import TransactionId
 
 
 class PendingMount(NamedTuple):
-    """Asks whether this mount may append: once every append of the client's older ones is decided, and fed."""
+    """Asks whether a mount may append: it may once every append of the client's older mounts is decided, and fed."""
 
     until_s: float
     request: int
@@ -20,7 +23,7 @@ class PendingMount(NamedTuple):
 
 
 class PendingFlush(NamedTuple):
-    """Asks to be told when everything that this mount sent before is decided, and fed if it is committed."""
+    """Asks to be told when every earlier append of a mount is decided, and fed if it is committed."""
 
     until_s: float
     request: int
@@ -28,7 +31,7 @@ class PendingFlush(NamedTuple):
 
 
 class PendingMark(NamedTuple):
-    """Asks where the committed high-water mark is."""
+    """Asks for the committed high-water mark."""
 
     until_s: float
     request: int
@@ -36,7 +39,7 @@ class PendingMark(NamedTuple):
 
 
 class PendingRegisters(NamedTuple):
-    """Asks what is in a register, or which registers there are."""
+    """Asks for the value of a register, or for a page of registers."""
 
     until_s: float
     request: int
@@ -45,7 +48,7 @@ class PendingRegisters(NamedTuple):
 
 
 class Pulse(NamedTuple):
-    """Asks an idle partition's replicas for a sign of life, for nobody: a fault is found before a writer finds it."""
+    """Has the replicas of an idle partition sync a barrier: so a fault is found before a writer finds it."""
 
     until_s: float
 
@@ -53,3 +56,4 @@ class Pulse(NamedTuple):
 PendingRequest: TypeAlias = PendingMount | PendingFlush | PendingMark | PendingRegisters | Pulse
 
 PULSE: Final = Pulse(float("inf"))
+"""The one pulse: no client waits for it, so it has no deadline."""

@@ -1,13 +1,14 @@
-"""How far an application's batch is published in a partition: register `spark/<appId>`, and what follows from it.
+"""How far a batch is published: the register `spark/<appId>` of each partition, and the decisions that rest on it.
 
 The register holds batch i64 · groups done u32 · groups in all u32 · partitions that the batch has rows for u32 · runs
-u16 · earlier batches as runs, first and last i64 each · the name of the plan (UTF-8; empty where one group was all).
-Every group expects just what was read and sets the next step, in one atomic step with its rows: so each step is taken
-once, whoever tries, and however often.
+u16 · earlier batches as runs, first and last i64 each · the plan's name (UTF-8; empty if one group was all). Every
+group expects the register exactly as it was read, and sets the next step in one atomic step with its rows. So each step
+is taken once, whoever tries, and however often.
 
-A partition that a batch has not come to looks like one that it has no rows for. So whether a batch is whole is seen in
-all partitions together: as many as it has rows for have finished it. Batches that were whole before the latest one
-began are kept by their numbers, few runs as a rule: so whether one that comes again was written is known, not guessed.
+One partition alone does not say whether a batch is whole: a partition that the batch has not reached looks like one
+that it has no rows for. So all partitions are looked at together: the batch is whole when as many have finished it as
+it has rows for. The register also names the batches that were whole before the latest one began, as runs of numbers
+(few, as a rule), so that whether a repeated batch was written is known and not guessed.
 """
 
 from __future__ import annotations
@@ -26,38 +27,38 @@ KEY_PREFIX: Final = registers.SPARK_SINKS
 _FIXED: Final = struct.Struct("<qIIIH")
 _RUN: Final = struct.Struct("<qq")
 RUNS_MAX: Final = 16
-"""Of earlier batches, in a register; older ones are not known any more."""
+"""Runs of earlier batches that a register keeps; older ones are forgotten. Bounds the register's size."""
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
-"""Numbers from first to last, ascending."""
+"""Ranges of batch numbers, (first, last), both inclusive, ascending."""
 
 
 class Step(enum.Enum):
-    """What is to be done for a batch in a partition."""
+    """The next thing to do for a batch in a partition."""
 
     BEGIN = "begin"
-    """Nothing of it is in the log: it goes by our own plan."""
+    """Nothing of the batch is in the log: publish it by this driver's own plan."""
     RESUME = "resume"
-    """It is there in part: it goes on by the plan that the register names, whoever made it."""
+    """Part of the batch is in the log: go on by the plan that the register names, even if another driver made it."""
     NOTHING = "nothing"
-    """All of it is there."""
+    """All of the batch is in the log."""
     OVERTAKEN = "overtaken"
-    """A later batch is there."""
+    """A later batch is in the log."""
 
 
 class SinkProgress(NamedTuple):
-    """What the register says."""
+    """The decoded value of a register `spark/<appId>`."""
 
     batch: int
     done: int
-    """Groups that are in the log."""
+    """Groups in the log."""
     total: int
     partitions: int
-    """Of the log, that the batch has rows for."""
+    """Partitions of the log that the batch has rows for."""
     earlier: Runs = ()
-    """Batches that were whole before this one began, as far as is known."""
+    """Batches known to have been whole before this one began."""
     plan: str = ""
-    """Its name in the staging store; empty where one group was all."""
+    """The plan's name in the staging store; empty if one group was all."""
 
     @property
     def finished(self) -> bool:
@@ -69,7 +70,7 @@ class SinkProgress(NamedTuple):
 
     @classmethod
     def parse(cls, value: bytes) -> SinkProgress:
-        """Raises `SinkStateDamaged` for what no sink has written."""
+        """Decode a register's value. Raises `SinkStateDamaged` for bytes that no sink has written."""
         try:
             batch, done, total, partitions, runs = _FIXED.unpack_from(value)
             name_at = _FIXED.size + runs * _RUN.size
@@ -86,7 +87,7 @@ class SinkProgress(NamedTuple):
 
 
 def register_key(app: str) -> bytes:
-    """Where an application's progress is kept. Raises `BadOption` for a name that is empty or too long."""
+    """Return the key of an application's register. Raises `BadOption` for a name that is empty or too long."""
     key = KEY_PREFIX + encoded("txnAppId", app)
     if not app or len(key) > registers.KEY_BYTES_MAX:
         raise BadOption(f"txnAppId has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes, this one {len(app)}")
@@ -94,9 +95,11 @@ def register_key(app: str) -> bytes:
 
 
 def next_step(held: SinkProgress | None, batch: int, app: str, partition: PartitionId) -> Step:
-    """What batch `batch` still needs. Raises `BatchUnfinished` when an earlier one is there in part only."""
+    """Return what batch `batch` still needs in a partition. Raises `BatchUnfinished` if an earlier one is not whole."""
     if held is None or (held.batch < batch and held.finished):
         return Step.BEGIN
+    # This driver has no rows of the earlier batch: it could finish the plan here, and yet partitions that were not
+    # begun would lack theirs, and nobody would have been told (docs/decisions/0013).
     if held.batch < batch:
         raise BatchUnfinished(
             f"batch {held.batch} of {app!r} is in partition {partition} with {held.done} of its {held.total} groups: "
@@ -115,17 +118,18 @@ def check_order(
     *,
     in_order: bool = False,
 ) -> Runs | None:
-    """May batch `batch`, with rows for the partitions `places`, be written? `held` is what all partitions have.
+    """Return the earlier batches that batch `batch` is to record, or None if it is already in the log.
 
-    The earlier batches that it is to name; None if it was written before, whatever rows it comes with now. Raises
-    `BatchUnfinished` while an earlier batch is not whole, or if this one was begun with rows for other partitions;
-    `BatchOvertaken` when a later one is there, and this one is not known to be; of a stream, whose batches come
-    `in_order`, it is known.
+    `held` is the progress in all partitions, `places` are the partitions that the batch has rows for. A batch that was
+    written adds nothing, whatever rows come with it now. Raises `BatchUnfinished` if an earlier batch is not whole, or
+    if this one was begun with rows for other partitions; `BatchOvertaken` if a later batch is there and this one is not
+    known to be. In a stream (`in_order`) a batch below the latest is always known to be there.
     """
     if not held:
         return ()
     latest = latest_of(held)
     those = [progress for progress in held.values() if progress.batch == latest]
+    # All registers of one batch carry the same count of partitions and the same runs: any of them will do.
     whole, parts, earlier = sum(progress.finished for progress in those), those[0].partitions, those[0].earlier
     if latest > batch:
         if in_order or any(first <= batch <= last for first, last in earlier):
@@ -144,18 +148,19 @@ def check_order(
             f"batch {latest} of {app!r} is whole in {whole} of the {parts} partitions that it has rows for: write it "
             f"again to finish it before batch {batch}, or give this one another txnAppId"
         )
+    # A stream needs no record of earlier batches: that they were written follows from their order.
     return () if in_order else _added(earlier, latest)
 
 
 def latest_of(held: Mapping[PartitionId, SinkProgress]) -> int:
-    """The number of the latest batch that is there, in part or whole; -1 for none."""
+    """Return the number of the latest batch that is in the log, in part or whole; -1 for none."""
     return max((progress.batch for progress in held.values()), default=-1)
 
 
 def _check_same_partitions(
     held: Mapping[PartitionId, SinkProgress], batch: int, places: Collection[PartitionId], app: str
 ) -> None:
-    """Whoever finishes a batch has rows for just the partitions that it was begun for."""
+    """Raise `BatchUnfinished` unless the batch now has rows for exactly the partitions that it was begun for."""
     begun = {place: progress for place, progress in held.items() if progress.batch == batch}
     parts = next(iter(begun.values())).partitions
     strange = sorted(begun.keys() - set(places))
@@ -175,6 +180,6 @@ def _added(runs: Runs, batch: int) -> Runs:
 
 
 def check_batch(batch: int) -> None:
-    """Raises `BadOption` for a number that no batch has."""
+    """Raise `BadOption` unless `batch` is a valid batch number."""
     if not 0 <= batch <= INT64_MAX:
         raise BadOption(f"batch {batch}: batches are numbered from 0")
