@@ -67,11 +67,11 @@ def _errors() -> Iterator[str]:
     """The page of the errors: all in one table, then each by itself."""
     named = sorted((name, item) for name, item in dict(public(errors)).items() if "." not in name)
     yield "::: polonaise.errors\n    options:\n      members: false\n"
-    yield "| error | code | trying again | |\n| --- | --- | --- | --- |"
+    yield "| error, code | trying again | |\n| --- | --- | --- |"
     for name, item in named:
         if inspect.isclass(item) and issubclass(item, errors.PolonaiseError):
             said = (inspect.getdoc(item) or "").split("\n\n")[0].replace("\n", " ")
-            yield f"| [`{name}`][polonaise.errors.{name}] | `{item.code}` | {item.retry.value} | {said} |"
+            yield f"| [`{name}`][polonaise.errors.{name}]<br>`{item.code}` | {item.retry.value} | {said} |"
     for name, item in named:
         inherited = "true" if item is errors.PolonaiseError else "false"
         yield f"\n::: polonaise.errors.{name}\n    options:\n      heading_level: 2\n      show_root_full_path: false"

@@ -76,3 +76,12 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
         "[outside](../..) `[code](link.md)`\n\n```\n[code](link.md)\n```\n[more](there.md#more)\n"
     )
     assert dead_links(page, tmp_path) == ["#gone", "nowhere.md", "../..", "there.md#more"]
+
+
+def test_a_name_of_the_code_in_contributing_is_there() -> None:
+    """Its steps name functions, tests and constants, which others rename."""
+    named = {name for name in _CODE.findall(prose(ROOT / "CONTRIBUTING.md")) if re.fullmatch(r"_?[A-Za-z]\w+", name)}
+    code = "".join(path.read_text() for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py"))
+    words = set(re.findall(r"\w+", code))
+    assert len(named) > 20
+    assert sorted(named - words - {"venv", "git", "make"}) == []

@@ -38,6 +38,7 @@ def test_the_example_runs_as_it_stands_and_finds_its_log_again(tmp_path: Path) -
     assert run(script) == "account 1 has 140\n"
 
 
+@pytest.mark.slow
 def test_the_shortest_one_does_as_well(tmp_path: Path) -> None:
     script = tmp_path / "shortest.py"
     script.write_text(example_with('append(b"hello")'))

@@ -121,12 +121,13 @@ def test_the_example_is_what_the_decisions_make_of_it() -> None:
     assert isinstance(refused.error, Fenced)
     shows("S2  owner, generation 5, session 8, has not decided")
 
-    # 4 and 5: decide, join, engage, confirm.
+    # 4 and 5: decide and join, then engage and confirm.
     decided = recovery.decide(value, answers)
     assert decided == Decided(10, log[-1].crc, ("B", "C"))
     for node in (b, c):
         assert recovery.clean_to(value, node.name, answers[node.name], 10) == 10
         node.does(node.replica.join(8, 8, decided.closing, decided.last_crc))
+    shows("S2  owner, generation 5, session 8, closing mark 10")
     assert recovery.may_engage(value, "BC")
     value = recovery.engage(value, "BC", 10)
     for node in (b, c):
