@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from document import write_figures
 from polonaise.fragments.arrow import SCHEMA, columns_of
 from polonaise.fragments.columns import ROWS_MAX, columns_in
-from polonaise.fragments.format import Footer, Writer, batches_in
+from polonaise.fragments.format import Footer, FragmentWriter, batches_in
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.ranges import Range, RangeFile
 from polonaise.fragments.store import ObjectStore, open_store
@@ -74,7 +74,7 @@ def convert(held: list[Batch], per_batch: int) -> int:
 
 
 def write(held: list[Batch], path: Path) -> Footer:
-    writer = Writer(bytes(16))
+    writer = FragmentWriter(bytes(16))
     for batch in held:
         writer.add(batch)
     footer, raw = writer.finish()

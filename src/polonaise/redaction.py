@@ -1,6 +1,6 @@
-"""Addresses as errors, logs and names of threads may show them: without passwords, keys and tokens.
+"""Redact addresses: errors, logs and names of threads show them without passwords, keys and tokens.
 
-Meant for what is wrong with an address as well, so nothing here parses one: what looks like a secret is taken out of
+An address that is wrong must be redacted as well, so nothing here parses one: what looks like a secret is taken out of
 any text, and where that is not clear, rather more than less.
 """
 
@@ -18,19 +18,20 @@ _SECRET_NAMES: Final = "pass|pwd|secret|token|key|cred|sig|auth|private|sas"
 _NAMED: Final = re.compile(
     rf"(?i)((?:^|[?&;,\s'\"({{/:])[\w.\-%]*(?:{_SECRET_NAMES})[\w.\-%]*=)('[^']*'|\"[^\"]*\"|[^&;\s'\")}},]*)"
 )
-"""`password=…` in a query, a JDBC address or a DSN of words."""
+"""A parameter whose name suggests a secret: `password=…` in a query, a JDBC address or a DSN of words."""
 _PASSWORD: Final = re.compile(r"(?P<scheme>\b[\w+.\-]+:/{1,3}|//)?(?P<user>[^\s:/@'\"]*):(?!/)\S+@")
-"""`user:password@`, up to the last at sign: who writes one in a password without quoting it gives it away else."""
+"""`user:password@`, up to the last at sign: an unquoted at sign within a password would leave its second half visible.
+"""
 _SPACED: Final = re.compile(r"(?P<scheme>\b[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):[^@\n]{1,200}@")
-"""The same with blanks in it, where it is plain that it begins an address."""
+"""`user:password@` with blanks in it, only where a scheme shows that an address begins."""
 _TOKEN: Final = re.compile(r"(?i)\b(?P<scheme>https?://)[^\s:/@'\"]+@")
-"""A user without a password, where that is one itself."""
+"""A user without a password, where the user is itself the token."""
 _QUOTED: Final = re.compile(r"(?i)[^\s?&=;'\"]*(?:%3a%2f%2f|%40)[^\s&;'\"]*")
-"""An address within an address; or the like of it, in which nothing is found."""
+"""A percent-encoded address within an address, or text that resembles one and holds no secret."""
 
 
 def redacted(text: object) -> str:
-    """The text without the secrets of the addresses in it. Of bytes, their text."""
+    """Return the text without the secrets of the addresses in it. Bytes are decoded first."""
     shown = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
     shown = _QUOTED.sub(lambda found: _within(found[0]), shown)
     for pattern in (_PASSWORD, _SPACED):
@@ -40,13 +41,14 @@ def redacted(text: object) -> str:
 
 
 def _within(quoted: str) -> str:
+    """Return the percent-encoded text redacted, or as it was when it holds no secret."""
     said = unquote(quoted)
     shown = redacted(said)
     return quoted if shown == said else quote(shown, safe=HIDDEN)
 
 
 def redacted_repr(cls: type[T]) -> type[T]:
-    """A class whose `repr`, as it was made, shows its addresses redacted: it ends up in logs and tracebacks."""
+    """Decorate a class so that its `repr` shows addresses redacted, because a `repr` ends up in logs and tracebacks."""
     shown = cls.__repr__
 
     def told(self: T) -> str:

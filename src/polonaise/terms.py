@@ -1,8 +1,8 @@
 """The nouns of Polonaise as types, each with its one meaning.
 
-The words are those of the Waltz documents; `docs/glossary.md` says the same in prose. Ids are plain integers
-under an alias rather than new types: they live in columns of integers, and a wrapper per record would cost more
-than the record.
+The words are those of Waltz internals (`docs/references.md`); `docs/glossary.md` says the same in prose. Ids are plain
+integers under an alias rather than new types: they live in columns of integers, and a wrapper per record would cost
+more than the record.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ import enum
 from typing import Final, NamedTuple, TypeAlias
 
 PartitionId: TypeAlias = int
-"""A partition: one independent log. 0, 1, 2, … within a cluster."""
+"""The number of a partition, which is one independent log: 0, 1, 2, … within a cluster."""
 
 TransactionId: TypeAlias = int
-"""The place of a transaction in its partition: dense, from 0, assigned by the owner. 64 bits, signed."""
+"""The position of a transaction in its partition: dense, from 0, assigned by the owner. 64 bits, signed."""
 
 NO_TRANSACTION: Final[TransactionId] = -1
 """The high-water mark of an empty partition, and of a client that has applied nothing."""
 
 ClientId: TypeAlias = int
-"""A connected client; unique in the cluster for ever, given out by the coordinator. 32 bits."""
+"""The number of a connected client, unique in the cluster for ever, given out by the coordinator. 32 bits."""
 
 ServerId: TypeAlias = int
-"""One life of a server process; unique in the cluster for ever."""
+"""The number of one life of a server process, unique in the cluster for ever."""
 
 Generation: TypeAlias = int
-"""Counts the owners of a partition: raised whenever a partition gets a new owner. 32 bits."""
+"""The count of a partition's owners, raised whenever the partition gets a new owner. 32 bits."""
 
 SessionId: TypeAlias = int
-"""Counts the epochs in which an owner writes to replicas: raised by compare-and-set in the coordinator."""
+"""The count of the epochs in which an owner writes to replicas, raised by compare-and-set in the coordinator."""
 
 NO_SESSION: Final[SessionId] = -1
-"""What a replica that never took part in a session has joined."""
+"""The joined session of a replica that never took part in one."""
 
 UNRESOLVED: Final[TransactionId] = -(2**63)
-"""The closing high-water mark of a session whose end nobody has decided yet."""
+"""The closing mark of a session whose end nobody has decided yet."""
 
 StorageId: TypeAlias = str
-"""A storage node, by the address it is reached under (`host:port` or `unix:/path`)."""
+"""The name of a storage node: the address it is reached under (`host:port` or `unix:/path`)."""
 
 
 class RequestId(NamedTuple):
-    """Names one append for ever: who sent it, under which generation of the partition, and its number."""
+    """The name of one append, for ever: who sent it, under which generation of which partition, and its number."""
 
     client_id: ClientId
     generation: Generation
@@ -53,8 +53,8 @@ class RequestId(NamedTuple):
 class Transaction(NamedTuple):
     """One committed transaction as a consumer gets it.
 
-    `data` is the application's bytes (checked against the CRC-32 that the writing client computed), `header` its
-    32-bit integer, `commit_time_us` microseconds UTC of the batch that carried it, never decreasing in a partition.
+    `data` is the application's bytes (checked against the CRC-32 that the writing client computed), `header` its 32-bit
+    integer, `commit_time_us` microseconds UTC of the batch that carried it, never decreasing in a partition.
     """
 
     partition: PartitionId
@@ -64,34 +64,34 @@ class Transaction(NamedTuple):
     commit_time_us: int
     client_id: ClientId
     generation: Generation
-    """The generation of the owner that ordered it; below 0, its bitwise complement, for one of the library's own."""
+    """The generation of the owner that ordered it; the bitwise complement of that, below 0, for an own transaction."""
     sequence: int
 
     @property
     def own(self) -> bool:
-        """Whether the library wrote it for itself: no application is given such a transaction."""
+        """Whether the library wrote this transaction for itself. No application is given such a transaction."""
         return self.generation < 0
 
     @property
     def request_id(self) -> RequestId:
-        """The append that this transaction came from: unique for ever, whoever asks."""
+        """The request id of the append that this transaction came from: unique for ever, whichever reader asks."""
         generation = ~self.generation if self.generation < 0 else self.generation
         return RequestId(self.client_id, generation, self.partition, self.sequence)
 
 
 class OwnKind(enum.IntEnum):
-    """What a transaction of the library's own says: its header."""
+    """The kinds of the library's own transactions, kept in their headers."""
 
     PRODUCER = 0
-    """A producer was opened: the register that it changed says which. Without a body."""
+    """A producer was opened: the register that the transaction changed says which. Without a body."""
     ONCE = 1
-    """The transactions before it, of its group, were appended under a key, once (`log.once`)."""
+    """The transactions before this one, of its group, were appended under a key, once (`log.once`)."""
     BATCH = 2
-    """A named batch of the Spark sink had no rows: the register that it changed says which. Without a body."""
+    """A named batch of the Spark sink had no rows: the register that changed says which. Without a body."""
 
 
 class LockMode(enum.IntEnum):
-    """What a lock says of the transaction that carries it."""
+    """The relation of a transaction to the state that a lock stands for."""
 
     READ = 0
     """Built on the state behind the lock: checked, not raised."""
@@ -102,74 +102,79 @@ class LockMode(enum.IntEnum):
 
 
 class MountState(enum.IntEnum):
-    """What a server says to a client that mounts a partition."""
+    """A server's answer to a client that mounts a partition."""
 
     READY = 0
-    """Every append of this client's older connections is decided and fed; it may append."""
+    """Every append of this client's older connections is decided and fed; the client may append."""
     NOT_READY = 1
-    """No session yet; ask again."""
+    """The partition has no session yet; ask again."""
     CLIENT_AHEAD = 2
-    """The client claims transactions that the log does not have: its database is of another log, or the log lost."""
+    """The client claims transactions that the log does not have: its database is of another log, or some were lost."""
 
 
 class BodyForm(enum.IntEnum):
-    """How the bodies of fed transactions travel."""
+    """The ways in which the bodies of fed transactions travel."""
 
     INLINE = 0
-    """With the batch."""
+    """Bodies come with the batch."""
     LAZY = 1
-    """Not at all: the consumer fetches those that it wants."""
+    """No body comes with the batch: the consumer fetches those that it wants."""
     FILTERED = 2
-    """With the batch for the headers that match the filter, on demand for the others."""
+    """Bodies come with the batch for headers that match the filter, and are fetched on demand for the others."""
 
 
 class ExpectationKind(enum.IntEnum):
-    """What an append may demand of a register, or of its own position, before it is ordered."""
+    """The demands that an append can make of a register, or of its own position, before it is ordered."""
 
     EQUALS = 0
+    """The register holds exactly this value."""
     ABSENT = 1
+    """The register is not set."""
     PRESENT = 2
+    """The register is set, to any value."""
     POSITION = 3
     """The first id that the append gets is exactly this one (value: 8 bytes little-endian, signed)."""
 
 
 class ChangeKind(enum.IntEnum):
-    """What an append may do to a register, in one atomic step with itself."""
+    """The changes that an append can make to a register, in one atomic step with itself."""
 
     SET = 0
+    """Give the register this value."""
     DELETE = 1
+    """Remove the register."""
     PRODUCE = 2
-    """An idempotent producer's next number: key names the producer, value holds its epoch and sequence."""
+    """Take an idempotent producer's next number: the key names the producer, the value holds its epoch and sequence."""
     OWN = 3
-    """Changes no register: marks its transaction as the library's own (`OwnKind`). Key and value are empty."""
+    """Change no register, but mark the transaction as the library's own (`OwnKind`). Key and value are empty."""
 
 
 class FailureReason(enum.IntEnum):
-    """Why an append was not ordered, or not committed."""
+    """The reasons why an append was not ordered, or not committed."""
 
     LOCK_CONFLICT = 0
     """Built on stale state; the value is the id to have applied before trying again."""
     EXPECTATION_FAILED = 1
-    """A register or the position is not as demanded; the value is the position the append would have got."""
+    """A register or the position is not as demanded; the value is the position that the append would have got."""
     SESSION_ENDED = 2
-    """Ordered, but not committed when its session ended: it is not in the log and never will be."""
+    """Ordered, but not committed when its session ended: the append is not in the log and never will be."""
     INSUFFICIENT_REPLICAS = 3
     """Fewer replicas are engaged than the partition demands; nothing was written."""
     DUPLICATE = 4
-    """An idempotent producer sent this sequence before; the value is the id it got then."""
+    """An idempotent producer sent this sequence before; the value is the id that it got the first time."""
     PRODUCER_FENCED = 5
     """Another process opened this producer later; the value is the newer epoch."""
     PRODUCER_GAP = 6
     """The producer skipped a number; the value is the last sequence known."""
     DEADLINE = 7
-    """It waited in the owner's queue past its deadline and was dropped unordered."""
+    """The append waited in the owner's queue past its deadline and was dropped unordered."""
     GENERATION = 8
     """Sent under a generation that is not the owner's: void. The value is the owner's generation."""
     REGISTERS_FULL = 9
     """The change would take the partition's registers past their bound."""
     PRODUCER_DIFFERS = 10
-    """An idempotent producer sent this sequence before, with another body or header; the value is the id of then."""
+    """An idempotent producer sent this sequence before, with another body or header; the value is the earlier id."""
     MARK_BEYOND_LOG = 11
-    """Its client high-water mark is none that the log has reached; the value is the committed high-water mark."""
+    """The client high-water mark is above what the log has reached; the value is the committed high-water mark."""
     OVERLOADED = 12
-    """More appends wait for their order than the owner keeps; this one was not taken."""
+    """More appends wait to be ordered than the owner keeps; this one was not taken."""

@@ -9,7 +9,7 @@ from polonaise.host.real import RealHost
 from polonaise.log import registers
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.log.control import ControlFile
-from polonaise.log.partition import LogSettings, PartitionLog
+from polonaise.log.partitionlog import LogSettings, PartitionLog
 
 KEY = bytes(range(16))
 

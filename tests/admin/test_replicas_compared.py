@@ -14,7 +14,7 @@ from polonaise.admin.comparison import ComparisonReport, compare
 from polonaise.errors import BadOption, ControlFileMissing, NotFound, WrongClusterKey
 from polonaise.host.real import RealHost
 from polonaise.log.control import ControlFile
-from polonaise.log.partition import LogSettings, PartitionLog
+from polonaise.log.partitionlog import LogSettings, PartitionLog
 
 
 def compared(*directories: Path) -> list[ComparisonReport]:

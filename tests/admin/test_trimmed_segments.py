@@ -10,7 +10,7 @@ from filesrig import KEY, make_storage, segments
 from polonaise.admin.segments import PartitionReport, verify
 from polonaise.host.real import RealHost
 from polonaise.log.control import ControlFile
-from polonaise.log.partition import LogSettings, PartitionLog
+from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.storage.files import find
 
 

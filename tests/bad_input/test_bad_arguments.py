@@ -49,7 +49,7 @@ MISTAKES: list[tuple[str, Callable[[Log], Any], list[str]]] = [
     ("partition of a list", lambda log: log.append(b"", partition=[0]), ["partition=[0]", "(list)"]),  # type: ignore[arg-type]
     ("partition of a fraction", lambda log: log.applied(0.5), ["partition=0.5", "(float)"]),  # type: ignore[arg-type]
     ("partition to be read", lambda log: log.read("0"), ["partition='0'", "(str)"]),  # type: ignore[arg-type]
-    ("partition of a question", lambda log: log.high_water_mark("0"), ["partition='0'", "(str)"]),  # type: ignore[arg-type]
+    ("partition of a request", lambda log: log.high_water_mark("0"), ["partition='0'", "(str)"]),  # type: ignore[arg-type]
     # bodies and headers
     ("body of text", lambda log: log.append("paid", 0), ["bytes, not str", "encode it"]),
     ("no body", lambda log: log.append(None, 0), ["bytes, not NoneType"]),

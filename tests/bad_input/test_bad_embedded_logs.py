@@ -31,7 +31,9 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host.files import try_lock
-from polonaise.node import seat
+from polonaise.node import hostelection
+
+pytestmark = pytest.mark.slow
 
 SERVED_S = 60.0
 
@@ -45,7 +47,7 @@ async def refuses(address: str, kind: type[PolonaiseError], naming: str) -> None
     with pytest.raises(kind, match=naming) as told:
         await opened(address)
     assert told.value.code == kind.code
-    assert not seat._seats
+    assert not hostelection._elections
 
 
 def contents(directory: Path) -> dict[str, bytes | None]:
@@ -211,7 +213,7 @@ async def test_a_storage_directory_of_another_log(tmp_path: Path) -> None:
 async def test_a_storage_directory_that_another_process_has_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seat, "_LEFTOVERS_S", 0.2)
+    monkeypatch.setattr(hostelection, "_LEFTOVERS_S", 0.2)
     await opened(f"embedded:{tmp_path}")
     lock = try_lock(str(tmp_path / "storage-0" / "disk.lock"))
     await refuses(f"embedded:{tmp_path}", DirectoryInUse, "storage-0")
@@ -267,7 +269,6 @@ async def test_a_disk_that_is_full_from_the_start(small: Path) -> None:
     await opened(f"embedded:{small / 'log'}")
 
 
-@pytest.mark.slow
 async def test_a_disk_that_fills_up_loses_nothing_and_goes_on_when_there_is_room(small: Path) -> None:
     (small / "filler").write_bytes(bytes(256 * 1024))
     told: dict[int, bytes] = {}

@@ -23,7 +23,8 @@ from polonaise.log.control import encode_header
 CONTROL = "polonaise-storage.ctl"
 
 
-pytestmark = pytest.mark.timeout(20)  # a command that serves after all is a failure, not a test that hangs
+# A command that serves after all is a failure, not a test that hangs.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(20)]
 
 
 class Command:

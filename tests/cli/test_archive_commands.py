@@ -15,6 +15,8 @@ import polonaise
 import polonaise.blocking
 from polonaise.fragments.store import open_store
 
+pytestmark = pytest.mark.slow
+
 GROUP = 10
 
 
@@ -74,7 +76,6 @@ def test_an_empty_directory_is_a_new_store_when_somebody_says_so(shell: Shell, t
     assert shell.run(*unsaid).status == 0
 
 
-@pytest.mark.slow
 def test_a_store_without_its_mark_is_not_well_and_nobody_else_can_claim_it(shell: Shell, tmp_path: Path) -> None:
     store, mark = tmp_path / "store", tmp_path / "store" / "_cluster.json"
     asyncio.run(_archive_a_group(shell, store))
@@ -151,7 +152,6 @@ def test_restore_warns_of_a_key_that_two_logs_would_have(shell: Shell, tmp_path:
         assert "--new-key instead" not in shell.run(*restore, tmp_path / said, said).errors
 
 
-@pytest.mark.slow
 def test_a_trim_that_can_drop_nothing_says_so_and_why(shell: Shell, tmp_path: Path) -> None:
     address, store = f"embedded:{tmp_path / 'log'}?fragments={tmp_path / 'store'}", tmp_path / "store"
     for body in ("a", "b", "c"):

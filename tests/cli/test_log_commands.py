@@ -21,6 +21,8 @@ from polonaise.cli import log as log_commands
 from polonaise.errors import DeadlineExceeded
 from polonaise.terms import FailureReason
 
+pytestmark = pytest.mark.slow
+
 LOG = "memory:log"
 
 
@@ -357,7 +359,6 @@ def test_health_says_that_a_partition_is_ready(shell: Shell) -> None:
     assert "ready" in shell.run("log", "health", LOG).output
 
 
-@pytest.mark.slow
 def test_health_of_a_log_whose_storage_directory_was_wiped_says_so_and_claims_no_mark(
     shell: Shell, tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ from polonaise.log.control import ControlFile, ControlSlot
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.storage import files, offline
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Path:

@@ -21,7 +21,7 @@ QUICK = ClientSettings(
     apply_retry_s_max=0.01,
     connect_s_max=1.0,
     request_s_max=1.0,
-    question_s_max=2.0,
+    answer_s_max=2.0,
     mount_s_max=0.1,
 )
 """Every pause short: tests wait for events, and for these where there is nothing else to wait for."""

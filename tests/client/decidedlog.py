@@ -9,7 +9,7 @@ from polonaise.log.batch import Batch, Columns, seal
 from polonaise.server.protocol.locks import LockTable
 from polonaise.server.protocol.order import Order, Refusal
 from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, Transaction, TransactionId
-from polonaise.testing.partition import BEGINNING_US, STEP_US
+from polonaise.testing.memorypartition import BEGINNING_US, STEP_US
 from polonaise.wire.appends import ReceivedAppends
 
 _SESSION: Final = 1

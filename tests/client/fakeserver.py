@@ -15,7 +15,7 @@ from polonaise.log import registers
 from polonaise.log.batch import Batch, Columns
 from polonaise.terms import BodyForm, FailureReason, MountState
 from polonaise.testing.memory import KEY
-from polonaise.wire.appends import Failure, ReceivedAppends, encode_failures
+from polonaise.wire.appends import FailedAppend, ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
 from polonaise.wire.fetches import encode_bodies, parse_fetch
 from polonaise.wire.messages import (
@@ -176,9 +176,9 @@ class FakeServer:
             self.heard.unmounts += 1
             self.mounts.get(partition, {}).pop(_client(connection), None)
         else:
-            self._question(connection, log, message, request)
+            self._request(connection, log, message, request)
 
-    def _question(self, connection: Connection, log: FakeLog, message: Message, request: int) -> None:
+    def _request(self, connection: Connection, log: FakeLog, message: Message, request: int) -> None:
         answer: Message
         if isinstance(message, HighWaterMark):
             answer = HighWaterMarkIs(self.generation, log.mark)
@@ -326,7 +326,7 @@ class FakeServer:
         self.feed_all(log.partition)
 
     def tell(self, mount: FakeMount, log: FakeLog, rows: list[tuple[int, int, FailureReason]]) -> None:
-        payload = encode_failures([Failure(*row) for row in rows])
+        payload = encode_failures([FailedAppend(*row) for row in rows])
         mount.connection.send(AppendsFailed(self.generation, payload), partition=log.partition)
 
 

@@ -18,6 +18,8 @@ from polonaise.client.protocol.draft import Draft
 from polonaise.errors import AppendUnknown, Closed, Forked
 from polonaise.terms import Transaction
 
+pytestmark = pytest.mark.slow
+
 
 def threads_of_logs() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("polonaise")]

@@ -31,6 +31,8 @@ from polonaise.errors import (
 )
 from polonaise.terms import FailureReason, Transaction
 
+pytestmark = pytest.mark.slow
+
 
 class Sums:
     """A view with plain methods, which remembers the threads that called it."""
@@ -148,7 +150,7 @@ def test_an_unknown_fate_can_be_waited_for_by_threads(log: testing.BlockingMemor
     assert unknown.value.receipt.result(5).id == 0
 
 
-def test_registers_producers_and_questions(log: testing.BlockingMemoryLog) -> None:
+def test_registers_producers_and_requests(log: testing.BlockingMemoryLog) -> None:
     log.run(lambda tx: (tx.set(b"k", b"v"), tx.append(b"1 1")))
     assert log.register(b"k") == log.registers()[b"k"] == b"v"
     producer = log.producer("billing")

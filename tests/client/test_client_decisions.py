@@ -19,9 +19,9 @@ from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, append_own, joined, operations
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, error_of, next_step
-from polonaise.client.protocol.outstanding import WITHDRAWN, Failure, Outstanding, Pending, Unordered
+from polonaise.client.protocol.outstanding import WITHDRAWN, AppendFailure, Outstanding, Pending, Unordered
 from polonaise.client.protocol.packing import Outgoing, frames
-from polonaise.client.protocol.subscription import Subscription, Verdict
+from polonaise.client.protocol.subscription import MountVerdict, Subscription
 from polonaise.errors import AppendUnknown, BadOption, BodyTooLarge, Closed, LogForked, OutOfOrder, TooManyLocks
 from polonaise.terms import FailureReason, LockMode, MountState, OwnKind
 
@@ -116,18 +116,18 @@ def test_the_last_batch_fed_again_with_other_bytes_is_a_fork() -> None:
 @pytest.mark.parametrize(
     ("state", "generation", "mark", "verdict"),
     [
-        (MountState.READY, 3, 4, Verdict.READY),
-        (MountState.READY, 5, 4, Verdict.READY),
-        (MountState.READY, 3, 2, Verdict.READY),
-        (MountState.READY, 2, 4, Verdict.OLD_GENERATION),
-        (MountState.NOT_READY, 2, -1, Verdict.OLD_GENERATION),
-        (MountState.READY, 3, 9, Verdict.INCOMPLETE),
-        (MountState.READY, 3, 0, Verdict.CLIENT_AHEAD),
-        (MountState.NOT_READY, 3, -1, Verdict.ASK_AGAIN),
-        (MountState.CLIENT_AHEAD, 3, 0, Verdict.CLIENT_AHEAD),
+        (MountState.READY, 3, 4, MountVerdict.READY),
+        (MountState.READY, 5, 4, MountVerdict.READY),
+        (MountState.READY, 3, 2, MountVerdict.READY),
+        (MountState.READY, 2, 4, MountVerdict.OLD_GENERATION),
+        (MountState.NOT_READY, 2, -1, MountVerdict.OLD_GENERATION),
+        (MountState.READY, 3, 9, MountVerdict.INCOMPLETE),
+        (MountState.READY, 3, 0, MountVerdict.CLIENT_AHEAD),
+        (MountState.NOT_READY, 3, -1, MountVerdict.ASK_AGAIN),
+        (MountState.CLIENT_AHEAD, 3, 0, MountVerdict.CLIENT_AHEAD),
     ],
 )
-def test_what_an_answer_to_a_mount_means(state: MountState, generation: int, mark: int, verdict: Verdict) -> None:
+def test_what_an_answer_to_a_mount_means(state: MountState, generation: int, mark: int, verdict: MountVerdict) -> None:
     """Generation 3 is known; mounted at 1, and fed up to 4."""
     subscription = Subscription(1)
     subscription.generation_known = 3
@@ -427,36 +427,36 @@ def test_registers_past_their_bounds_are_refused_at_once(
 @pytest.mark.parametrize(
     ("failure", "position", "step"),
     [
-        (Failure(FailureReason.LOCK_CONFLICT, 40), None, Again(40, False)),
-        (Failure(FailureReason.EXPECTATION_FAILED, 40), None, None),
-        (Failure(FailureReason.EXPECTATION_FAILED, 40), 39, Again(39, False)),
-        (Failure(FailureReason.EXPECTATION_FAILED, 40), 40, None),
-        (Failure(FailureReason.EXPECTATION_FAILED, 40), 41, None),
-        (Failure(FailureReason.SESSION_ENDED), None, Again(-1, True)),
-        (Failure(FailureReason.INSUFFICIENT_REPLICAS), None, Again(-1, True)),
-        (Failure(FailureReason.DEADLINE), None, Again(-1, True)),
-        (Failure(FailureReason.GENERATION, 4), None, Again(-1, True)),
-        (Failure(FailureReason.REGISTERS_FULL), None, None),
-        (Failure(FailureReason.PRODUCER_FENCED), None, None),
-        (Failure(Unordered.PASSED_OVER), None, Again(-1, True)),
-        (Failure(Unordered.UNKNOWN), None, None),
-        (Failure(Unordered.STOPPED), None, None),
+        (AppendFailure(FailureReason.LOCK_CONFLICT, 40), None, Again(40, False)),
+        (AppendFailure(FailureReason.EXPECTATION_FAILED, 40), None, None),
+        (AppendFailure(FailureReason.EXPECTATION_FAILED, 40), 39, Again(39, False)),
+        (AppendFailure(FailureReason.EXPECTATION_FAILED, 40), 40, None),
+        (AppendFailure(FailureReason.EXPECTATION_FAILED, 40), 41, None),
+        (AppendFailure(FailureReason.SESSION_ENDED), None, Again(-1, True)),
+        (AppendFailure(FailureReason.INSUFFICIENT_REPLICAS), None, Again(-1, True)),
+        (AppendFailure(FailureReason.DEADLINE), None, Again(-1, True)),
+        (AppendFailure(FailureReason.GENERATION, 4), None, Again(-1, True)),
+        (AppendFailure(FailureReason.REGISTERS_FULL), None, None),
+        (AppendFailure(FailureReason.PRODUCER_FENCED), None, None),
+        (AppendFailure(Unordered.PASSED_OVER), None, Again(-1, True)),
+        (AppendFailure(Unordered.UNKNOWN), None, None),
+        (AppendFailure(Unordered.STOPPED), None, None),
     ],
 )
-def test_what_a_run_does_after_a_failure(failure: Failure, position: int | None, step: Again | None) -> None:
+def test_what_a_run_does_after_a_failure(failure: AppendFailure, position: int | None, step: Again | None) -> None:
     assert next_step(failure, position) == step
 
 
 @pytest.mark.parametrize(("races", "pause"), [(0, False), (7, False), (8, True), (1_000, True)])
 def test_who_loses_the_race_for_a_position_again_and_again_pauses(races: int, pause: bool) -> None:
-    assert next_step(Failure(FailureReason.EXPECTATION_FAILED, 40), 39, races) == Again(39, pause)
+    assert next_step(AppendFailure(FailureReason.EXPECTATION_FAILED, 40), 39, races) == Again(39, pause)
 
 
 @pytest.mark.parametrize("reason", [*FailureReason, *Unordered])
 def test_every_failure_has_an_error_and_only_unknown_leaves_the_fate_open(
     reason: FailureReason | Unordered,
 ) -> None:
-    error = error_of(Failure(reason, 3), 0, 9)
+    error = error_of(AppendFailure(reason, 3), 0, 9)
     assert "append 9 to partition 0" in str(error)
     assert isinstance(error, AppendUnknown) == (reason is Unordered.UNKNOWN)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.client.protocol.outstanding import Failure, Outstanding, Pending, Unordered
+from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending, Unordered
 from polonaise.errors import ConsistencyLost
 from polonaise.terms import FailureReason
 
@@ -62,17 +62,17 @@ def test_an_own_id_in_the_feed_commits_it_and_fails_what_is_older(
 
 def test_a_refusal_settles_the_one_it_names_and_no_other() -> None:
     outstanding, entries = sent(1, 1, 1)
-    watched = outstanding.refused(2, Failure(FailureReason.LOCK_CONFLICT, 40))
+    watched = outstanding.refused(2, AppendFailure(FailureReason.LOCK_CONFLICT, 40))
     assert watched == [entries[1]]
-    assert entries[1].failure == Failure(FailureReason.LOCK_CONFLICT, 40)
+    assert entries[1].failure == AppendFailure(FailureReason.LOCK_CONFLICT, 40)
     assert fates(entries) == "? - ?"
 
 
 def test_a_refusal_of_what_is_settled_already_is_ignored() -> None:
     outstanding, entries = sent(1, 1)
     outstanding.committed([2], [0])
-    assert outstanding.refused(1, Failure(FailureReason.LOCK_CONFLICT, 40)) == []
-    assert outstanding.refused(2, Failure(FailureReason.SESSION_ENDED)) == []
+    assert outstanding.refused(1, AppendFailure(FailureReason.LOCK_CONFLICT, 40)) == []
+    assert outstanding.refused(2, AppendFailure(FailureReason.SESSION_ENDED)) == []
     assert fates(entries) == "- 0"
 
 
@@ -80,20 +80,23 @@ def test_what_the_mount_it_was_sent_on_did_not_tell_of_is_told_apart_from_what_a
     outstanding, entries = sent(1, 1, 1)
     outstanding.mounted_after = 1
     outstanding.committed([3], [0])
-    assert [entry.failure for entry in entries[:2]] == [Failure(Unordered.PASSED_OVER), Failure(Unordered.UNTOLD)]
+    assert [entry.failure for entry in entries[:2]] == [
+        AppendFailure(Unordered.PASSED_OVER),
+        AppendFailure(Unordered.UNTOLD),
+    ]
 
 
 def test_a_refused_group_is_refused_once_although_each_of_its_rows_names_it() -> None:
     outstanding, entries = sent(3, 1)
     for sequence in (1, 2, 3):
-        outstanding.refused(sequence, Failure(FailureReason.LOCK_CONFLICT, 9))
+        outstanding.refused(sequence, AppendFailure(FailureReason.LOCK_CONFLICT, 9))
     assert fates(entries) == "- ?"
     assert (outstanding.count, outstanding.bytes) == (1, 10)
 
 
 def test_a_duplicate_is_committed_under_the_id_of_the_first_time() -> None:
     outstanding, entries = sent(1)
-    outstanding.refused(1, Failure(FailureReason.DUPLICATE, 12))
+    outstanding.refused(1, AppendFailure(FailureReason.DUPLICATE, 12))
     assert entries[0].id == 12
     assert entries[0].failure is None
 
@@ -110,7 +113,7 @@ def test_what_was_not_sent_can_be_withdrawn_and_what_was_sent_cannot() -> None:
     outstanding.add(unsent)
     assert outstanding.withdraw(unsent)
     assert not outstanding.withdraw(entries[0])
-    assert unsent.failure == Failure(Unordered.WITHDRAWN)
+    assert unsent.failure == AppendFailure(Unordered.WITHDRAWN)
     assert fates(entries) == "?"
 
 
@@ -121,8 +124,8 @@ def test_stopping_tells_unknown_of_what_was_sent_and_stopped_of_what_was_not() -
     outstanding.committed([1], [0])
     assert outstanding.stop() == [entries[1]]
     assert fates(entries) == "0 -"
-    assert entries[1].failure == Failure(Unordered.UNKNOWN)
-    assert unsent.failure == Failure(Unordered.STOPPED)
+    assert entries[1].failure == AppendFailure(Unordered.UNKNOWN)
+    assert unsent.failure == AppendFailure(Unordered.STOPPED)
     assert (outstanding.count, outstanding.bytes) == (0, 0)
 
 
@@ -131,7 +134,7 @@ def test_stopping_tells_unknown_of_what_was_sent_and_stopped_of_what_was_not() -
     [
         pytest.param((1, 1), lambda o: o.passed(1), [1], id="told failed by a flush"),
         pytest.param((1, 1), lambda o: o.passed(1), [1, 2], id="told failed, among others"),
-        pytest.param((1, 1), lambda o: o.refused(2, Failure(FailureReason.DEADLINE)), [1, 2], id="refused"),
+        pytest.param((1, 1), lambda o: o.refused(2, AppendFailure(FailureReason.DEADLINE)), [1, 2], id="refused"),
         pytest.param((1, 1), lambda o: o.committed([1], [7]), [1], id="committed twice"),
         pytest.param((1, 1), lambda o: None, [3], id="never sent"),
         pytest.param((1, 1), lambda o: None, [2, 1], id="out of order"),
@@ -158,8 +161,8 @@ def test_fates_never_contradict_the_log(data: st.DataObject) -> None:
     log: list[int] = []
     truth: dict[int, int] = {}
     unfed: list[tuple[int, int]] = []
-    unrefused: list[tuple[int, Failure]] = []
-    first_fate: dict[int, tuple[int, Failure | None]] = {}
+    unrefused: list[tuple[int, AppendFailure]] = []
+    first_fate: dict[int, tuple[int, AppendFailure | None]] = {}
 
     def feed() -> None:
         if unfed:
@@ -187,7 +190,7 @@ def test_fates_never_contradict_the_log(data: st.DataObject) -> None:
                     log.append(entry.sequence + place)
             elif data.draw(st.booleans()):
                 rows = range(entry.sequence, entry.sequence + entry.count)
-                unrefused += [(sequence, Failure(FailureReason.LOCK_CONFLICT, len(log))) for sequence in rows]
+                unrefused += [(sequence, AppendFailure(FailureReason.LOCK_CONFLICT, len(log))) for sequence in rows]
         elif step == "f":
             feed()
         elif step == "r" and unrefused:

@@ -137,7 +137,7 @@ async def test_a_view_that_does_not_come_back_from_applying_is_told(
     with pytest.raises(DeadlineExceeded, match=rf"applied up to 0; the view has been applying {which} for 0(\.\d+)? s"):
         await receipt.applied(SHORT_S)
     assert client.trouble(0) is None, "it may just be busy"
-    monkeypatch.setattr("polonaise.client.partition._SLOW_S", 0.0)
+    monkeypatch.setattr("polonaise.client.appends._SLOW_S", 0.0)
     trouble = client.trouble(0)
     assert isinstance(trouble, ViewUnavailable)
     assert f"partition 0: the view has been applying {which} for 0" in trouble.text

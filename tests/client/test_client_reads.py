@@ -1,4 +1,4 @@
-"""Reading without a view: dense, verified, while the next answer is on its way; and questions to the owner."""
+"""Reading without a view: dense, verified, while the next answer is on its way; and requests to the owner."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ async def test_a_transaction_beyond_the_log_is_said_to_be(world: World, beyond: 
         await client.transaction(beyond)
 
 
-async def test_a_question_that_nobody_answers_has_a_deadline_and_says_why(world: World) -> None:
+async def test_a_request_that_nobody_answers_has_a_deadline_and_says_why(world: World) -> None:
     world.server.crash()
     client = await world.client()
     for ask in (client.high_water_mark, client.list_registers):

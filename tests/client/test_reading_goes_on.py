@@ -18,6 +18,8 @@ from polonaise import Batch, Group, testing
 from polonaise.errors import BatchDamaged, DataDamaged, DeadlineExceeded, LogForked, OutOfOrder, PolonaiseError
 from polonaise.log.batch import Columns
 
+pytestmark = pytest.mark.slow
+
 COUNT = 6_000
 
 READINGS: dict[str, Callable[..., Any]] = {
@@ -218,7 +220,7 @@ async def test_a_reading_that_is_closed_has_ended_for_who_waits_for_it(name: str
 @every_reading
 async def test_a_reading_that_is_left_leaves_no_request_behind(name: str) -> None:
     def asking() -> list[asyncio.Task[Any]]:
-        return [task for task in asyncio.all_tasks() if "Questions.ask" in repr(task)]
+        return [task for task in asyncio.all_tasks() if "Requests.ask" in repr(task)]
 
     async with testing.log() as log:
         await log.append(b"x")

@@ -24,12 +24,12 @@ TOLD_APART_MS = 10.0
 
 
 async def test_who_asks_and_never_listens_is_not_served_without_end(server: Target) -> None:
-    questions = [Health(), HighWaterMark(), Ping(), Read(0, 2**32 - 1, 0, 1, 0), Flush()]
+    requests = [Health(), HighWaterMark(), Ping(), Read(0, 2**32 - 1, 0, 1, 0), Flush()]
 
-    async def ask(question: Message) -> None:
+    async def ask(request: Message) -> None:
         async with greet(server) as peer:
             peer.say(mount(credit=0), partition=0)
-            many = bytes_of(question, request=1, partition=0) * 2_000
+            many = bytes_of(request, request=1, partition=0) * 2_000
             peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
             with contextlib.suppress(TimeoutError, ConnectionError):
                 async with asyncio.timeout(5):
@@ -37,7 +37,7 @@ async def test_who_asks_and_never_listens_is_not_served_without_end(server: Targ
                         peer.writer.write(many)
                         await peer.writer.drain()
 
-    await asyncio.gather(*[ask(question) for question in questions for _ in range(2)])
+    await asyncio.gather(*[ask(request) for request in requests for _ in range(2)])
 
 
 async def test_frames_that_are_never_finished_are_bounded_over_all_connections(target: Target) -> None:
@@ -189,7 +189,7 @@ async def subscribe_and_never_read(target: Target, count: int) -> None:
 
 
 async def ask_at_once(target: Target) -> None:
-    """A packet of a thousand questions now and then, whose answers nobody reads."""
+    """A packet of a thousand requests now and then, whose answers nobody reads."""
     while True:
         async with greet(target) as peer:
             peer.reader._transport.pause_reading()  # type: ignore[attr-defined]

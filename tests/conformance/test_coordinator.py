@@ -1,12 +1,13 @@
-"""One suite for every coordinator: what `coordination.Coordinator` promises, whoever keeps it.
+"""One suite for every backend: what `coordination.Coordinator` promises, whoever keeps its values; and the port.
 
-Scenarios are written once and run on each implementation: the directory on a simulated disk and on this machine's, and
-the simulated service. `Cluster` is all they know: processes that can be killed, and an operator who can do damage.
+Scenarios are written once and run on each backend: the directory on a simulated disk and on this machine's, and the
+simulated service. `Cluster` is all they know: processes that can be killed, and an operator who can do damage.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import random
 from collections.abc import Awaitable, Callable, Coroutine
@@ -17,7 +18,9 @@ from typing import Any, Protocol
 import pytest
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination.backend import Backend, Entry
+from polonaise.coordination.file import FileBackend, coordinator_in
+from polonaise.coordination.lease import LEASE_S, RENEW_S
 from polonaise.coordination.values import (
     Assignment,
     ClusterDescription,
@@ -34,10 +37,11 @@ from polonaise.errors import (
     DirectoryInUse,
     NotInitialized,
     UnknownPartition,
+    WrongClusterKey,
 )
-from polonaise.host import DirectoryLock, Disk, Host
-from polonaise.host.real import RealHost
-from polonaise.simulator.coordinator import SimulatedCoordinator
+from polonaise.host import Clock, DirectoryLock, Disk, Host
+from polonaise.host.real import RealClock, RealHost
+from polonaise.simulator.coordinator import SimulatedBackend, SimulatedCoordinator
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
 
@@ -51,6 +55,12 @@ class Cluster(Protocol):
     async def process(self) -> Coordinator:
         """The coordinator as a new process sees it."""
 
+    async def backend(self) -> Backend:
+        """The port as a new process sees it, without the coordinator's rules."""
+
+    async def pass_s(self, seconds: float) -> None:
+        """So much time passes for every process."""
+
     async def kill(self, coordinator: Coordinator) -> None:
         """The process of this coordinator dies, without a chance to say so."""
 
@@ -63,24 +73,31 @@ class Cluster(Protocol):
 
 
 Scenario = Callable[[Cluster], Coroutine[Any, Any, None]]
+Sleep = Callable[[float], Awaitable[None]]
 
 
-# ------------------------------------------------------------------ the implementations
+# ------------------------------------------------------------------ the backends
 
 
 class FileCluster:
     """A directory; every process has a host of its own."""
 
-    def __init__(self, directory: str, start: Callable[[], Awaitable[tuple[Host, Callable[[], None]]]]) -> None:
+    def __init__(
+        self, directory: str, start: Callable[[], Awaitable[tuple[Host, Callable[[], None]]]], pass_s: Sleep
+    ) -> None:
         self._directory = directory
         self._start = start
+        self.pass_s = pass_s
         self._kills: dict[int, Callable[[], None]] = {}
 
-    async def process(self) -> FileCoordinator:
+    async def process(self) -> Coordinator:
         host, kill = await self._start()
-        coordinator = FileCoordinator(host, self._directory)
+        coordinator = coordinator_in(host, self._directory)
         self._kills[id(coordinator)] = kill
         return coordinator
+
+    async def backend(self) -> Backend:
+        return FileBackend((await self._start())[0], self._directory)
 
     async def kill(self, coordinator: Coordinator) -> None:
         self._kills[id(coordinator)]()
@@ -130,7 +147,7 @@ def on_a_simulated_disk(scenario: Scenario, _: Path) -> None:
         process = world.machine("m").start(functools.partial(_hold, ready))
         return await ready, process.crash
 
-    world.run(scenario(FileCluster("cluster/coordinator", start)))
+    world.run(scenario(FileCluster("cluster/coordinator", start, asyncio.sleep)))
 
 
 class LocksOfAProcess:
@@ -156,18 +173,37 @@ class LocksOfAProcess:
             lock.release()
 
 
+class MovedClock:
+    """The machine's clock, and more time that has passed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.ahead_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s() + self.ahead_s
+
+    def wall_us(self) -> int:
+        return self._clock.wall_us()
+
+
 def on_this_machine(scenario: Scenario, directory: Path) -> None:
     hosts: list[RealHost] = []
+    clock = MovedClock(RealClock())
 
     async def start() -> tuple[Host, Callable[[], None]]:
         host = RealHost(disk_threads=2)
         hosts.append(host)
         locks = LocksOfAProcess(host.disk)
         host.disk = locks
+        host.clock = clock
         return host, locks.die
 
+    async def pass_s(seconds: float) -> None:
+        clock.ahead_s += seconds
+
     try:
-        asyncio.run(scenario(FileCluster(str(directory / "coordinator"), start)))
+        asyncio.run(scenario(FileCluster(str(directory / "coordinator"), start, pass_s)))
     finally:
         for host in hosts:
             host.close()
@@ -178,15 +214,26 @@ class SimulatedCluster:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._service = SimulatedCoordinator(world.random("coordinator"))
+        self._service = SimulatedCoordinator(world.random("coordinator"), leases=True)
         self._processes: dict[int, Process] = {}
 
     async def process(self) -> Coordinator:
-        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
-        process = self._world.machine("m").start(functools.partial(_hold, ready))
-        client = self._service.client(await ready, is_alive=lambda: process.alive)
+        host, process = await self._start()
+        client = self._service.client(host, is_alive=lambda: process.alive)
         self._processes[id(client)] = process
         return client
+
+    async def backend(self) -> Backend:
+        _, process = await self._start()
+        return SimulatedBackend(self._service, lambda: process.alive, lambda: True)
+
+    async def _start(self) -> tuple[Host, Process]:
+        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
+        process = self._world.machine("m").start(functools.partial(_hold, ready))
+        return await ready, process
+
+    async def pass_s(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     async def kill(self, coordinator: Coordinator) -> None:
         self._processes[id(coordinator)].crash()
@@ -207,10 +254,10 @@ def at_the_simulated_service(scenario: Scenario, _: Path) -> None:
     world.run(scenario(SimulatedCluster(world)))
 
 
-def on_every_implementation(scenario: Scenario) -> Callable[..., None]:
-    @pytest.mark.parametrize("implementation", [on_a_simulated_disk, on_this_machine, at_the_simulated_service])
-    def test(implementation: Callable[[Scenario, Path], None], tmp_path: Path) -> None:
-        implementation(scenario, tmp_path)
+def on_every_backend(scenario: Scenario) -> Callable[..., None]:
+    @pytest.mark.parametrize("backend", [on_a_simulated_disk, on_this_machine, at_the_simulated_service])
+    def test(backend: Callable[[Scenario, Path], None], tmp_path: Path) -> None:
+        backend(scenario, tmp_path)
 
     test.__name__ = scenario.__name__
     test.__doc__ = scenario.__doc__
@@ -226,8 +273,8 @@ async def initialized(cluster: Cluster) -> Coordinator:
 # ------------------------------------------------------------------ making a cluster
 
 
-@on_every_implementation
-async def test_without_a_cluster_every_question_is_refused(cluster: Cluster) -> None:
+@on_every_backend
+async def test_without_a_cluster_every_request_is_refused(cluster: Cluster) -> None:
     coordinator = await cluster.process()
     for ask in (
         coordinator.describe,
@@ -243,7 +290,7 @@ async def test_without_a_cluster_every_question_is_refused(cluster: Cluster) -> 
             await ask()
 
 
-@on_every_implementation
+@on_every_backend
 async def test_a_new_cluster_has_the_initial_value_of_every_partition(cluster: Cluster) -> None:
     coordinator = await initialized(cluster)
 
@@ -259,7 +306,7 @@ async def test_a_new_cluster_has_the_initial_value_of_every_partition(cluster: C
             await coordinator.set_partition(unknown, INITIAL, 0)
 
 
-@on_every_implementation
+@on_every_backend
 async def test_of_many_that_initialize_one_does(cluster: Cluster) -> None:
     others = [replace(DESCRIPTION, key=bytes([number]) * 16) for number in range(4)]
     processes = [await cluster.process() for _ in others]
@@ -277,7 +324,7 @@ async def test_of_many_that_initialize_one_does(cluster: Cluster) -> None:
 # ------------------------------------------------------------------ compare-and-set
 
 
-@on_every_implementation
+@on_every_backend
 async def test_one_of_many_changes_of_a_version_wins(cluster: Cluster) -> None:
     processes = [await initialized(cluster), await cluster.process(), await cluster.process()]
     for version in range(4):
@@ -294,7 +341,7 @@ async def test_one_of_many_changes_of_a_version_wins(cluster: Cluster) -> None:
     assert await processes[0].partition(0) == Versioned(0, INITIAL)
 
 
-@on_every_implementation
+@on_every_backend
 async def test_no_update_is_lost(cluster: Cluster) -> None:
     processes = [await initialized(cluster), await cluster.process(), await cluster.process()]
 
@@ -311,7 +358,7 @@ async def test_no_update_is_lost(cluster: Cluster) -> None:
     assert await processes[0].partition(2) == Versioned(24, replace(INITIAL, generation=24))
 
 
-@on_every_implementation
+@on_every_backend
 async def test_a_version_that_is_not_the_present_one_changes_nothing(cluster: Cluster) -> None:
     coordinator = await initialized(cluster)
     await coordinator.set_assignment(Assignment({0: Owner(1, "s:1", 1)}), 0)
@@ -320,7 +367,7 @@ async def test_a_version_that_is_not_the_present_one_changes_nothing(cluster: Cl
     assert await coordinator.assignment() == Versioned(1, Assignment({0: Owner(1, "s:1", 1)}))
 
 
-@on_every_implementation
+@on_every_backend
 async def test_after_a_cancelled_change_reading_again_tells_its_fate_for_good(cluster: Cluster) -> None:
     coordinator = await initialized(cluster)
     fates = set()
@@ -340,10 +387,35 @@ async def test_after_a_cancelled_change_reading_again_tells_its_fate_for_good(cl
     assert 1 in fates
 
 
+@on_every_backend
+async def test_a_value_that_stays_the_same_is_decoded_once_in_each_process(cluster: Cluster) -> None:
+    writer, reader = await initialized(cluster), await cluster.process()
+    mine = Assignment({0: Owner(1, "s:1", 1)})
+    await writer.set_assignment(mine, 0)
+    assert (await writer.assignment()).value is mine
+    first, second = await reader.assignment(), await reader.assignment_after(0)
+    assert first.value == mine
+    assert second.value is first.value
+    assert (await reader.partition(0)).value is (await reader.partition(0)).value
+    await writer.set_assignment(Assignment(), 1)
+    assert (await reader.assignment()).value == Assignment()
+
+
+@on_every_backend
+async def test_a_change_that_was_not_read_before_it_is_made_is_compared_all_the_same(cluster: Cluster) -> None:
+    first, second = await initialized(cluster), await cluster.process()
+    raised = replace(INITIAL, session=1)
+    assert await first.set_partition(0, raised, 0) == Versioned(1, raised)
+    for version in (-1, 0, 2):
+        assert await second.set_partition(0, INITIAL, version) is None
+    assert await second.set_partition(0, INITIAL, 1) == Versioned(2, INITIAL)
+    assert await first.set_partition(0, INITIAL, 1) is None
+
+
 # ------------------------------------------------------------------ unique ids
 
 
-@on_every_implementation
+@on_every_backend
 async def test_a_unique_id_is_never_given_out_again(cluster: Cluster) -> None:
     first = await initialized(cluster)
     processes = [first, await cluster.process(), await cluster.process()]
@@ -356,10 +428,21 @@ async def test_a_unique_id_is_never_given_out_again(cluster: Cluster) -> None:
     assert max(ids) < 2**31
 
 
+@on_every_backend
+async def test_a_unique_id_that_others_may_have_is_refused(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    assert await coordinator.unique_id() == 1
+    backup = await cluster.backup()
+    assert [await coordinator.unique_id() for _ in range(3)] == [2, 3, 4]
+    await cluster.restore(backup)
+    with pytest.raises(CoordinatorDamaged, match=r"unique-id.*went back"):
+        await coordinator.unique_id()
+
+
 # ------------------------------------------------------------------ members
 
 
-@on_every_implementation
+@on_every_backend
 async def test_a_registration_ends_when_it_is_left_when_closed_and_when_its_process_dies(cluster: Cluster) -> None:
     observer = await initialized(cluster)
     leaving, closing, dying = [await cluster.process() for _ in range(3)]
@@ -379,7 +462,7 @@ async def test_a_registration_ends_when_it_is_left_when_closed_and_when_its_proc
     assert await observer.members() == []
 
 
-@on_every_implementation
+@on_every_backend
 async def test_registering_again_changes_nothing_and_nobody_else_can_be_that_server(cluster: Cluster) -> None:
     first = await initialized(cluster)
     second = await cluster.process()
@@ -393,10 +476,45 @@ async def test_registering_again_changes_nothing_and_nobody_else_can_be_that_ser
     assert await second.members() == [Registration(1, "s:2")]
 
 
+@on_every_backend
+async def test_a_server_may_register_again_after_it_has_left(cluster: Cluster) -> None:
+    coordinator, observer = await initialized(cluster), await cluster.process()
+    left = await coordinator.register(Registration(1, "s:1"))
+    await left.leave()
+    again = await coordinator.register(Registration(1, "s:2"))
+    await again.renew()
+    assert await observer.members() == [Registration(1, "s:2")]
+    for _ in range(int(2 * LEASE_S / RENEW_S)):
+        assert await coordinator.members() == [Registration(1, "s:2")], "it knows of itself"
+        await cluster.pass_s(RENEW_S)
+    await again.leave()
+    await again.renew()
+    assert await observer.members() == []
+
+
+@on_every_backend
+async def test_a_member_that_renews_nothing_is_none_to_others_until_it_does(cluster: Cluster) -> None:
+    works, observer = await initialized(cluster), await cluster.process()
+    membership = await works.register(Registration(1, "s:1"))
+    looks = int(2 * LEASE_S / RENEW_S)
+    for _ in range(looks):
+        await membership.renew()
+        assert await observer.members() == [Registration(1, "s:1")]
+        await cluster.pass_s(RENEW_S)
+    for _ in range(looks):
+        assert await works.members() == [Registration(1, "s:1")], "it knows of itself"
+        found = await observer.members()
+        await cluster.pass_s(RENEW_S)
+    assert found == []
+    assert await (await cluster.process()).members() == [Registration(1, "s:1")], "who looks for the first time"
+    await membership.renew()
+    assert await observer.members() == [Registration(1, "s:1")]
+
+
 # ------------------------------------------------------------------ watching
 
 
-@on_every_implementation
+@on_every_backend
 async def test_waiting_for_an_assignment_ends_with_the_next_one(cluster: Cluster) -> None:
     manager = await initialized(cluster)
     server = await cluster.process()
@@ -411,10 +529,32 @@ async def test_waiting_for_an_assignment_ends_with_the_next_one(cluster: Cluster
         assert await waiting == Versioned(1, Assignment({2: Owner(1, "s:1", 4)}))
 
 
+@on_every_backend
+async def test_all_who_wait_get_the_next_assignment_and_who_was_cancelled_leaves_nothing(cluster: Cluster) -> None:
+    manager = await initialized(cluster)
+    server = await cluster.process()
+    await server.assignment()
+    before = asyncio.all_tasks()
+    waiting = [asyncio.ensure_future(server.assignment_after(0)) for _ in range(4)]
+    await asyncio.sleep(0.2)
+    cancelled = waiting.pop()
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert asyncio.all_tasks() - before == set(waiting)
+
+    await manager.set_assignment(Assignment({2: Owner(1, "s:1", 4)}), 0)
+
+    async with asyncio.timeout(5):
+        told = await asyncio.gather(*waiting)
+    assert {found.version for found in told} == {1}
+    assert len({id(found.value) for found in told}) == 1
+    assert asyncio.all_tasks() == before
+
+
 # ------------------------------------------------------------------ restart, damage
 
 
-@on_every_implementation
+@on_every_backend
 async def test_a_restart_keeps_everything(cluster: Cluster) -> None:
     coordinator = await initialized(cluster)
     value = PartitionValue(3, 8, ("a:1", "b:1"), ("a:1",), {"a:1": Engagement(8), "b:1": Engagement(7, 41)})
@@ -433,16 +573,16 @@ async def test_a_restart_keeps_everything(cluster: Cluster) -> None:
         await restarted.initialize(DESCRIPTION)
 
 
-@on_every_implementation
+@on_every_backend
 async def test_damage_is_refused_by_name_and_says_what_to_do(cluster: Cluster) -> None:
     await initialized(cluster)
-    questions: list[tuple[str, Callable[[Coordinator], Awaitable[object]]]] = [
+    requests: list[tuple[str, Callable[[Coordinator], Awaitable[object]]]] = [
         ("partition-1", lambda coordinator: coordinator.partition(1)),
         ("partition-1", lambda coordinator: coordinator.set_partition(1, INITIAL, 0)),
         ("assignment", lambda coordinator: coordinator.assignment()),
         ("description", lambda coordinator: coordinator.describe()),
     ]
-    for name, ask in questions:
+    for name, ask in requests:
         await cluster.damage(name)
         with pytest.raises(CoordinatorDamaged, match=name) as refused:
             await ask(await cluster.process())
@@ -451,7 +591,41 @@ async def test_damage_is_refused_by_name_and_says_what_to_do(cluster: Cluster) -
         await (await cluster.process()).initialize(DESCRIPTION)
 
 
-@on_every_implementation
+@on_every_backend
+async def test_a_value_that_was_damaged_since_it_was_read_is_not_replaced(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    await coordinator.partition(0)
+    await cluster.damage("partition-0")
+    with contextlib.suppress(CoordinatorDamaged):
+        assert await coordinator.set_partition(0, replace(INITIAL, session=1), 0) is None
+    for process in (coordinator, await cluster.process()):
+        with pytest.raises(CoordinatorDamaged, match="partition-0"):
+            await process.partition(0)
+
+
+@on_every_backend
+async def test_another_cluster_in_its_place_is_refused(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    await coordinator.partition(0)
+    await cluster.restore(None)
+    other = await cluster.process()
+    await other.initialize(replace(DESCRIPTION, key=b"k" * 16))
+    assert await coordinator.set_partition(0, replace(INITIAL, session=1), 0) is None
+    for ask in (
+        coordinator.describe,
+        coordinator.assignment,
+        coordinator.unique_id,
+        lambda: coordinator.partition(0),
+        lambda: coordinator.partition(1),
+        lambda: coordinator.set_partition(1, INITIAL, 0),
+        lambda: coordinator.set_assignment(Assignment(), 0),
+    ):
+        with pytest.raises(WrongClusterKey):
+            await ask()
+    assert await other.partition(0) == Versioned(0, INITIAL)
+
+
+@on_every_backend
 async def test_a_coordinator_wiped_under_its_cluster_is_refused(cluster: Cluster) -> None:
     coordinator = await initialized(cluster)
     await coordinator.partition(0)
@@ -469,7 +643,7 @@ async def test_a_coordinator_wiped_under_its_cluster_is_refused(cluster: Cluster
         await (await cluster.process()).describe()
 
 
-@on_every_implementation
+@on_every_backend
 async def test_a_value_that_went_back_is_refused(cluster: Cluster) -> None:
     coordinator = await initialized(cluster)
     backup = await cluster.backup()
@@ -481,7 +655,7 @@ async def test_a_value_that_went_back_is_refused(cluster: Cluster) -> None:
         await coordinator.set_partition(0, replace(INITIAL, session=1), 0)
 
 
-@on_every_implementation
+@on_every_backend
 async def test_a_closed_coordinator_says_so(cluster: Cluster) -> None:
     coordinator = await initialized(cluster)
     await coordinator.close()
@@ -491,7 +665,7 @@ async def test_a_closed_coordinator_says_so(cluster: Cluster) -> None:
             await ask()
 
 
-@on_every_implementation
+@on_every_backend
 async def test_a_random_history_of_changes_is_one_order_that_everybody_sees(cluster: Cluster) -> None:
     source = random.Random(3)
     processes = [await initialized(cluster), await cluster.process(), await cluster.process()]
@@ -516,3 +690,88 @@ async def test_a_random_history_of_changes_is_one_order_that_everybody_sees(clus
 
     assert sorted(won) == list(range(len(won)))
     assert all(won[found.version] == found.value for found in seen)
+
+
+# ------------------------------------------------------------------ the port itself
+
+KEY = DESCRIPTION.key
+ENTRIES = {key: Entry(KEY, version, b"{}") for version, key in enumerate(("assignment", "unique-id", "description"))}
+
+
+@on_every_backend
+async def test_a_backend_makes_one_cluster_and_keeps_each_entry_as_it_is(cluster: Cluster) -> None:
+    backends = [await cluster.backend() for _ in range(4)]
+    assert [await backend.read("description") for backend in backends] == [None] * 4
+    assert sorted(await asyncio.gather(*(backend.create(ENTRIES) for backend in backends))) == [False] * 3 + [True]
+    for backend in backends:
+        assert {key: await backend.read(key) for key in ENTRIES} == ENTRIES
+        assert await backend.read("partition-0") is None
+        assert "assignment" in backend.place("assignment")
+
+
+@on_every_backend
+async def test_a_backend_replaces_the_present_entry_alone(cluster: Cluster) -> None:
+    first, second = await cluster.backend(), await cluster.backend()
+    await first.create(ENTRIES)
+    present = ENTRIES["unique-id"]
+    for other in (present._replace(version=2), present._replace(version=0), present._replace(cluster_key=b"k" * 16)):
+        assert await second.compare_and_set("unique-id", b"[]", other) is None
+    made = await second.compare_and_set("unique-id", b"[]", present)
+    assert made == Entry(KEY, 2, b"[]")
+    assert await second.read("unique-id") == made
+    assert await first.compare_and_set("unique-id", b"[1]", present) is None
+    assert await first.compare_and_set("unique-id", b"[1]", None) == Entry(KEY, 3, b"[1]")
+    with pytest.raises(CoordinatorDamaged, match=r"partition-0.*missing"):
+        await first.compare_and_set("partition-0", b"[]", None)
+    with pytest.raises(CoordinatorDamaged, match=r"partition-0.*missing"):
+        await first.compare_and_set("partition-0", b"[]", Entry(KEY, -1, b""))
+    assert await first.read("partition-0") is None
+
+
+@on_every_backend
+async def test_a_backend_tells_of_a_change_to_who_came_before_it_and_to_who_came_after(cluster: Cluster) -> None:
+    first, second = await cluster.backend(), await cluster.backend()
+    await first.create(ENTRIES)
+    async with asyncio.timeout(5):
+        await second.changed("assignment", 7)
+
+        async def until_changed() -> None:
+            while (await second.read("assignment") or ENTRIES["assignment"]).version == 0:
+                await second.changed("assignment", 0)
+
+        waiting = asyncio.ensure_future(until_changed())
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await first.compare_and_set("assignment", b"[]", None)
+        await waiting
+
+
+@on_every_backend
+async def test_a_name_is_its_process_s_alone_and_its_version_rises_with_each_renewal(cluster: Cluster) -> None:
+    first, second = await cluster.backend(), await cluster.backend()
+    await first.create(ENTRIES)
+    entry = Entry(KEY, 0, b"[]")
+    assert await first.registered("members") == {}
+    assert await first.register("members/7", entry)
+    assert await first.register("members/7", entry._replace(contents=b"[1]"))
+    assert not await second.register("members/7", entry)
+    assert await second.register("members/12", entry)
+    for backend in (first, second):
+        assert await backend.registered("members") == {"7": entry, "12": entry}
+        assert await backend.registered("others") == {}
+    versions = []
+    for _ in range(3):
+        await first.renew("members/7")
+        await second.renew("members/7")  # it is not its
+        await second.leave("members/7")
+        versions.append((await second.registered("members"))["7"].version)
+    assert versions == sorted({*versions})
+    assert len(versions) == 3
+    await first.leave("members/7")
+    await first.leave("members/7")
+    await first.renew("members/7")
+    assert await first.registered("members") == {"12": entry}
+    assert await first.register("members/7", entry)
+    await second.close()
+    await second.close()
+    assert list(await first.registered("members")) == ["7"]

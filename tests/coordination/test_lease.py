@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from test_file_coordinator import DESCRIPTION, Scene
 
-from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.lease import LEASE_S, RENEW_S, Leases
 from polonaise.coordination.values import Registration
 from polonaise.host import Host
@@ -16,31 +16,31 @@ from polonaise.host import Host
 def test_a_member_that_renews_is_one_however_long_it_takes() -> None:
     leases = Leases()
     for look in range(100):
-        assert not leases.has_run_out(1, b"%d" % look, look * RENEW_S)
+        assert not leases.has_run_out(1, look, look * RENEW_S)
 
 
 def test_a_member_that_renews_nothing_is_none_after_the_time_of_a_lease_and_is_one_again_when_it_does() -> None:
     leases = Leases()
-    told = [leases.has_run_out(1, b"same", look * RENEW_S / 2) for look in range(20)]
+    told = [leases.has_run_out(1, 7, look * RENEW_S / 2) for look in range(20)]
     out = told.index(True)
     assert LEASE_S <= out * RENEW_S / 2 <= LEASE_S + RENEW_S
     assert all(told[out:])
-    assert not leases.has_run_out(1, b"other", 20.0)
+    assert not leases.has_run_out(1, 8, 20.0)
 
 
 def test_who_was_stopped_itself_takes_nobody_for_dead() -> None:
     leases = Leases()
-    assert not leases.has_run_out(1, b"same", 0.0)
-    assert not leases.has_run_out(1, b"same", 3600.0)
-    assert not leases.has_run_out(1, b"other", 3600.1)
+    assert not leases.has_run_out(1, 7, 0.0)
+    assert not leases.has_run_out(1, 7, 3600.0)
+    assert not leases.has_run_out(1, 8, 3600.1)
 
 
 def test_one_that_is_gone_is_forgotten() -> None:
     leases = Leases(lease_s=1.0)
     for look in range(10):
-        leases.has_run_out(1, b"same", float(look))
-    leases.forget(1)
-    assert not leases.has_run_out(1, b"same", 10.0)
+        leases.has_run_out(1, 7, float(look))
+    leases.keep_only([2])
+    assert not leases.has_run_out(1, 7, 10.0)
 
 
 @pytest.mark.parametrize("how", ["stopped", "hanging"])
@@ -53,7 +53,7 @@ def test_a_member_in_a_directory_that_works_no_more(how: str) -> None:
         works.set()
 
         async def main(host: Host) -> None:
-            coordinator = FileCoordinator(host, "data/coordinator")
+            coordinator = coordinator_in(host, "data/coordinator")
             await coordinator.initialize(DESCRIPTION)
             membership = await coordinator.register(Registration(1, "a:1"))
             while True:

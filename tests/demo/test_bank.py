@@ -16,7 +16,7 @@ from rich.console import Console
 
 from polonaise.demo import run as demo
 from polonaise.demo.bank import Accounts
-from polonaise.demo.checks import Folded, Held, Seen, Told, Verdict, verdicts
+from polonaise.demo.checks import DemoVerdict, Folded, Seen, StorageContents, Told, verdicts
 from polonaise.demo.payments import Book, Payment, make_payments
 
 CHECKS = 10
@@ -41,7 +41,7 @@ class Kept:
             rebuilt={},
             rebuilt_payments=Counter(),
             folded=self.folded,
-            replicas={f"storage-{number}": Held(799, "abc") for number in range(3)},
+            replicas={f"storage-{number}": StorageContents(799, "abc") for number in range(3)},
             storage_nodes=3,
         )
         for payment in self.book.payments:
@@ -66,7 +66,7 @@ class Kept:
         seen.view_payments, seen.rebuilt_payments = Counter(self.folded.payments), Counter(self.folded.payments)
 
     def failed(self) -> list[str]:
-        results: list[Verdict] = verdicts(self.book, self.seen)
+        results: list[DemoVerdict] = verdicts(self.book, self.seen)
         assert len(results) == CHECKS
         return [result.what for result in results if not result.holds]
 
@@ -198,8 +198,8 @@ def test_a_transaction_that_nobody_judged_is_found(judged: int) -> None:
     assert kept.failed() == [SERIALIZABLE]
 
 
-@pytest.mark.parametrize("held", [Held(799, "abd"), Held(798, "abc")])
-def test_a_storage_node_that_holds_something_else_is_found(held: Held) -> None:
+@pytest.mark.parametrize("held", [StorageContents(799, "abd"), StorageContents(798, "abc")])
+def test_a_storage_node_that_holds_something_else_is_found(held: StorageContents) -> None:
     kept = Kept()
     kept.seen.replicas["storage-1"] = held
     assert kept.failed() == [REPLICAS]
@@ -208,7 +208,7 @@ def test_a_storage_node_that_holds_something_else_is_found(held: Held) -> None:
 @pytest.mark.parametrize("compared", [0, 1, 2])
 def test_a_storage_node_that_nobody_looked_at_is_missed(compared: int) -> None:
     kept = Kept()
-    kept.seen.replicas = {f"storage-{number}": Held(799, "abc") for number in range(compared)}
+    kept.seen.replicas = {f"storage-{number}": StorageContents(799, "abc") for number in range(compared)}
     assert kept.failed() == [REPLICAS]
 
 

@@ -14,7 +14,7 @@ import polonaise
 from polonaise.demo.bank import PARTITION, PAYMENT, Accounts, transfer
 from polonaise.demo.payments import Payment, make_payments
 from polonaise.demo.run import Bank
-from polonaise.demo.teller import InOrder, Job, Progress, Teller
+from polonaise.demo.teller import Job, OrderedPayments, Teller, TellerReport
 from polonaise.demo.tellers import TellerFailed, TellerProcess, _ended, shares
 from polonaise.errors import Abandoned
 from polonaise.node.local import LocalCluster
@@ -35,7 +35,7 @@ async def test_a_payment_waits_for_the_earlier_ones_of_both_its_accounts() -> No
         Payment(number, source, target, 1, "", "")
         for number, source, target in [(1, 7, 8), (2, 9, 0), (3, 9, 8), (4, 8, 7)]
     )
-    order = InOrder([a, b, c, d])
+    order = OrderedPayments([a, b, c, d])
     assert [await order.next(), await order.next()] == [a, b]
     waiting = asyncio.ensure_future(order.next())
     await asyncio.sleep(0)
@@ -48,15 +48,15 @@ async def test_a_payment_waits_for_the_earlier_ones_of_both_its_accounts() -> No
     assert await order.next() == d
     order.done(d)
     assert [await order.next(), await order.next()] == [None, None]
-    assert await InOrder([]).next() is None
+    assert await OrderedPayments([]).next() is None
 
 
 def test_a_job_and_a_report_are_read_as_they_were_written(tmp_path: Path) -> None:
     job = Job("file:/c", "sqlite:///v", 8, True, make_payments(5).payments)
     job.write(tmp_path / "job")
     assert Job.read(tmp_path / "job") == job
-    news = Progress([1], [2], [3], 5, 1, [0.5])
-    assert Progress.decode(news.encode()) == news
+    news = TellerReport([1], [2], [3], 5, 1, [0.5])
+    assert TellerReport.decode(news.encode()) == news
 
 
 async def test_a_payment_that_was_made_is_not_made_again(tmp_path: Path) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import typer.main
-
-from polonaise.cli.application import application
 
 README = Path(__file__).parents[2] / "README.md"
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def example_with(text: str) -> str:
+    (example,) = [block for block in blocks("python") if text in block]
+    return example
 
 
 def run(script: Path) -> str:
@@ -30,21 +31,16 @@ def run(script: Path) -> str:
 
 @pytest.mark.slow
 def test_the_example_runs_as_it_stands_and_finds_its_log_again(tmp_path: Path) -> None:
-    example, *_ = blocks("python")
     script = tmp_path / "bank.py"
-    script.write_text(example)
+    script.write_text(example_with("def withdraw"))
     assert run(script) == "account 1 has 70\n"
     assert (tmp_path / "bank" / "host.lock").exists()
     assert run(script) == "account 1 has 140\n"
 
 
-@pytest.mark.parametrize("line", re.findall(r"^polonaise .*", "".join(blocks("sh")), re.MULTILINE))
-def test_a_command_is_one_with_these_options(line: str) -> None:
-    """Parsed only: the ports that README names may be taken where this runs."""
-    command = typer.main.get_command(application)
-    arguments = shlex.split(line.removesuffix("&"), comments=True)[1:]
-    context = command.make_context("polonaise", arguments)
-    for _ in range(2):
-        name, command, arguments = command.resolve_command(context, [*context._protected_args, *context.args])  # type: ignore[attr-defined]
-        context = command.make_context(name, arguments, parent=context)
-    assert context.params
+@pytest.mark.slow
+def test_the_shortest_one_does_as_well(tmp_path: Path) -> None:
+    script = tmp_path / "shortest.py"
+    script.write_text(example_with('append(b"hello")'))
+    assert run(script) == "0 b'hello'\n"
+    assert run(script) == "0 b'hello'\n1 b'hello'\n"

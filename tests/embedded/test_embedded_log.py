@@ -26,7 +26,9 @@ from polonaise.errors import (
     TooManyOpenFiles,
 )
 from polonaise.host.files import try_lock
-from polonaise.node import seat
+from polonaise.node import hostelection
+
+pytestmark = pytest.mark.slow
 
 
 async def bodies(log: polonaise.Log, partition: int = 0) -> list[bytes]:
@@ -262,7 +264,6 @@ async def test_a_log_that_was_begun_and_not_made_is_made(tmp_path: Path) -> None
     assert not (tmp_path / "polonaise-embedded.new").exists()
 
 
-@pytest.mark.slow
 async def test_who_only_attaches_waits_while_nobody_hosts_and_says_so(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path}"
     async with polonaise.connect(address) as log:
@@ -321,7 +322,7 @@ async def test_a_mistake_in_the_nodes_ends_them_alone_and_the_application_is_tol
         async with polonaise.connect(address) as again:
             assert (await bodies(again))[0] == b"before"
             await again.append(b"goes on", partition=0)
-    assert not seat._seats
+    assert not hostelection._elections
     assert open_sockets() <= sockets
 
 
@@ -337,16 +338,16 @@ async def test_a_mistake_before_the_nodes_serve_is_told_as_well(
     with pytest.raises(HostFailed, match="planted"):
         async with polonaise.connect(f"embedded:{tmp_path}"):
             pass
-    assert not seat._seats
+    assert not hostelection._elections
 
 
-async def guest_at(directory: Path) -> tuple[seat.Seat, asyncio.Task[polonaise.Log], polonaise.Log]:
+async def guest_at(directory: Path) -> tuple[hostelection.HostElection, asyncio.Task[polonaise.Log], polonaise.Log]:
     """The seat of a log that waits for a host which is there; its opening, and the log itself."""
     guest = polonaise.connect(f"embedded:{directory}")
     opening = asyncio.create_task(guest.__aenter__())
-    while not seat._seats:
+    while not hostelection._elections:
         await asyncio.sleep(0.01)
-    (taken,) = seat._seats.values()
+    (taken,) = hostelection._elections.values()
     await asyncio.wrap_future(taken.settled)
     return taken, opening, guest
 
@@ -369,9 +370,9 @@ async def test_a_moment_without_descriptors_costs_a_guest_nothing_but_the_take_o
     taken, opening, guest = await guest_at(tmp_path)
     with monkeypatch.context() as planted:
         if what == "the lock":
-            planted.setattr(seat, "try_lock", no_lock)
+            planted.setattr(hostelection, "try_lock", no_lock)
         else:
-            planted.setattr(seat, "loop_factory", lambda: no_loop)
+            planted.setattr(hostelection, "loop_factory", lambda: no_loop)
             host.release()
         await asyncio.to_thread(tries.wait, CAME_UP_S)
         tries.clear()

@@ -12,7 +12,7 @@ from embeddedrig import CAME_UP_S
 
 import polonaise
 from polonaise.errors import HostFailed, PolonaiseError
-from polonaise.node import seat
+from polonaise.node import hostelection
 
 NOTICED_S_MAX = 10.0
 """Generous: it is looked for every second."""
@@ -34,7 +34,7 @@ async def refused(log: polonaise.Log) -> PolonaiseError:
 async def test_a_host_whose_directory_was_removed_stops(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seat, "_PRESENCE_S", 0.02)
+    monkeypatch.setattr(hostelection, "_PRESENCE_S", 0.02)
     directory = tmp_path / "log"
     address = f"embedded:{directory}"
     async with polonaise.connect(address) as log:
@@ -49,7 +49,7 @@ async def test_a_host_whose_directory_was_removed_stops(
         assert "acknowledged is safe" not in str(told.value)
         with pytest.raises(HostFailed):
             await log.health(0)
-    assert not seat._seats
+    assert not hostelection._elections
     async with polonaise.connect(address) as log:
         held = [tx.data async for tx in log.read(0, timeout=CAME_UP_S)]
         assert held[:1] == ([b"before"] if what else [])

@@ -25,7 +25,7 @@ from polonaise.node.attachment import whereabouts
 
 def test_the_process_that_has_the_lock_is_named_with_what_to_do_about_it(tmp_path: Path) -> None:
     assert whereabouts(str(tmp_path)) == ""
-    assert not list(tmp_path.iterdir()), "a question makes nothing"
+    assert not list(tmp_path.iterdir()), "a request makes nothing"
     path = tmp_path / "host.lock"
     path.write_text(f"{os.getppid()}\n")
     assert whereabouts(str(tmp_path)) == f"nobody hosts the log in {tmp_path}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from polonaise.fragments.format import Footer, Writer
+from polonaise.fragments.format import Footer, FragmentWriter
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObjectStore
 from polonaise.log import registers
@@ -64,7 +64,7 @@ def plain_batches(counts: Sequence[int], first: int = 0) -> list[Batch]:
 
 
 def fragment_of(batches: Sequence[Batch]) -> tuple[Footer, bytes]:
-    writer = Writer(KEY)
+    writer = FragmentWriter(KEY)
     for batch in batches:
         writer.add(batch)
     return writer.finish()

@@ -27,12 +27,14 @@ from polonaise.errors import (
 )
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments.format import batches_in
-from polonaise.fragments.objects import Archived, fragments_of, partitions_in, verified, write_fragments
+from polonaise.fragments.objects import ArchivedFragment, fragments_of, partitions_in, verified, write_fragments
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch
+
+pytestmark = pytest.mark.slow
 
 Log = polonaise.Log
 
@@ -54,7 +56,7 @@ async def fill(log: Log, count: int, partition: int = 0) -> None:
         await asyncio.gather(*(log.append(b"%d" % n * 20, partition) for n in range(10)))
 
 
-async def archived(log: Log, store: ObstoreStore, **how: Any) -> list[Archived]:
+async def archived(log: Log, store: ObstoreStore, **how: Any) -> list[ArchivedFragment]:
     return [each async for each in archive(log, store, 0, **how)]
 
 
@@ -345,7 +347,7 @@ async def test_what_was_whole_before_a_place_that_can_t_be_read_is_stored(
             size += batch.length
             yield batch
 
-    told: list[Archived] = []
+    told: list[ArchivedFragment] = []
 
     async def tell() -> None:
         async for each in write_fragments(store, log.cluster_key, damaged(), fragment_bytes=2_000):
@@ -420,7 +422,6 @@ def polonaise_says(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.slow
 def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     address, store = f"embedded:{tmp_path / 'log'}", tmp_path / "store"
     assert polonaise_says("log", "append", address, "hello").returncode == 0
@@ -460,7 +461,6 @@ def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     assert again.stdout.startswith("partition 0: no fragment holds 0 to 0, though later ones are there")
 
 
-@pytest.mark.slow
 def test_a_log_that_is_not_there_is_not_made_by_archiving_it(tmp_path: Path) -> None:
     ran = polonaise_says("archive", "run", f"embedded:{tmp_path / 'log'}", tmp_path / "store")
     assert ran.returncode == 1

@@ -17,7 +17,7 @@ from polonaise.fragments.format import (
     CRC_KEY,
     NO_CRC,
     Footer,
-    Writer,
+    FragmentWriter,
     batches_in,
     footer_in,
     open_fragment,
@@ -66,7 +66,7 @@ def test_the_footer_can_be_read_from_the_end_alone() -> None:
 
 def test_a_batch_that_does_not_follow_is_refused() -> None:
     first, second, third = batches_of(PLAN)
-    writer = Writer(KEY)
+    writer = FragmentWriter(KEY)
     writer.add(first)
     with pytest.raises(BatchDamaged, match="does not follow"):
         writer.add(third)
@@ -77,7 +77,7 @@ def test_a_batch_that_does_not_follow_is_refused() -> None:
 
 def test_a_fragment_of_no_batches_cannot_be() -> None:
     with pytest.raises(BatchDamaged, match="no batches"):
-        Writer(KEY).finish()
+        FragmentWriter(KEY).finish()
 
 
 # ------------------------------------------------------------------ damage

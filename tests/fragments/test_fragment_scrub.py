@@ -18,10 +18,12 @@ from polonaise.admin.logs import Condition, conditions
 from polonaise.admin.trimming import trim
 from polonaise.errors import StoreUnavailable
 from polonaise.fragments import format as fragment_format
-from polonaise.fragments.protocol import scrub as decisions
+from polonaise.fragments.protocol import scrubschedule as decisions
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.protocol.scrub import DAMAGES_MAX, FragmentScrub, ListStore, Pause, Verify
+from polonaise.fragments.protocol.scrubschedule import DAMAGES_MAX, FragmentScrub, ListStore, Pause, Verify
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
+
+pytestmark = pytest.mark.slow
 
 ENOUGH_S = 20
 

@@ -14,7 +14,7 @@ import pytest
 from polonaise.errors import FragmentDamaged, FragmentMissing, NotArchived, NotFound, StoreUnavailable
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments import history as histories
-from polonaise.fragments.format import Writer
+from polonaise.fragments.format import FragmentWriter
 from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.protocol.names import FragmentName
@@ -59,7 +59,7 @@ class Store:
         return "the store"
 
     def put(self, batches: list[Batch]) -> FragmentName:
-        writer = Writer(KEY)
+        writer = FragmentWriter(KEY)
         for batch in batches:
             writer.add(batch)
         footer, raw = writer.finish()
@@ -279,3 +279,18 @@ def test_a_store_that_does_not_answer_is_given_up_on(store: Store) -> None:
             await history.highest(0)
 
     run(store, work, HistorySettings(store_s_max=0.01))
+
+
+def test_a_store_that_is_mounted_again_at_once_misses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mark, looked at afterwards, is there again: by itself it says nothing of the moment before."""
+    get_range, gone = store.get_range, [True]
+
+    async def unmounted_once(path: str, offset: int, length: int) -> bytes:
+        if gone:
+            gone.clear()
+            raise NotFound(path)
+        return await get_range(path, offset, length)
+
+    monkeypatch.setattr(store, "get_range", unmounted_once)
+    assert run(store, all_from) == [bytes(batch.view) for batch in LOG]
+    assert not gone

@@ -28,7 +28,7 @@ from polonaise.errors import (
     StoreUnavailable,
     WrongClusterKey,
 )
-from polonaise.fragments.format import Writer, batches_in
+from polonaise.fragments.format import FragmentWriter, batches_in
 from polonaise.fragments.protocol.names import FragmentName, fingerprint
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
 from polonaise.log.batch import Batch, Columns, seal, split
@@ -110,9 +110,9 @@ async def test_its_parts_have_no_batch_in_common_wherever_they_lie(trimmed: Trim
         assert found == [batch.first for batch in parsed]
 
 
-async def answered(log: polonaise.Log, question: Read) -> list[Batch]:
+async def answered(log: polonaise.Log, request: Read) -> list[Batch]:
     """What the server answers."""
-    answer = await log._questions.ask(0, question, Batches, 10)
+    answer = await log._requests.ask(0, request, Batches, 10)
     return split(answer.payload[0]) if answer.payload else []
 
 
@@ -208,7 +208,7 @@ async def test_what_rots_after_it_was_verified_is_found_too(trimmed: Trimmed) ->
 
 
 async def test_another_fragment_that_holds_the_same_ids_takes_the_place_of_a_damaged_one(trimmed: Trimmed) -> None:
-    writer = Writer(trimmed.log.cluster_key)
+    writer = FragmentWriter(trimmed.log.cluster_key)
     for name in trimmed.fragments[:3]:
         for raw in batches_in(await trimmed.store.get(name.path)):
             writer.add(Batch.parse(raw))
@@ -326,7 +326,7 @@ async def test_fragments_of_another_log_are_not_relied_upon(cluster: Cluster, st
 
 async def forged(log: polonaise.Log, store: ObstoreStore, *, salt: bytes = b"x", last: int = 99) -> FragmentName:
     """A fragment from 0 on that is sound, and not of this log."""
-    writer = Writer(log.cluster_key)
+    writer = FragmentWriter(log.cluster_key)
     crc = 0
     for first in range(0, last + 1, 10):
         columns = Columns()

@@ -10,7 +10,8 @@ from typing import Any
 
 import polonaise
 from polonaise.admin.archive import archive
-from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination import Coordinator
+from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.values import ClusterDescription
 from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.mark import put_mark
@@ -37,7 +38,7 @@ class Cluster:
         self.names = tuple(f"unix:{directory}/storage-{number}.sock" for number in range(storage))
         self.nodes: dict[int, StorageNode] = {}
         self.server: Server | None = None
-        self._coordinators: list[FileCoordinator] = []
+        self._coordinators: list[Coordinator] = []
 
     async def start_node(self, number: int) -> None:
         settings = StorageSettings(
@@ -51,7 +52,7 @@ class Cluster:
 
     async def start_server(self, store: ObjectStore | None, *, marked: bool = True, **settings: Any) -> Server:
         """A server that takes over; `store` holds the fragments that it relies upon, and is marked as theirs."""
-        coordinator = FileCoordinator(self.host, str(self.directory / "coordinator"))
+        coordinator = coordinator_in(self.host, str(self.directory / "coordinator"))
         self._coordinators.append(coordinator)
         opened: Callable[[bytes], FragmentHistory] | None = None
         if store is not None:
@@ -97,7 +98,7 @@ async def running(directory: Path, storage: int = 1) -> AsyncIterator[Cluster]:
     cluster = Cluster(directory, storage)
     async with AsyncExitStack() as closing:
         closing.push_async_callback(cluster.close)
-        coordinator = FileCoordinator(cluster.host, str(directory / "coordinator"))
+        coordinator = coordinator_in(cluster.host, str(directory / "coordinator"))
         await coordinator.initialize(ClusterDescription(KEY, 1, cluster.names))
         await coordinator.close()
         for number in range(storage):

@@ -1,4 +1,4 @@
-"""The real machine's own corners: errors at the door, clean stops and loud ones."""
+"""The real machine's own corners: errors of the system, clean stops and loud ones."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SETTINGS = LinkSettings(frame_bytes_max=1 << 20)
 
 
 class Side:
-    """One end of connections, with what it heard. As a server it answers questions for the high-water mark."""
+    """One end of connections, with what it heard. As a server it answers requests for the high-water mark."""
 
     def __init__(
         self,

@@ -95,7 +95,7 @@ def test_a_refusal_is_fit_for_a_log_whatever_the_peer_calls_it() -> None:
 
 
 def test_what_arrived_with_it_waits_while_reading_is_paused() -> None:
-    """One packet may hold thousands of questions: a pause that came after them all would bound nothing."""
+    """One packet may hold thousands of requests: a pause that came after them all would bound nothing."""
     heard: list[int] = []
 
     async def scenario(rig: Rig) -> None:
@@ -116,7 +116,7 @@ def test_what_arrived_with_it_waits_while_reading_is_paused() -> None:
     run(scenario)
 
 
-def test_a_packet_of_many_questions_does_not_hold_up_the_others() -> None:
+def test_a_packet_of_many_requests_does_not_hold_up_the_others() -> None:
     """Ten thousand messages fit into one packet, and answering them all in one turn would stop the node for seconds."""
 
     async def scenario(rig: Rig) -> None:

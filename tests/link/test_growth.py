@@ -112,15 +112,15 @@ async def pings_in_one_read(count: int) -> Callable[[], Any]:
     return work
 
 
-async def questions_that_wait_for_a_pause(count: int) -> Callable[[], Any]:
+async def requests_that_wait_for_a_pause(count: int) -> Callable[[], Any]:
     def heard(asked: Connection, message: Message, request: int, partition: int) -> None:
         asked.send(HighWaterMarkIs(1, 1), request=request)
 
-    connection, question = greeted(heard), wire(HighWaterMark(), request=1)
+    connection, request = greeted(heard), wire(HighWaterMark(), request=1)
 
     async def work() -> None:
         connection.pause("busy")
-        connection.data_received(question * count)
+        connection.data_received(request * count)
         for _ in range(count):
             connection.send(Ping())
         connection.resume("busy")
@@ -216,7 +216,7 @@ async def cost_of(make: Callable[[int], Any], count: int) -> tuple[int, float]:
     "make",
     [
         pings_in_one_read,
-        questions_that_wait_for_a_pause,
+        requests_that_wait_for_a_pause,
         small_pieces,
         answers_from_the_newest_to_the_oldest,
         one_frame_in_many_pieces,

@@ -13,7 +13,9 @@ from polonaise.errors import (
     FrameDamaged,
     FrameTooLarge,
     Overloaded,
+    PolonaiseError,
     ProtocolError,
+    Retry,
 )
 from polonaise.link.connection import Connection, hello
 from polonaise.wire.codec import Message
@@ -320,3 +322,31 @@ def test_flipped_bits_never_reach_the_node_as_another_message(seed: int) -> None
         assert rig.server.heard == []
 
     run(scenario, seed=seed, split_chance=0.0)
+
+
+@pytest.mark.parametrize("ends", [("client", "server"), ("server", "client")])
+def test_a_flipped_bit_in_a_hello_is_worth_another_try(ends: tuple[str, str]) -> None:
+    """Whoever gave up for good would stop a view because of one bit."""
+
+    async def scenario(rig: Rig) -> None:
+        for _ in range(100):
+            rig.world.network.flip_bytes(*ends)
+            with pytest.raises(PolonaiseError) as raised:
+                await rig.connect(0.5)
+            assert raised.value.retry is Retry.AGAIN, raised.value
+        assert (await rig.connect()).peer is not None
+
+    run(scenario, split_chance=0.0)
+
+
+@pytest.mark.parametrize("head_bytes", [0, 2**28])
+def test_what_is_asked_on_a_connection_that_a_garbled_frame_has_closed_may_be_asked_again(head_bytes: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        connection = await rig.connect()
+        rig.server.only.send_frame([struct.pack("<IHHIiII", 24, 1, 0, 0, -1, head_bytes, 0)])
+        await until(lambda: connection.closed is not None)
+        with pytest.raises(ConnectionLost, match=r"(frame_damaged|protocol_error)") as raised:
+            await connection.request(HighWaterMark(), deadline_s=1.0)
+        assert raised.value.retry is Retry.AGAIN
+
+    run(scenario)

@@ -9,8 +9,8 @@ from polonaise.host import Host
 from polonaise.log import registers
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.log.control import ControlFile, ControlSlot
-from polonaise.log.partition import LogSettings, PartitionLog
-from polonaise.log.reading import SegmentCache
+from polonaise.log.partitionlog import LogSettings, PartitionLog
+from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator import Configuration, World
 from polonaise.simulator.world import Machine
 

@@ -67,8 +67,8 @@ def sealed(
 ) -> bytes:
     """A batch of these bodies from client 7."""
     columns = Columns()
-    for place, body in enumerate(bodies):
-        columns.add(7, 3, 10 + place, place, body, client_high_water_mark=99, locks=[(place, 1)])
+    for position, body in enumerate(bodies):
+        columns.add(7, 3, 10 + position, position, body, client_high_water_mark=99, locks=[(position, 1)])
     return seal(
         columns,
         partition=2,
@@ -132,14 +132,14 @@ def test_what_was_sealed_is_what_is_read(
         (t.client_id, t.generation, t.sequence, t.header, t.data, t.id, t.partition, t.commit_time_us)
         for t in batch.transactions(own=True)
     ] == [
-        (g.client_id, g.generation, g.sequence, g.header, g.data, first + place, partition, time_us)
-        for place, g in enumerate(transactions)
+        (g.client_id, g.generation, g.sequence, g.header, g.data, first + position, partition, time_us)
+        for position, g in enumerate(transactions)
     ]
     kept = batch.evidence()
     if evidence:
         assert kept is not None
         assert kept.client_high_water_marks.tolist() == [g.mark for g in transactions]
-        assert [kept.locks(place) for place in range(batch.count)] == [g.locks for g in transactions]
+        assert [kept.locks(position) for position in range(batch.count)] == [g.locks for g in transactions]
     else:
         assert kept is None
 
@@ -162,12 +162,12 @@ def test_bodies_are_told_one_by_one() -> None:
 @pytest.mark.parametrize("raw", BATCHES, ids=NAMES)
 def test_every_flipped_bit_is_seen(raw: bytes) -> None:
     damaged = bytearray(raw)
-    for place in range(len(raw)):
+    for position in range(len(raw)):
         for bit in range(8):
-            damaged[place] ^= 1 << bit
+            damaged[position] ^= 1 << bit
             with pytest.raises(BatchDamaged):
                 Batch.parse(damaged)
-            damaged[place] ^= 1 << bit
+            damaged[position] ^= 1 << bit
 
 
 @pytest.mark.parametrize("raw", BATCHES, ids=NAMES)
@@ -190,7 +190,7 @@ def read_everything(batch: Batch) -> None:
     _ = bytes(batch.registers), batch.last
     evidence = batch.evidence()
     if evidence is not None:
-        _ = [evidence.locks(place) for place in range(batch.count)]
+        _ = [evidence.locks(position) for position in range(batch.count)]
     for transaction in range(batch.first, batch.last + 1):
         try:
             batch.body(transaction)
@@ -207,8 +207,8 @@ def read_everything(batch: Batch) -> None:
 @given(which=st.sampled_from(BATCHES), changes=st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=6))
 def test_even_unchecked_a_damaged_batch_harms_nobody(which: bytes, changes: list[tuple[int, int]]) -> None:
     raw = bytearray(which)
-    for place, value in changes:
-        raw[place % len(raw)] = value
+    for position, value in changes:
+        raw[position % len(raw)] = value
     try:
         batch = Batch.parse(bytes(raw), verify=False)
     except BatchDamaged:

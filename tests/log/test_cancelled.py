@@ -13,8 +13,8 @@ from logrig import DIRECTORY, KEY, PARTITION, Maker, Open, simulate
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.log.control import ControlFile
-from polonaise.log.partition import LogSettings, PartitionLog
-from polonaise.log.reading import SegmentCache
+from polonaise.log.partitionlog import LogSettings, PartitionLog
+from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine
 

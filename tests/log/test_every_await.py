@@ -13,9 +13,9 @@ from polonaise.errors import HistoryTrimmed, PartitionUnavailable, PolonaiseErro
 from polonaise.host import Host
 from polonaise.log import registers, tail
 from polonaise.log.batch import Batch
-from polonaise.log.partition import LogSettings, PartitionLog
-from polonaise.log.reading import SegmentCache
+from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segment import DamageFound
+from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.world import Machine
 
 pytestmark = pytest.mark.slow
@@ -118,7 +118,7 @@ class Watch:
 
 def made_batches(number: int) -> list[Batch]:
     maker = Maker()
-    return [maker.batch(size=60, changes=[(b"end", b"%d" % place)]) for place in range(number)]
+    return [maker.batch(size=60, changes=[(b"end", b"%d" % position)]) for position in range(number)]
 
 
 def watched(change: Callable[[Open, Watch, list[Batch]], Awaitable[None]], capacity: int) -> None:

@@ -1,4 +1,4 @@
-"""The hazards that were found in the original's storage, (a) to (g), each tried on ours."""
+"""The hazards that were found in the storage of Waltz 0.13 (`docs/references.md`), (a) to (g), each tried on ours."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from polonaise.link.connection import Connection
 from polonaise.log import tail
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlFile
-from polonaise.log.partition import LogSettings, PartitionLog
+from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segment import SegmentHeader, frame_header
 from polonaise.simulator import Configuration, World
 from polonaise.simulator.world import Machine
-from polonaise.storage.partition import PartitionReplica
+from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import LastSessionInfo, SessionInfo
@@ -364,7 +364,7 @@ def test_hazard_e_partitions_that_are_made_at_the_same_time_do_not_cut_each_othe
                 await asyncio.sleep(after_s)
                 await control.create(number)
 
-            await asyncio.gather(*(create(number, place * 0.00003) for place, number in enumerate(numbers)))
+            await asyncio.gather(*(create(number, position * 0.00003) for position, number in enumerate(numbers)))
 
         async def look(host: Host) -> None:
             control = await ControlFile.open(host, DIRECTORY, KEY)

@@ -16,8 +16,8 @@ from polonaise.log.batch import Batch
 from polonaise.log.control import decode_header, encode_header
 from polonaise.log.digest import digest
 from polonaise.log.index import Checkpoint, Index
-from polonaise.log.partition import LogSettings
-from polonaise.log.promises import SECTOR_BYTES, Copy, Evidence, Promises, Slot, Trimmed
+from polonaise.log.partitionlog import LogSettings
+from polonaise.log.promises import SECTOR_BYTES, Promises, PromiseSector, Slot, SyncEvidence, TrimMark
 from polonaise.log.segment import SegmentHeader, frame_header, open_frame
 from polonaise.simulator.world import Machine
 
@@ -26,10 +26,10 @@ uint64 = st.integers(0, 2**64 - 1)
 uint32 = st.integers(0, 2**32 - 1)
 counts = st.integers(0, 2**63 - 1)
 keys = st.binary(min_size=16, max_size=16)
-evidences = st.builds(Evidence, int64, int64, int64)
+evidences = st.builds(SyncEvidence, int64, int64, int64)
 promises = st.builds(Promises, int64, int64, int64, int64, int64, st.booleans())
-trims = st.builds(Trimmed, counts, uint32)
-copies = st.builds(Copy, st.just(PARTITION), uint64, uint64, promises, evidences, trims)
+trims = st.builds(TrimMark, counts, uint32)
+copies = st.builds(PromiseSector, st.just(PARTITION), uint64, uint64, promises, evidences, trims)
 slots = st.builds(Slot, st.just(PARTITION), uint64, uint64, evidences)
 headers = st.builds(
     SegmentHeader, int64, keys, uint32, uint32, counts, int64, uint64, uint64, st.integers(0, 16 * 1024 * 1024), uint32
@@ -41,17 +41,17 @@ checkpoints = st.builds(Checkpoint, keys, uint32, int64, uint64, uint64, int64, 
 
 
 @given(copy=copies, slot=slots)
-def test_promises_and_evidence_are_read_as_they_were_written(copy: Copy, slot: Slot) -> None:
+def test_promises_and_evidence_are_read_as_they_were_written(copy: PromiseSector, slot: Slot) -> None:
     assert len(copy.encode()) == len(slot.encode()) == SECTOR_BYTES
-    assert Copy.decode(copy.encode(), PARTITION) == copy
+    assert PromiseSector.decode(copy.encode(), PARTITION) == copy
     assert Slot.decode(slot.encode(), PARTITION) == slot
 
 
 @given(copy=copies, slot=slots)
-def test_a_sector_of_another_partition_or_kind_is_none(copy: Copy, slot: Slot) -> None:
-    assert Copy.decode(copy.encode(), PARTITION + 1) is None
+def test_a_sector_of_another_partition_or_kind_is_none(copy: PromiseSector, slot: Slot) -> None:
+    assert PromiseSector.decode(copy.encode(), PARTITION + 1) is None
     assert Slot.decode(slot.encode(), PARTITION + 1) is None
-    assert Copy.decode(slot.encode(), PARTITION) is None
+    assert PromiseSector.decode(slot.encode(), PARTITION) is None
     assert Slot.decode(copy.encode(), PARTITION) is None
 
 
@@ -77,8 +77,8 @@ def test_the_control_files_header_is_read_as_it_was_written(key: bytes, created_
 
 # ------------------------------------------------------------------ damage
 
-COPY = Copy(PARTITION, 7, 2, Promises(5, 4, 3, 2, 1, True), Evidence(1, 2, 3)).encode()
-SLOT = Slot(PARTITION, 7, 2, Evidence(1, 2, 3)).encode()
+COPY = PromiseSector(PARTITION, 7, 2, Promises(5, 4, 3, 2, 1, True), SyncEvidence(1, 2, 3)).encode()
+SLOT = Slot(PARTITION, 7, 2, SyncEvidence(1, 2, 3)).encode()
 HEADER = SegmentHeader(1, KEY, PARTITION, 2, 3, 4, 5, 6, 7, 8).encode()
 CHECKPOINT = Checkpoint(KEY, PARTITION, 1, 2, 3, 4, 5, 6).encode()
 CONTROL_HEADER = encode_header(KEY, 1)[:128]
@@ -98,7 +98,7 @@ def _refused_control(raw: bytes) -> bool:
 
 
 DECODERS: dict[str, tuple[bytes, Callable[[bytes], bool]]] = {
-    "copy": (COPY, lambda raw: Copy.decode(raw, PARTITION) is None),
+    "copy": (COPY, lambda raw: PromiseSector.decode(raw, PARTITION) is None),
     "evidence": (SLOT, lambda raw: Slot.decode(raw, PARTITION) is None),
     "segment header": (HEADER, _refused_header),
     "index header": (CHECKPOINT, lambda raw: Checkpoint.decode(raw) is None),
@@ -111,12 +111,12 @@ DECODERS: dict[str, tuple[bytes, Callable[[bytes], bool]]] = {
 def test_every_flipped_bit_and_every_lost_end_is_seen(name: str) -> None:
     raw, refuses = DECODERS[name]
     damaged = bytearray(raw)
-    for place in range(len(raw)):
+    for position in range(len(raw)):
         for bit in (0, 3, 7):
-            damaged[place] ^= 1 << bit
-            assert refuses(bytes(damaged)), (place, bit)
-            damaged[place] ^= 1 << bit
-        assert refuses(raw[:place])
+            damaged[position] ^= 1 << bit
+            assert refuses(bytes(damaged)), (position, bit)
+            damaged[position] ^= 1 << bit
+        assert refuses(raw[:position])
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -153,14 +153,14 @@ damages = st.lists(
 
 
 def _inflict(machine: Machine, damage: tuple[int, str, int, bytes]) -> None:
-    which, kind, place, noise = damage
+    which, kind, position, noise = damage
     disk = machine.disk
     paths = [path for path in disk.paths() if not path.endswith(".lock") and disk.contents(path)]
     path = paths[which % len(paths)]
     size = len(disk.contents(path))
-    offset = place % size
+    offset = position % size
     if kind == "flip":
-        disk.flip_bit(path, offset, place % 8)
+        disk.flip_bit(path, offset, position % 8)
     elif kind == "zero":
         disk.zero_sector(path, offset // 512)
     elif kind == "noise":
@@ -168,7 +168,7 @@ def _inflict(machine: Machine, damage: tuple[int, str, int, bytes]) -> None:
     elif kind == "cut":
         disk.truncate(path, offset)
     elif kind == "swap":
-        disk.overwrite(path, 0, disk.contents(paths[place % len(paths)])[:size])
+        disk.overwrite(path, 0, disk.contents(paths[position % len(paths)])[:size])
     else:
         disk.overwrite(path, offset, disk.contents(path)[: size - offset])
 

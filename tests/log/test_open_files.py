@@ -12,8 +12,8 @@ from polonaise.errors import Closed, NotFound
 from polonaise.host import Host
 from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles, SharedSync
-from polonaise.log.partition import LogSettings, PartitionLog
-from polonaise.log.reading import SegmentCache
+from polonaise.log.partitionlog import LogSettings, PartitionLog
+from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine
 
@@ -86,8 +86,8 @@ def test_files_in_use_are_not_closed_and_many_who_use_one_open_it_once() -> None
         kept = [await files.open(f"data/{number}", create=True) for number in range(4)]
         async with asyncio.TaskGroup() as group:
             for number, file in enumerate(kept):
-                for place in range(10):
-                    group.create_task(file.write(4 * place, [b"%04d" % number], sync=place == 9))
+                for position in range(10):
+                    group.create_task(file.write(4 * position, [b"%04d" % number], sync=position == 9))
         await (await files.open("data/5", create=True)).close()
         assert len(process.handles) == len(files) <= 1
         for number, file in enumerate(kept):

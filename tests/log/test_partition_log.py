@@ -12,7 +12,7 @@ from polonaise.errors import DiskFailed, DiskFull, LogForked, OutOfOrder, Partit
 from polonaise.host import Host
 from polonaise.log import registers
 from polonaise.log.digest import digest
-from polonaise.log.partition import LogSettings
+from polonaise.log.partitionlog import LogSettings
 from polonaise.simulator.world import Machine
 
 
@@ -200,7 +200,7 @@ def test_a_commit_time_is_found_across_segments(time_us: int) -> None:
 
 def test_open_files_and_indexes_of_sealed_segments_are_bounded() -> None:
     async def scenario(machine: Machine) -> None:
-        from polonaise.log.reading import SegmentCache
+        from polonaise.log.segmentreader import SegmentCache
 
         async def read(host: Host) -> None:
             cache = SegmentCache(capacity=2)

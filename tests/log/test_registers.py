@@ -81,7 +81,7 @@ def test_a_section_that_cannot_be_is_refused(section: bytes) -> None:
         list(registers.decode(section))
 
 
-def pages_of(held: dict[bytes, bytes], prefix: bytes) -> list[registers.Page]:
+def pages_of(held: dict[bytes, bytes], prefix: bytes) -> list[registers.RegisterPage]:
     made, first = [registers.page(held, sorted(held), prefix, prefix)], b""
     while made[-1].more:
         first = registers.after(made[-1].changes[-1][0])

@@ -11,7 +11,7 @@ from logrig import DIRECTORY, PARTITION, Maker, Open, contents, crcs, life, simu
 
 from polonaise.host import Host
 from polonaise.log.batch import Batch
-from polonaise.log.partition import LogSettings
+from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.simulator.world import Machine
 

@@ -12,7 +12,7 @@ from polonaise.host import Host
 from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.log.digest import digest
-from polonaise.log.partition import LogSettings
+from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import NOTHING_TRIMMED
 from polonaise.simulator import Configuration, World
 from polonaise.simulator.world import Machine

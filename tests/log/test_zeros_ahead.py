@@ -10,7 +10,7 @@ from logrig import SEGMENT, Maker, Open, contents, crcs, life, simulate
 from polonaise.errors import DiskFailed, DiskFull, OutOfOrder
 from polonaise.host import Host
 from polonaise.log.batch import Batch, padded
-from polonaise.log.partition import LogSettings
+from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
 from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, beginning
 from polonaise.simulator.world import Machine

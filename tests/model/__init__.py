@@ -1,7 +1,7 @@
 """Session start and writing, explored exhaustively over the production's decision functions (`make model`).
 
 `decisions` brings in the functions under test: those of `server.protocol` and `storage.protocol`, or the same with a
-planted bug. `asked` and `storage` put the model's questions to them. `states` says what a state is, `bounds` how far to
+mutation. `asked` and `storage` put the model's questions to them. `states` says what a state is, `bounds` how far to
 go, `attempts` and `cluster` which steps there are, `settling` what may be forgotten, `promises` what must hold in every
 state; `search` walks them all.
 

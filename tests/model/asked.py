@@ -128,7 +128,7 @@ class Asked:
 
     def _answer(self, told: Told) -> object:
         closing = len(told.log) + NO_TRANSACTION
-        return self._recovery.Answer(
+        return self._recovery.ReplicaAnswer(
             joined=told.joined,
             prepared=told.prepared,
             confirmed=told.confirmed,

@@ -1,4 +1,4 @@
-"""The functions under test: those of production, or production's own text with one planted change."""
+"""The functions under test: those of production, or production's own text with one change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def production() -> Decisions:
     return Decisions(recovery, commit, replica)
 
 
-def planted(module: ModuleType, old: str, new: str) -> Decisions:
+def mutated(module: ModuleType, old: str, new: str) -> Decisions:
     """Production with `old`, which occurs exactly once in the text of `module`, replaced by `new`."""
     text = inspect.getsource(module)
     if text.count(old) != 1:
@@ -43,7 +43,7 @@ def planted(module: ModuleType, old: str, new: str) -> Decisions:
 
 
 def _compiled(module: ModuleType, text: str) -> ModuleType:
-    name = f"{module.__name__}_planted_{next(_numbers)}"
+    name = f"{module.__name__}_mutated_{next(_numbers)}"
     made = ModuleType(name)
     # Dataclasses look their module up while they are made, and at no other time.
     sys.modules[name] = made

@@ -1,6 +1,6 @@
 """What a replica does with a request: production's decisions, carried out on a disk that is a value.
 
-Each request is one atomic step, durable when it is answered; None is a refusal. `Append` and `Cut` behave as
+Each request is one atomic step, durable when it is answered; None is a refusal. `StoreBatches` and `Cut` behave as
 `log.partition.PartitionLog` does.
 """
 
@@ -107,7 +107,7 @@ def _carry_out(held: Replica, actions: Iterable[object]) -> Replica | None:
                 held = _saved(held, action.promises)  # type: ignore[attr-defined]
             case "Cut":
                 held = held._replace(log=held.log[: action.last + 1], untrusted=None)  # type: ignore[attr-defined]
-            case "Append":
+            case "StoreBatches":
                 if acknowledged:
                     raise Violation("a batch is acknowledged before it is written")
                 for batch in action.batches:  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from polonaise.server.protocol import commit, recovery
 from polonaise.storage.protocol import replica
 
 from .bounds import TINY, Bounds
-from .decisions import planted
+from .decisions import mutated
 from .search import Search
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ _WIPED_LATE = Bounds("wiped disk", batches=1, wipes=1)
 _EDITED = Bounds("replacement", sessions=2, batches=1, replicas=4, edits=2)
 
 
-class Plant(NamedTuple):
+class Mutation(NamedTuple):
     """A change of one line, or of one comparison, in a module of production."""
 
     what: str
@@ -42,217 +42,217 @@ class Plant(NamedTuple):
     """Where it shows."""
 
 
-_PLANTS = (
-    Plant("half is a quorum", recovery, "len(members) // 2 + 1", "len(members) // 2", _FIRST),
-    Plant(
+_MUTATIONS = (
+    Mutation("half is a quorum", recovery, "len(members) // 2 + 1", "len(members) // 2", _FIRST),
+    Mutation(
         "an older owner claims",
         recovery,
         "    if value.generation > generation:\n        return None\n",
         "",
         _FIRST,
     ),
-    Plant(
+    Mutation(
         "an owner claims once only",
         recovery,
         "value.generation > generation",
         "value.generation >= generation",
         _FIRST,
     ),
-    Plant("two owners get one session", recovery, "session=value.session + 1", "session=value.session", _FIRST),
-    Plant(
+    Mutation("two owners get one session", recovery, "session=value.session + 1", "session=value.session", _FIRST),
+    Mutation(
         "who is to come is not fenced",
         recovery,
         "return value.members + tuple(",
         "return value.members or tuple(",
         _EDITED,
     ),
-    Plant(
+    Mutation(
         "who took part looks stale",
         recovery,
         "answer.joined < engagement.session",
         "answer.joined <= engagement.session",
         _FIRST,
     ),
-    Plant(
+    Mutation(
         "nobody is stale",
         recovery,
         "return answer.joined < engagement.session",
         "return False",
         _WIPED,
     ),
-    Plant(
+    Mutation(
         "a loss is no doubt",
         recovery,
         "        if held.lost_above is not None:\n            doubted.append(name)",
         "        if held.lost_above is not None:\n            pass",
         _ROT,
     ),
-    Plant(
+    Mutation(
         "who is away is no doubt",
         recovery,
         "            doubted.append(name)\n            continue",
         "            continue",
         _FIRST,
     ),
-    Plant("one doubt too many", recovery, "if needed > 0:", "if needed > 1:", _FIRST),
-    Plant("one doubt too few", recovery, "if needed > 0:", "if needed >= 0:", _FIRST),
-    Plant("a quorum may be in doubt", recovery, "quorum(value.members) + 1", "quorum(value.members)", _FIRST),
-    Plant("the lowest end", recovery, "if held.max_synced > closing:", "if held.max_synced < closing:", _FIRST),
-    Plant(
+    Mutation("one doubt too many", recovery, "if needed > 0:", "if needed > 1:", _FIRST),
+    Mutation("one doubt too few", recovery, "if needed > 0:", "if needed >= 0:", _FIRST),
+    Mutation("a quorum may be in doubt", recovery, "quorum(value.members) + 1", "quorum(value.members)", _FIRST),
+    Mutation("the lowest end", recovery, "if held.max_synced > closing:", "if held.max_synced < closing:", _FIRST),
+    Mutation(
         "the last of the sources is the only one",
         recovery,
         "if held.max_synced > closing:",
         "if held.max_synced >= closing:",
         _ROT,
     ),
-    Plant(
+    Mutation(
         "late replicas decide",
         recovery,
         "for name, engagement in value.engagements.items() if engagement.unresolved",
         "for name, engagement in value.engagements.items()",
         _FIRST,
     ),
-    Plant(
+    Mutation(
         "what was not confirmed is cut",
         recovery,
         "        clean = closing\n",
         "        clean = answer.confirmed\n",
         _FIRST,
     ),
-    Plant(
+    Mutation(
         "catch-up is thrown away",
         recovery,
         "max(engagement.closing, answer.confirmed)",
         "engagement.closing",
         _FIRST,
     ),
-    Plant("a late dirty tail is kept", recovery, "max(engagement.closing, answer.confirmed)", "closing", _FIRST),
-    Plant(
+    Mutation("a late dirty tail is kept", recovery, "max(engagement.closing, answer.confirmed)", "closing", _FIRST),
+    Mutation(
         "late and engaged are swapped",
         recovery,
         "elif engagement.unresolved:",
         "elif not engagement.unresolved:",
         _FIRST,
     ),
-    Plant(
+    Mutation(
         "a stale copy is cleaned like one that took part",
         recovery,
         "if engagement is None or is_stale(engagement, answer):",
         "if engagement is None:",
         _WIPED_LATE,
     ),
-    Plant("clean is what is not held", recovery, "return min(clean, answer.max_synced)", "return clean", _FIRST),
-    Plant(
+    Mutation("clean is what is not held", recovery, "return min(clean, answer.max_synced)", "return clean", _FIRST),
+    Mutation(
         "the others stay unresolved",
         recovery,
         "replace(before, closing=closing) if before.unresolved else before",
         "before",
         _FIRST,
     ),
-    Plant(
+    Mutation(
         "a resolved end moves on",
         recovery,
         "replace(before, closing=closing) if before.unresolved else before",
         "replace(before, closing=closing)",
         _OWNERS,
     ),
-    Plant(
+    Mutation(
         "the engaged are resolved at once",
         recovery,
         "engagements[name] = Engagement(value.session)",
         "engagements[name] = Engagement(value.session, closing)",
         _FIRST,
     ),
-    Plant(
+    Mutation(
         "only the old members have to be clean",
         recovery,
         "[value.members] if value.next is None else [value.members, value.next]",
         "[value.members]",
         _EDITED,
     ),
-    Plant("a quorum is not enough", recovery, ">= quorum(members) for", "> quorum(members) for", _FIRST),
-    Plant(
+    Mutation("a quorum is not enough", recovery, ">= quorum(members) for", "> quorum(members) for", _FIRST),
+    Mutation(
         "the membership never changes",
         recovery,
         "members = value.members if value.next is None else value.next",
         "members = value.members",
         _EDITED,
     ),
-    Plant("one fewer commits", commit, "[self._needed - 1]", "[self._needed - 2]", _FIRST),
-    Plant("the fastest commits", commit, "reverse=True", "reverse=False", _FIRST),
-    Plant(
+    Mutation("one fewer commits", commit, "[self._needed - 1]", "[self._needed - 2]", _FIRST),
+    Mutation("the fastest commits", commit, "reverse=True", "reverse=False", _FIRST),
+    Mutation(
         "who is not engaged counts",
         commit,
         "if name not in self._synced or number <= self._synced[name]:",
         "if number <= self._synced.get(name, 0):",
         _FIRST,
     ),
-    Plant("a quorum of the engaged commits", commit, "quorum(members)", "quorum(list(engaged))", _EDITED),
-    Plant(
+    Mutation("a quorum of the engaged commits", commit, "quorum(members)", "quorum(list(engaged))", _EDITED),
+    Mutation(
         "older sessions are let in",
         replica,
         "return [refused] if refused else []",
         "return []",
         _FIRST,
     ),
-    Plant(
+    Mutation(
         "the fence falls",
         replica,
         "if session < promises.fence or session <= NO_SESSION:",
         "if session <= NO_SESSION:",
         _FIRST,
     ),
-    Plant(
+    Mutation(
         "older sessions may store",
         replica,
         "if request.session != self.promises.fence:",
         "if request.session < self.promises.joined:",
         _FIRST,
     ),
-    Plant(
+    Mutation(
         "a copy joins wherever it ends",
         replica,
         "        if self.last != prepared or self.last_crc != last_crc:\n",
         "        if False:\n",
         _ROT,
     ),
-    Plant(
+    Mutation(
         "a loss is for ever",
         replica,
         "joined=session, prepared=prepared, lost_above=UNRESOLVED",
         "joined=session, prepared=prepared",
         _ROT,
     ),
-    Plant(
+    Mutation(
         "a copy clears the loss",
         replica,
-        "return [Append(batches), TellEnd()]",
-        "return [Append(batches), Save(replace(self.promises, lost_above=UNRESOLVED)), TellEnd()]",
+        "return [StoreBatches(batches), TellEnd()]",
+        "return [StoreBatches(batches), Save(replace(self.promises, lost_above=UNRESOLVED)), TellEnd()]",
         _REPAIRED,
     ),
-    Plant(
+    Mutation(
         "what could not be synced is never cut",
         replica,
         "            actions.append(Cut(self.last))\n",
         "            pass\n",
         _FAILED,
     ),
-    Plant(
+    Mutation(
         "an acknowledgement without a write",
         replica,
-        "actions: list[Action] = [Append(batches)] if batches else []",
+        "actions: list[Action] = [StoreBatches(batches)] if batches else []",
         "actions: list[Action] = []",
         _FIRST,
     ),
 )
 
 
-@pytest.mark.parametrize("plant", _PLANTS, ids=lambda plant: plant.what)
-def test_a_planted_bug_is_found(plant: Plant) -> None:
-    decisions = planted(plant.module, plant.old, plant.new)
+@pytest.mark.parametrize("mutation", _MUTATIONS, ids=lambda mutation: mutation.what)
+def test_a_mutation_is_found(mutation: Mutation) -> None:
+    decisions = mutated(mutation.module, mutation.old, mutation.new)
 
-    # What an overtaken attempt can do no more is known from the fence, which is what a plant in the replica may break.
-    result = Search(decisions, plant.bounds, forgetting=plant.module is not replica).run(_STATES_MAX)
+    # What an overtaken attempt can do no more is known from the fence, which a mutation in the replica may break.
+    result = Search(decisions, mutation.bounds, forgetting=mutation.module is not replica).run(_STATES_MAX)
 
     assert result.counterexample is not None, f"not found: {result}"
 
@@ -260,7 +260,7 @@ def test_a_planted_bug_is_found(plant: Plant) -> None:
 _HARMLESS = (
     # A copy is confirmed at the start of a session, before it has acknowledged anything in it, or while it is late and
     # its end is resolved: what it may have lost above is not asked of it before it has joined again.
-    Plant(
+    Mutation(
         "a confirmation clears the loss",
         replica,
         "lost_above=max(low_water_mark, promises.lost_above)",
@@ -268,7 +268,7 @@ _HARMLESS = (
         _ROT,
     ),
     # Nobody believes them: they are left for an operator who has lost more than can be made up for.
-    Plant(
+    Mutation(
         "bytes above a loss are cut before it is decided what the log is",
         replica,
         "if promises.untrusted and not promises.may_have_lost:",
@@ -276,7 +276,7 @@ _HARMLESS = (
         _ROT,
     ),
     # Confirmed is clean: the rest is cut and copied again, which costs time and nothing else.
-    Plant(
+    Mutation(
         "a late copy is kept as far as it is confirmed only",
         recovery,
         "max(engagement.closing, answer.confirmed)",
@@ -285,7 +285,7 @@ _HARMLESS = (
     ),
     # `members` and `next` differ by one, so a quorum of the one meets each quorum of the other: a session engaged on a
     # quorum of `next` has fenced enough of the old members, and read from enough of them.
-    Plant(
+    Mutation(
         "only the members to be have to be clean",
         recovery,
         "[value.members] if value.next is None else [value.members, value.next]",
@@ -293,7 +293,7 @@ _HARMLESS = (
         _EDITED,
     ),
     # More is never committed on fewer, as fewer are never enough to engage; and more of them are waited for.
-    Plant(
+    Mutation(
         "doubt is measured by the engaged",
         recovery,
         "quorum(value.members) + 1",
@@ -301,7 +301,7 @@ _HARMLESS = (
         _EDITED,
     ),
     # A second line of defence: within a minority of damaged disks nobody has confirmed what the decision does not hold.
-    Plant(
+    Mutation(
         "what was confirmed contradicts nothing",
         recovery,
         "answer.confirmed > closing:",
@@ -311,10 +311,10 @@ _HARMLESS = (
 )
 
 
-@pytest.mark.parametrize("plant", _HARMLESS, ids=lambda plant: plant.what)
-def test_a_change_that_only_looks_like_a_bug_breaks_nothing(plant: Plant) -> None:
-    decisions = planted(plant.module, plant.old, plant.new)
+@pytest.mark.parametrize("mutation", _HARMLESS, ids=lambda mutation: mutation.what)
+def test_a_change_that_only_looks_like_a_bug_breaks_nothing(mutation: Mutation) -> None:
+    decisions = mutated(mutation.module, mutation.old, mutation.new)
 
-    for bounds in (*TINY, plant.bounds):
+    for bounds in (*TINY, mutation.bounds):
         result = Search(decisions, bounds).run()
         assert result.complete, f"{result}\n{result.counterexample}"

@@ -11,7 +11,7 @@ from polonaise.server.protocol import effects, owner
 from polonaise.server.protocol.owner import PartitionOwner
 
 from .owner.explore import BOUNDS, QUICK, SHORT, Exploration
-from .owner.planted import planted
+from .owner.mutated import mutated
 from .owner.world import Bounds
 
 
@@ -28,7 +28,7 @@ def test_every_promise_holds_in_every_state_further_on(bounds: Bounds) -> None:
     assert not Exploration(PartitionOwner, bounds).run().broken
 
 
-class Plant(NamedTuple):
+class Mutation(NamedTuple):
     """A change of the machine's text."""
 
     what: str
@@ -38,35 +38,35 @@ class Plant(NamedTuple):
 
 
 _TAKEN = "        effects = self._sends\n        self._sends = []\n"
-_PLANTS = (
-    Plant("feeds go out before refusals", effects, _TAKEN, "        effects = self._sends + self._feeds\n"
+_MUTATIONS = (
+    Mutation("feeds go out before refusals", effects, _TAKEN, "        effects = self._sends + self._feeds\n"
           "        self._sends, self._feeds = [], []\n"),
-    Plant("answers go out before feeds", effects, "for part in (self._feeds, self._answers,",
+    Mutation("answers go out before feeds", effects, "for part in (self._feeds, self._answers,",
           "for part in (self._answers, self._feeds,"),
-    Plant("answers go out before refusals", effects, _TAKEN, "        effects = self._sends + self._answers\n"
+    Mutation("answers go out before refusals", effects, _TAKEN, "        effects = self._sends + self._answers\n"
           "        self._sends, self._answers = [], []\n"),
-    Plant("a batch is fed when it is sent", owner,
+    Mutation("a batch is fed when it is sent", owner,
           "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n",
           "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n"
           "            sent.batch and self._commit(sent.batch)\n"),
-    Plant("a refusal is told before what it rests on is decided", owner,
+    Mutation("a refusal is told before what it rests on is decided", owner,
           "            if refusal.rests_on <= self.committed:\n", "            if True:\n"),
-    Plant("a question is answered before its message is committed", owner,
+    Mutation("a request is answered before its message is committed", owner,
           "                session.prove(entry)\n", "                self._prove(entry)\n"),
-    Plant("the appends in flight are failed when their session ends", owner,
-          "        self._answers.unanswered += questions\n",
-          "        self._answers.unanswered += questions\n"
+    Mutation("the appends in flight are failed when their session ends", owner,
+          "        self._answers.unanswered += requests\n",
+          "        self._answers.unanswered += requests\n"
           "        [self.feeds.tell_lost(batch, self.committed) for batch in self._undecided]\n"),
-    Plant("a refusal outlives what it rests on", owner,
+    Mutation("a refusal outlives what it rests on", owner,
           "            if refusal.rests_on > closing:\n", "            if False:\n"),
 )  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plant", _PLANTS, ids=lambda plant: plant.what)
-def test_effects_that_change_places_break_a_promise(plant: Plant) -> None:
-    changed = planted(plant.module, plant.old, plant.new)
+@pytest.mark.parametrize("mutation", _MUTATIONS, ids=lambda mutation: mutation.what)
+def test_effects_that_change_places_break_a_promise(mutation: Mutation) -> None:
+    changed = mutated(mutation.module, mutation.old, mutation.new)
     for bounds in (*QUICK, *SHORT, *BOUNDS):
         if Exploration(changed, bounds).run().broken:
             return
-    pytest.fail(f"nobody notices that {plant.what}")
+    pytest.fail(f"nobody notices that {mutation.what}")

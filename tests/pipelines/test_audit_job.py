@@ -19,12 +19,12 @@ from viewsrig import COUNT, balances, bank_log, changes, expected_balances, more
 import polonaise
 from polonaise.admin import archive as archives
 from polonaise.errors import BadOption, ClientAhead, NotFound, ViewUnfit
-from polonaise.fragments.format import Writer
+from polonaise.fragments.format import FragmentWriter
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import open_store
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.pipelines.audit import audit_table
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.logaudit import audit_log
 from polonaise.pipelines.source import Until
 from polonaise.pipelines.views import update
@@ -181,7 +181,7 @@ def test_an_applications_own_table_is_audited_by_its_own_marks(
         "CREATE TABLE polonaise_marks (partition INTEGER PRIMARY KEY, high_water_mark BIGINT, cluster VARCHAR(32))",
         f"INSERT INTO polonaise_marks VALUES (0, 39, '{log.cluster_key.hex()}'), (1, 29, '')",
     )
-    accounts = View(
+    accounts = TableView(
         "accounts", "SELECT account, amount AS balance FROM {log}", ["account"], {"balance": "sum"}, balances.read
     )
     assert audit_table(spark, address, accounts, url, marks_table="polonaise_marks").well
@@ -254,7 +254,7 @@ def test_fragments_of_another_history_are_a_fork(spark: SparkSession, log: Log, 
     for number in range(30):
         columns.add(1, 1, number, 0, b"another history")
     raw = seal(columns, partition=0, first=0, session=1, generation=1, commit_time_us=1, previous_crc=0)
-    writer = Writer(log.cluster_key)
+    writer = FragmentWriter(log.cluster_key)
     writer.add(Batch.parse(raw))
     footer, data = writer.finish()
     name = FragmentName(0, footer.first, footer.last, hashlib.sha256(data).hexdigest())

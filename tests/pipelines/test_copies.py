@@ -7,12 +7,12 @@ from pathlib import Path
 from filesrig import make_storage
 
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.pipelines.copies import Stored
+from polonaise.pipelines.copies import StorageCopy
 
 
 async def test_a_storage_directory_is_read_inside_an_event_loop(tmp_path: Path) -> None:
     """As the driver is in one in every notebook."""
-    copy = Stored(str(make_storage_beside(tmp_path)), 0)
+    copy = StorageCopy(str(make_storage_beside(tmp_path)), 0)
     assert [batch.first for batch in copy.batches(Span(4, 9))] == [4, 6, 8]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polonaise.errors import BadOption
-from polonaise.pipelines.declarations import Declared, View, load_view
+from polonaise.pipelines.declarations import Declared, TableView, load_view
 
 SQL = "SELECT account, amount FROM {log}"
 
@@ -31,13 +31,13 @@ SQL = "SELECT account, amount FROM {log}"
 )
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(BadOption, match=told):
-        View(**{"name": "v", "query": SQL, **given})
+        TableView(**{"name": "v", "query": SQL, **given})
 
 
 FILE = f"""
-from polonaise.pipelines.declarations import View
-one = View("first", {SQL!r})
-other = View("second", {SQL!r})
+from polonaise.pipelines.declarations import TableView
+one = TableView("first", {SQL!r})
+other = TableView("second", {SQL!r})
 alias = other
 """
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from polonaise.errors import ViewUnfit
-from polonaise.pipelines.declarations import View, load_view
+from polonaise.pipelines.declarations import TableView, load_view
 from polonaise.pipelines.definitions import Definition, check_same, definition_of, kept_in
 
 SQL = "SELECT account, sum(amount) AS balance, max(amount) AS largest FROM {log} GROUP BY account"
@@ -24,7 +24,7 @@ def schema(*, nullable: bool = True, **types: Any) -> StructType:
 
 def declared(**given: Any) -> Definition:
     said = {"query": SQL, "key": ["account"], "merge": {"balance": "sum", "largest": "max"}, "read": READ, **given}
-    return definition_of(View("balances", **said), schema())
+    return definition_of(TableView("balances", **said), schema())
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_how_it_is_read_and_in_what_order_it_is_said_is_not(given: dict[str, Any
 
 
 def test_columns_and_types_are_of_the_definition_and_whether_they_may_be_null_is_not() -> None:
-    view = View("balances", SQL, ["account"], {"balance": "sum", "largest": "max"}, READ)
+    view = TableView("balances", SQL, ["account"], {"balance": "sum", "largest": "max"}, READ)
     same = definition_of(view, schema(nullable=False))
     assert same == definition_of(view, schema()) == kept_in(same.fields())
     for other in (schema(note=StringType()), schema(account=LongType()), StructType(schema().fields[:2])):
@@ -69,7 +69,7 @@ def test_columns_and_types_are_of_the_definition_and_whether_they_may_be_null_is
 
 FILE = """
 from functools import partial
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 
 def _large(log):
     return log.where("amount > 100")
@@ -77,14 +77,14 @@ def _large(log):
 def _over(log, limit):
     return log.where(log.amount > limit)
 
-large = View("large", _large)
-short = View(
+large = TableView("large", _large)
+short = TableView(
     "short",
     lambda log: log
         .where("amount < 10")
         .select("amount"),
 )
-some = View("some", partial(_over, limit=7))
+some = TableView("some", partial(_over, limit=7))
 """
 
 
@@ -113,7 +113,7 @@ def test_a_function_is_known_by_its_text(tmp_path: Path, old: str, new: str, cha
 def test_a_function_whose_text_nobody_has_is_known_by_its_columns() -> None:
     made: dict[str, Any] = {}
     exec("one = lambda log: log\ntwo = lambda log: log.where('a > 1')", made)
-    one, two, third = View("v", made["one"]), View("v", made["two"]), View("v", partial(made["one"]))
+    one, two, third = TableView("v", made["one"]), TableView("v", made["two"]), TableView("v", partial(made["one"]))
     assert definition_of(one, schema()) == definition_of(two, schema()) == definition_of(third, schema())
     assert definition_of(one, schema()) != definition_of(one, schema(note=StringType()))
 

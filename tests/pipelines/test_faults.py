@@ -7,8 +7,8 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from polonaise.errors import FragmentDamaged, PolonaiseError, SparkFailed, StoreUnavailable
-from polonaise.pipelines.faults import translated
 from polonaise.pipelines.sessions import job_session
+from polonaise.pipelines.sparkerrors import translated
 from polonaise.spark import sessions
 
 TRACE = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times

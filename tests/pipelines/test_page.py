@@ -12,20 +12,26 @@ from pagerig import HOSTILE, browser, checked
 
 from polonaise.errors import BadOption
 from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
-from polonaise.pipelines.page import Page, Verdict
+from polonaise.pipelines.page import ReportPage, ReportVerdict
 from polonaise.pipelines.tables import Table
 
 OPENED_S = 60
 
 
-def report(title: str = "The bank in 1993", word: str = "a word") -> Page:
+def report(title: str = "The bank in 1993", word: str = "a word") -> ReportPage:
     """A page with one of everything."""
     begin = datetime(1993, 1, 1, tzinfo=UTC)
     points = [(begin + timedelta(hours=hour), 1000 + hour) for hour in range(2000)]
     return (
-        Page(title, word)
+        ReportPage(title, word)
         .facts({"payments": 27_215, word: None})
-        .verdicts([Verdict("the log is dense", True), Verdict(word, False, word), Verdict("the copies", None)])
+        .verdicts(
+            [
+                ReportVerdict("the log is dense", True),
+                ReportVerdict(word, False, word),
+                ReportVerdict("the copies", None),
+            ]
+        )
         .section(word, f"{word}\n\nand another paragraph")
         .chart(Bars("Volumes", [(date(1993, 1, 1), 5)], marks=[Mark(date(1993, 1, 1), word)], note=word))
         .chart(Bars("Kinds", [(word, 5)]))
@@ -60,20 +66,24 @@ def test_no_text_is_taken_for_markup(text: str) -> None:
 
 
 def test_what_does_not_hold_comes_first() -> None:
-    text = checked(Page("a").verdicts([Verdict("fine", True), Verdict("open", None), Verdict("broken", False)]).html())
+    text = checked(
+        ReportPage("a")
+        .verdicts([ReportVerdict("fine", True), ReportVerdict("open", None), ReportVerdict("broken", False)])
+        .html()
+    )
     assert text.index("broken") < text.index("open") < text.index("fine")
     assert "does not hold" in text, "it is said in words, and not by colour alone"
 
 
 def test_without_anything_it_is_a_page() -> None:
-    page = Page("Nothing yet").chart(Bars("No bars", [])).table(Table("No rows", ["a", "b"], []))
+    page = ReportPage("Nothing yet").chart(Bars("No bars", [])).table(Table("No rows", ["a", "b"], []))
     text = checked(page.facts({}).verdicts([]).text("").html())
     assert text.count("Nothing.") == 2
     assert "The figures" not in text
 
 
 def test_of_a_long_table_the_first_rows_are_shown() -> None:
-    text = checked(Page("a").table(Table("Long", ["n"], [(row,) for row in range(10_000)])).html())
+    text = checked(ReportPage("a").table(Table("Long", ["n"], [(row,) for row in range(10_000)])).html())
     assert "The first 500 of 10,000 rows." in text
     assert "\n499\n" in text
     assert "\n500\n" not in text
@@ -86,7 +96,9 @@ def test_a_row_that_is_too_short_is_refused() -> None:
 
 def test_of_many_marks_the_first_are_shown() -> None:
     days = [date(1993, 1, 1) + timedelta(days=day) for day in range(30)]
-    page = Page("a").chart(Bars("Days", [(day, 1) for day in days], marks=[Mark(day, f"odd {day}") for day in days]))
+    page = ReportPage("a").chart(
+        Bars("Days", [(day, 1) for day in days], marks=[Mark(day, f"odd {day}") for day in days])
+    )
     text = checked(page.html())
     assert "odd 1993-01-20" in text
     assert "odd 1993-01-21" not in text

@@ -15,7 +15,7 @@ import pytest
 from pagerig import browser, program
 
 from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
-from polonaise.pipelines.page import Page, Verdict
+from polonaise.pipelines.page import ReportPage, ReportVerdict
 from polonaise.pipelines.tables import Table
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ addEventListener("load", () => {
 """
 
 
-def page() -> Page:
+def page() -> ReportPage:
     """As a report of a log has it, and with whatever words an application may have."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     points = [(begin + timedelta(hours=hour), 1000 + hour) for hour in range(200)]
@@ -89,11 +89,15 @@ def page() -> Page:
     rows = [[number, 0, 10**9 + number, 10**9, 10**12, 42_000, 12, points[-1][0]] for number in range(12)]
     payments = [(number, f"Anna Magdalena {number}", "acknowledged", LONG, -1_234.5) for number in range(40)]
     return (
-        Page("Transactions of the acknowledgement department", f"embedded:/var/lib/{LONG}, transactions of partition 0")
+        ReportPage(
+            "Transactions of the acknowledgement department", f"embedded:/var/lib/{LONG}, transactions of partition 0"
+        )
         .facts(
             {"transactions": 10**12, "bytes of bodies": 10**15, "first committed": begin, "where": LONG, "why": None}
         )
-        .verdicts([Verdict("every internationalization", True), Verdict("the copies", False, f"differ at {LONG}")])
+        .verdicts(
+            [ReportVerdict("every internationalization", True), ReportVerdict("the copies", False, f"differ at {LONG}")]
+        )
         .section("Over time", "Responsibilities and characteristics, as they were.")
         .chart(Lines("Balances", [Series("transactions", points), Series("acknowledged transactions", later)]))
         .chart(Bars("Volumes", months, unit="crowns", marks=[Mark(months[11][0], "many")]))

@@ -13,7 +13,7 @@ import pytest
 import polonaise
 from polonaise.errors import BadOption, DiskFailed
 from polonaise.pipelines.archive import HowToArchive, archive
-from polonaise.pipelines.page import Page
+from polonaise.pipelines.page import ReportPage
 from polonaise.pipelines.report import HowToReport, report, sections_named
 from polonaise.pipelines.snapshots import Snapshot
 
@@ -88,7 +88,7 @@ def test_a_report_is_of_one_snapshot_and_an_application_adds_to_it(
 ) -> None:
     with polonaise.blocking.connect(address) as log:
 
-        def sections(snapshot: Snapshot, page: Page) -> dict[str, pa.Table]:
+        def sections(snapshot: Snapshot, page: ReportPage) -> dict[str, pa.Table]:
             before = snapshot.transactions
             log.append(b"late", 1).result(timeout=30)
             page.section("Our own").text("<not markup>")

@@ -14,10 +14,10 @@ import typer
 from rich.console import Console
 
 from polonaise.cli.pipeline import Output, run_job, settings_of
-from polonaise.cli.progress import Bars
+from polonaise.cli.progressbars import ProgressBars
 from polonaise.errors import BadOption, StoreUnavailable
 from polonaise.pipelines.logs import full_address, tasks_address
-from polonaise.pipelines.progress import Progress
+from polonaise.pipelines.progress import JobProgress
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def test_what_is_not_well_ends_with_exit_status_1_and_its_report(tmp_path: Path)
 
 
 def test_a_job_that_fails_says_so_in_its_report(tmp_path: Path) -> None:
-    def work(progress: Progress) -> Found:
+    def work(progress: JobProgress) -> Found:
         raise StoreUnavailable("the store is away")
 
     with pytest.raises(StoreUnavailable):
@@ -65,7 +65,7 @@ def test_a_job_that_fails_says_so_in_its_report(tmp_path: Path) -> None:
 
 
 def test_a_report_that_could_not_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
-    def work(progress: Progress) -> Found:
+    def work(progress: JobProgress) -> Found:
         raise AssertionError("the work began")
 
     for path in (tmp_path, tmp_path / "missing" / "run.json"):
@@ -76,7 +76,7 @@ def test_a_report_that_could_not_be_written_is_refused_before_the_work(tmp_path:
 def test_bars_are_drawn_on_a_terminal_and_nowhere_else() -> None:
     for terminal in (True, False):
         written = io.StringIO()
-        with Bars(Console(file=written, force_terminal=terminal, width=80)) as bars:
+        with ProgressBars(Console(file=written, force_terminal=terminal, width=80)) as bars:
             bars.begin("starting", 1)
             bars.begin("fragments [red]", 4)
             bars.done(4)

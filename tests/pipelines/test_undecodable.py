@@ -17,7 +17,7 @@ from viewsrig import COUNT, READ, balances, bank_log, changes, expected_balances
 
 from polonaise.errors import BadOption, BodyUndecodable
 from polonaise.pipelines.audit import audit_table
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import definition_of
 from polonaise.pipelines.delta import DeltaTarget
 from polonaise.pipelines.parquet import ParquetTarget
@@ -56,7 +56,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.param}:{tmp_path / 'table'}"
 
 
-def letters_in(table: str, view: View) -> list[tuple[Any, ...]]:
+def letters_in(table: str, view: TableView) -> list[tuple[Any, ...]]:
     """Partition, id, header and body of each dead letter, as anybody reads the table."""
     if table.startswith("sqlite:"):
         with closing(sqlite3.connect(table.removeprefix("sqlite:///"))) as database:
@@ -72,7 +72,7 @@ def letters_in(table: str, view: View) -> list[tuple[Any, ...]]:
     return sorted(tuple(row[name] for name in names) for row in found.to_pylist())
 
 
-def rows_in(spark: SparkSession, table: str, view: View, log: Log) -> list[tuple[Any, ...]]:
+def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[tuple[Any, ...]]:
     columns = {
         "balances": "account int, balance long, changes long, largest long",
         "changes": "partition int, transaction_id long, account int, amount long",
@@ -89,7 +89,7 @@ LETTERS = [(0, COUNT, 7, BAD), (0, COUNT + 1, 0, WORSE), (1, COUNT, 0, BAD)]
 @pytest.mark.slow
 @pytest.mark.parametrize("view", [balances, changes], ids=lambda view: view.name)
 def test_what_becomes_of_them_changes_from_run_to_run_without_a_rebuild(
-    spark: SparkSession, log: Log, address: str, table: str, view: View
+    spark: SparkSession, log: Log, address: str, table: str, view: TableView
 ) -> None:
     expected = {"balances": expected_balances(COUNT, COUNT), "changes": expected_changes(COUNT, COUNT)}[view.name]
     for _ in range(2):
@@ -183,7 +183,7 @@ def test_a_run_that_dies_between_the_letters_and_the_rows_leaves_each_letter_onc
 def test_a_table_that_is_followed_tells_of_them_with_each_commit(
     spark: SparkSession, log: Log, address: str, tmp_path: Path
 ) -> None:
-    strict = View(
+    strict = TableView(
         "strict", "SELECT account FROM {log}", read={**READ, "decoderSchema": "account int NOT NULL, amount bigint"}
     )
     log.append(b"{}", 0).result(timeout=30)
@@ -212,8 +212,8 @@ def test_the_command_tells_it_in_one_line_and_ends(address: str, tmp_path: Path)
 # ------------------------------------------------------------------ what is said of them
 
 
-def declared(**read: str) -> View:
-    return View("balances", balances.query, key=["account"], merge=balances.merge, read={**READ, **read})
+def declared(**read: str) -> TableView:
+    return TableView("balances", balances.query, key=["account"], merge=balances.merge, read={**READ, **read})
 
 
 def test_the_run_says_it_or_else_the_view() -> None:
@@ -232,10 +232,10 @@ def test_the_run_says_it_or_else_the_view() -> None:
         (declared(failOnDecodeError="false"), "skip", "a part of its definition"),
         (declared(onUndecodable="column"), "table", "a part of its definition"),
         (declared(onUndecodable="skip", failOnDecodeError="true"), None, "say onUndecodable alone"),
-        (View("plain", "SELECT data FROM {log}"), "table", "view plain has no decoder"),
+        (TableView("plain", "SELECT data FROM {log}"), "table", "view plain has no decoder"),
     ],
 )
-def test_what_can_not_be_meant_is_refused(view: View, said: str | None, why: str) -> None:
+def test_what_can_not_be_meant_is_refused(view: TableView, said: str | None, why: str) -> None:
     with pytest.raises(BadOption, match=why):
         policy_of(view, said)
 

@@ -15,7 +15,7 @@ from viewsrig import READ, bank_log, more
 
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.audit import audit_table
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.targets import Target, open_target
 from polonaise.pipelines.views import follow, rebuild, update
 
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.slow
 
 FEW = 10
 
-changes = View("changes", "SELECT partition, transaction_id, account, amount FROM {log}", read=READ)
-balances = View(
+changes = TableView("changes", "SELECT partition, transaction_id, account, amount FROM {log}", read=READ)
+balances = TableView(
     "balances",
     "SELECT account, sum(amount) AS balance FROM {log} GROUP BY account",
     key=["account"],
@@ -71,11 +71,11 @@ def table_of(kind: str, directory: Path) -> str:
     return f"sqlite:///{directory / 'views.db'}" if kind == "sqlite" else f"{kind}:{directory / 'table'}"
 
 
-def opened(spark: SparkSession, table: str, view: View, log: Log) -> Target:
+def opened(spark: SparkSession, table: str, view: TableView, log: Log) -> Target:
     return open_target(spark, table, view, log.cluster_key.hex())
 
 
-def refused(spark: SparkSession, address: str, view: View, table: str, told: str) -> str:
+def refused(spark: SparkSession, address: str, view: TableView, table: str, told: str) -> str:
     with pytest.raises(ViewUnfit, match=told) as error:
         update(spark, address, view, table)
     assert "\n" not in str(error.value)
@@ -85,7 +85,14 @@ def refused(spark: SparkSession, address: str, view: View, table: str, told: str
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 @pytest.mark.parametrize(("view", "changed", "told"), CHANGED)
 def test_files_of_another_definition_are_left_alone_until_they_are_made_anew(
-    spark: SparkSession, log: Log, address: str, tmp_path: Path, kind: str, view: View, changed: View, told: str
+    spark: SparkSession,
+    log: Log,
+    address: str,
+    tmp_path: Path,
+    kind: str,
+    view: TableView,
+    changed: TableView,
+    told: str,
 ) -> None:
     table = table_of(kind, tmp_path)
     update(spark, address, view, table)

@@ -20,7 +20,7 @@ from viewsrig import COUNT, PARTITIONS, balances, bank_log, body, changes, expec
 from polonaise.errors import BadOption, BeyondLog, ClientAhead, DirectoryInUse, ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.audit import audit_table
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.parquet import ParquetTarget
 from polonaise.pipelines.source import Until
 from polonaise.pipelines.targets import open_target
@@ -54,7 +54,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.param}:{tmp_path / 'table'}"
 
 
-def rows_in(spark: SparkSession, table: str, view: View, log: Log) -> list[tuple[Any, ...]]:
+def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[tuple[Any, ...]]:
     with closing(open_target(spark, table, view, log.cluster_key.hex())) as target:
         if "://" in table:
             target.prepare(SCHEMAS[view.name](spark))
@@ -120,18 +120,18 @@ def test_a_table_that_is_followed_gets_what_is_committed_later(
 def test_what_cannot_be_meant_is_refused(spark: SparkSession, log: Log, address: str, tmp_path: Path) -> None:
     table = f"parquet:{tmp_path / 'table'}"
     with pytest.raises(BadOption, match="can be rebuilt, and not brought up to date"):
-        update(spark, address, View("v", "SELECT count(*) AS n FROM {log}", whole=True), table)
+        update(spark, address, TableView("v", "SELECT count(*) AS n FROM {log}", whole=True), table)
     with pytest.raises(BeyondLog, match="partition 0 is committed up to 99: there is no 100"):
         rebuild(spark, address, balances, table, until=Until(ids={0: 100, 1: 0}))
     with pytest.raises(BadOption, match="name one of each"):
         rebuild(spark, address, balances, table, until=Until(ids={0: 10}))
     with pytest.raises(BadOption, match=r"the query of view v: .*UNRESOLVED_COLUMN"):
-        rebuild(spark, address, View("v", "SELECT nothing FROM {log}"), table)
+        rebuild(spark, address, TableView("v", "SELECT nothing FROM {log}"), table)
     with pytest.raises(BadOption, match="what becomes of amount"):
         rebuild(
             spark,
             address,
-            View("v", changes.query, key=["partition", "transaction_id", "account"], read=changes.read),
+            TableView("v", changes.query, key=["partition", "transaction_id", "account"], read=changes.read),
             table,
         )
     with pytest.raises(BadOption, match="no table at 'somewhere'"):
@@ -159,7 +159,7 @@ def test_a_table_that_is_ahead_of_its_log_is_not_touched(
 # ------------------------------------------------------------------ Parquet
 
 
-def parquet(spark: SparkSession, directory: Path, view: View = changes, **options: Any) -> ParquetTarget:
+def parquet(spark: SparkSession, directory: Path, view: TableView = changes, **options: Any) -> ParquetTarget:
     target = ParquetTarget(spark, str(directory), view, "aa", **options)
     target.prepare(SCHEMAS[view.name](spark))
     return target
@@ -213,7 +213,7 @@ def test_one_writes_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", ["marks", "definition"])
-def test_another_that_makes_the_table_between_two_questions_of_a_check_is_no_misfit(
+def test_another_that_makes_the_table_between_two_requests_of_a_check_is_no_misfit(
     spark: SparkSession, log: Log, address: str, tmp_path: Path, asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = f"sqlite:///{tmp_path / 'views.db'}"
@@ -246,7 +246,7 @@ async def test_two_that_update_one_database_leave_each_transaction_once(
 def test_moments_in_a_delta_table_are_moments_whatever_the_sessions_zone(
     spark: SparkSession, log: Log, address: str, tmp_path: Path
 ) -> None:
-    latest = View(
+    latest = TableView(
         "latest", "SELECT account, max(timestamp) AS last FROM {log} GROUP BY account",
         key=["account"], merge={"last": "max"}, read=balances.read,
     )  # fmt: skip

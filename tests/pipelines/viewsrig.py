@@ -9,18 +9,18 @@ from pathlib import Path
 
 import polonaise.blocking
 from polonaise.blocking.log import Log
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 
 READ = {"decoder": "json", "decoderSchema": "account int, amount bigint"}
 
-balances = View(
+balances = TableView(
     "balances",
     "SELECT account, sum(amount) AS balance, count(*) AS changes, max(amount) AS largest FROM {log} GROUP BY account",
     key=["account"],
     merge={"balance": "sum", "changes": "sum", "largest": "max"},
     read=READ,
 )
-changes = View("changes", lambda log: log.select("partition", "transaction_id", "account", "amount"), read=READ)
+changes = TableView("changes", lambda log: log.select("partition", "transaction_id", "account", "amount"), read=READ)
 
 ACCOUNTS = 7
 COUNT = 100

@@ -26,11 +26,11 @@ from polonaise.errors import PolonaiseError
 from polonaise.fragments.store import LateStore, open_store
 from polonaise.host.address import parse_address
 from polonaise.node.embedded import check_fragments, parse_embedded
-from polonaise.pipelines.copies import Archived, Served
+from polonaise.pipelines.copies import FragmentCopy, Served
 from polonaise.pipelines.targets import check_target, open_target
 from polonaise.redaction import HIDDEN, redacted
-from polonaise.spark.history import History
 from polonaise.spark.options import ReadOptions, WriteOptions, read_options, write_options
+from polonaise.spark.queryhistory import QueryHistory
 from polonaise.storage.files import find
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
@@ -152,7 +152,7 @@ def spark_fragments(url: str) -> None:
 
 
 def spark_storage(url: str) -> None:
-    _ = History(read_options({"cluster": f"storage:{url}"})).partitions
+    _ = QueryHistory(read_options({"cluster": f"storage:{url}"})).partitions
 
 
 CALLS: list[tuple[Callable[[str], Any], list[str]]] = [
@@ -173,7 +173,7 @@ CALLS: list[tuple[Callable[[str], Any], list[str]]] = [
     (store, STORES),
     (late_store, STORES),
     (parse_address, [*LOGS, *STORES]),
-    (lambda url: Archived(url, ()), STORES),
+    (lambda url: FragmentCopy(url, ()), STORES),
     (lambda url: Served(url, 0, 1.0), LOGS),
 ]
 

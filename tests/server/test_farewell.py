@@ -11,7 +11,7 @@ import pytest
 
 import polonaise
 from polonaise.errors import PolonaiseError
-from polonaise.server.partition import ServedPartition
+from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.storage import files, offline
 from polonaise.storage.node import StorageNode

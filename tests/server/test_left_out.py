@@ -10,7 +10,7 @@ import pytest
 
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.server.protocol import recovery
-from polonaise.server.protocol.recovery import Answer, Decided
+from polonaise.server.protocol.recovery import Decided, ReplicaAnswer
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_SESSION, NO_TRANSACTION
@@ -40,18 +40,18 @@ class Replica:
     ("late", "told"),
     [
         (
-            Answer(NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, NO_TRANSACTION, 0, None),
+            ReplicaAnswer(NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, NO_TRANSACTION, 0, None),
             "found empty, and is being filled",
         ),
-        (Answer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None), "it was too slow"),
+        (ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None), "it was too slow"),
     ],
 )
-async def test_one_that_was_found_empty_is_not_called_slow(late: Answer, told: str) -> None:
+async def test_one_that_was_found_empty_is_not_called_slow(late: ReplicaAnswer, told: str) -> None:
     start = SessionStart(
         MemoryHost(), SimpleNamespace(), {}, ServerSettings(gather_s=0.01), partition=0, generation=1,  # type: ignore[arg-type]
         known=recovery.NOTHING_KNOWN, patient=False, report=lambda _: None,
     )  # fmt: skip
-    good = Answer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)
+    good = ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)
     replicas = {"A": Replica(True), "B": Replica(True), "C": Replica(False)}
     start._answers = {"A": good, "B": good, "C": late}
     start._connections = replicas  # type: ignore[assignment]

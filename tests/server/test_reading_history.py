@@ -21,8 +21,8 @@ from polonaise.errors import (
     SegmentDamaged,
 )
 from polonaise.log.batch import Batch, Columns, seal
+from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.feed import TailCache
-from polonaise.server.reading import PartitionReader
 from polonaise.server.settings import ServerSettings
 from polonaise.wire.messages import Batches, Fetch
 

@@ -16,8 +16,8 @@ from storyrig import Town
 from polonaise.client.log import Log
 from polonaise.errors import DeadlineExceeded
 from polonaise.server import catchup
+from polonaise.server.archivedhistory import ToCopy
 from polonaise.server.catchup import CatchUp
-from polonaise.server.history import ToCopy
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.sessionstart import SessionStart

@@ -8,10 +8,10 @@ import pytest
 from logrig import DIRECTORY, PARTITION, SEGMENT, Maker, Open, life, simulate
 
 from polonaise.host import Host
-from polonaise.log.partition import LogSettings
+from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.simulator.disk import SimulatedDisk
-from polonaise.simulator.ground import durable_last, read_replica
+from polonaise.simulator.diskaudit import durable_last, read_replica
 from polonaise.simulator.world import Machine
 
 PER_SEGMENT = 4

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S, RENEW_S
 from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue, Registration, Versioned
 from polonaise.errors import CoordinatorUnavailable
@@ -21,7 +22,6 @@ from polonaise.simulator.coordinator import (
     UNREACHABLE,
     CoordinatorConfiguration,
     SimulatedCoordinator,
-    SimulatedCoordinatorClient,
 )
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
@@ -35,18 +35,16 @@ INITIAL = PartitionValue.initial(DESCRIPTION.storage)
 class Scene:
     """A world with a service in it; partitions between processes and service are the set `cut_off`."""
 
-    def __init__(self, seed: int = 1, *, leases: bool = False, **configuration: float) -> None:
+    def __init__(self, seed: int = 1, **configuration: float) -> None:
         self.world = World(seed)
-        self.service = SimulatedCoordinator(
-            self.world.random("coordinator"), CoordinatorConfiguration(**configuration), leases=leases
-        )
+        self.service = SimulatedCoordinator(self.world.random("coordinator"), CoordinatorConfiguration(**configuration))
         self.cut_off: set[str] = set()
 
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:
         return self.world.run(scenario)
 
-    async def process(self, name: str) -> tuple[Process, SimulatedCoordinatorClient]:
-        ready: asyncio.Future[SimulatedCoordinatorClient] = asyncio.get_running_loop().create_future()
+    async def process(self, name: str) -> tuple[Process, Coordinator]:
+        ready: asyncio.Future[Coordinator] = asyncio.get_running_loop().create_future()
 
         async def main(host: Host) -> None:
             ready.set_result(self.service.client(host, is_reachable=lambda: name not in self.cut_off))
@@ -55,27 +53,32 @@ class Scene:
         process = self.world.machine(name).start(main)
         return process, await ready
 
-    async def client(self, name: str = "m") -> SimulatedCoordinatorClient:
+    async def client(self, name: str = "m") -> Coordinator:
         return (await self.process(name))[1]
 
 
 def test_a_lost_result_is_unavailable_to_the_caller_and_made_all_the_same() -> None:
-    scene = Scene(lost_result_chance=1.0)
+    scene = Scene()
 
     async def scenario() -> None:
+        scene.service.configuration = CoordinatorConfiguration(lost_result_chance=1.0)
         client = await scene.client()
+        with pytest.raises(CoordinatorUnavailable):
+            await client.initialize(DESCRIPTION)
+        scene.service.configuration = CoordinatorConfiguration()
+        await client.describe()
+        scene.service.configuration = CoordinatorConfiguration(lost_result_chance=1.0)
         for change in (
-            lambda: client.initialize(DESCRIPTION),
             client.unique_id,
             lambda: client.register(Registration(1, "s:1")),
         ):
             with pytest.raises(CoordinatorUnavailable):
                 await change()
-        assert scene.service.read("unique-id")[0] == 1
-        assert scene.service.living() == [Registration(1, "s:1")]
+        assert scene.service.snapshot()["unique-id"].version == 1
+        assert list(scene.service.registered("members")) == ["1"]
         with pytest.raises(CoordinatorUnavailable):
             await client.unique_id()
-        assert scene.service.read("unique-id")[0] == 2
+        assert scene.service.snapshot()["unique-id"].version == 2
 
     scene.run(scenario())
     assert scene.service.census[LOST_RESULT] == 4
@@ -90,7 +93,7 @@ def test_an_unavailable_coordinator_changes_nothing() -> None:
         client = await scene.client()
         with pytest.raises(CoordinatorUnavailable):
             await client.unique_id()
-        assert scene.service.read("unique-id")[0] == 0
+        assert scene.service.snapshot()["unique-id"].version == 0
 
     scene.run(scenario())
     assert scene.service.census == {UNAVAILABLE: 1, UNREACHABLE: 0, LOST_RESULT: 0, ORPHANED: 0}
@@ -119,12 +122,13 @@ def test_a_partition_between_request_and_answer_loses_the_result() -> None:
     async def scenario() -> None:
         scene.service.initialize(DESCRIPTION)
         client = await scene.client()
+        await client.describe()
         asking = asyncio.ensure_future(client.unique_id())
         await asyncio.sleep(0.015)
         scene.cut_off.add("m")
         with pytest.raises(CoordinatorUnavailable):
             await asking
-        assert scene.service.read("unique-id")[0] == 1
+        assert scene.service.snapshot()["unique-id"].version == 1
 
     scene.run(scenario())
     assert scene.service.census[LOST_RESULT] == 1
@@ -139,7 +143,7 @@ def test_a_request_outlives_the_process_that_sent_it_and_its_registration_does_n
         process, client = await scene.process("m")
         await client.register(Registration(1, "s:1"))
         change = functools.partial(client.set_partition, 0, replace(INITIAL, session=9), 0)
-        await client.describe()
+        await client.partition(0)
         process.supervise(_ignoring(change()), "change")
         await asyncio.sleep(0.005)
         process.crash()
@@ -188,7 +192,7 @@ def test_a_watch_that_is_cut_off_ends_with_unavailable() -> None:
 def troubled_counting(seed: int) -> tuple[dict[str, int], int, float]:
     scene = Scene(seed, unavailable_chance=0.2, lost_result_chance=0.2)
 
-    async def count(client: SimulatedCoordinatorClient) -> None:
+    async def count(client: Coordinator) -> None:
         raised = 0
         while raised < 10:
             try:
@@ -201,7 +205,7 @@ def troubled_counting(seed: int) -> tuple[dict[str, int], int, float]:
     async def scenario() -> int:
         scene.service.initialize(DESCRIPTION)
         await asyncio.gather(*[count(await scene.client(f"m{number}")) for number in range(3)])
-        return scene.service.read("partition-0")[0]
+        return scene.service.snapshot()["partition-0"].version
 
     version = scene.run(scenario())
     return scene.service.census, version, scene.world.now
@@ -219,24 +223,50 @@ def test_every_change_is_an_answered_or_a_lost_one() -> None:
     assert version == 30 + census[LOST_RESULT]
 
 
-@pytest.mark.parametrize("leases", [True, False])
-def test_with_leases_a_member_that_renews_nothing_is_none_to_others(leases: bool) -> None:
-    scene = Scene(leases=leases)
+def test_without_leases_a_member_that_renews_nothing_is_one_all_the_same() -> None:
+    scene = Scene()
 
     async def scenario() -> None:
         works, looks = await scene.client("works"), await scene.client("looks")
         scene.service.initialize(DESCRIPTION)
-        membership = await works.register(Registration(1, "a:1"))
+        await works.register(Registration(1, "a:1"))
         for _ in range(int(2 * LEASE_S / RENEW_S)):
-            await membership.renew()
             assert len(await looks.members()) == 1
             await asyncio.sleep(RENEW_S)
-        for _ in range(int(2 * LEASE_S / RENEW_S)):
-            members = await looks.members()
-            await asyncio.sleep(RENEW_S)
-        assert len(members) == (0 if leases else 1)
-        assert len(await works.members()) == 1
-        await membership.renew()
-        assert len(await looks.members()) == 1
+
+    scene.run(scenario())
+
+
+def test_a_cancelled_wait_leaves_nothing_at_the_service() -> None:
+    scene = Scene()
+
+    async def scenario() -> None:
+        scene.service.initialize(DESCRIPTION)
+        client = await scene.client()
+        waiting = asyncio.ensure_future(client.assignment_after(0))
+        await asyncio.sleep(1)
+        assert len(scene.service._watching) == 1
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert not scene.service._watching
+
+    scene.run(scenario())
+
+
+def test_answers_that_overtake_each_other_are_no_value_that_went_back() -> None:
+    scene = Scene(jitter_s=0.05)
+
+    async def scenario() -> None:
+        scene.service.initialize(DESCRIPTION)
+        reader, writer = await scene.client("m"), await scene.client("n")
+        overtaken = 0
+        for version in range(30):
+            reads = [asyncio.ensure_future(reader.assignment()) for _ in range(8)]
+            assert await writer.set_assignment(Assignment(), version) is not None
+            done = []
+            for read in asyncio.as_completed(reads):
+                done.append((await read).version)
+            overtaken += done != sorted(done)
+        assert overtaken
 
     scene.run(scenario())

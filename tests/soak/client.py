@@ -281,11 +281,11 @@ class Client:
                 await log.wait_applied(end, partition, timeout=PATIENCE_S)
 
     async def ask(self, partition: int) -> None:
-        """Every kind of question, and waits that end by their deadlines."""
+        """Every kind of request, and waits that end by their deadlines."""
         log = self._log
         end = await log.high_water_mark(partition, timeout=PATIENCE_S)
         soon = self._random.uniform(0.0005, 0.05)
-        for question in (
+        for request in (
             log.wait_committed({partition: end}, timeout=soon),
             log.wait_applied(end + 1_000, partition, timeout=soon),
             log.flush(partition, timeout=soon),
@@ -294,7 +294,7 @@ class Client:
             log.health(partition, timeout=soon),
         ):
             with self._what_may_pass():
-                await self._perhaps_given_up(question, 0.01)
+                await self._perhaps_given_up(request, 0.01)
 
 
 async def _awaited(receipt: polonaise.Receipt) -> None:

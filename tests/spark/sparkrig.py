@@ -25,11 +25,11 @@ import polonaise.blocking
 from polonaise.admin.archive import archive
 from polonaise.fragments.store import open_store
 from polonaise.spark import clusters
-from polonaise.spark.batchreader import BatchReader
+from polonaise.spark.batchreader import SparkBatchReader
 from polonaise.spark.decoders import Decoder
 from polonaise.spark.options import read_options
-from polonaise.spark.reading import projection_of
 from polonaise.spark.streamreader import StreamReader
+from polonaise.spark.taskreader import projection_of
 
 REQUEST = StructType([
     StructField("client_id", IntegerType()), StructField("generation", IntegerType()),
@@ -101,8 +101,8 @@ def forget() -> None:
     clusters._listings.clear()
 
 
-def batch_reader(cluster: str, schema: StructType = COLUMNS, **options: object) -> BatchReader:
-    return BatchReader(read_options(texts(cluster, options)), schema)
+def batch_reader(cluster: str, schema: StructType = COLUMNS, **options: object) -> SparkBatchReader:
+    return SparkBatchReader(read_options(texts(cluster, options)), schema)
 
 
 def stream_reader(cluster: str, schema: StructType = COLUMNS, **options: object) -> StreamReader:
@@ -116,7 +116,7 @@ def texts(cluster: str, options: Mapping[str, object]) -> dict[str, str]:
                                    for key, value in said.items()}}  # fmt: skip
 
 
-def table(reader: BatchReader | StreamReader, planned: list[InputPartition]) -> pa.Table:
+def table(reader: SparkBatchReader | StreamReader, planned: list[InputPartition]) -> pa.Table:
     batches = [batch for each in planned for batch in reader.read(each)]
     return pa.Table.from_batches(batches, reader._projection.schema)
 

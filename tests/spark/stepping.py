@@ -24,8 +24,8 @@ from polonaise.errors import AppendUnknown, Closed, ExpectationFailed, NotFound,
 from polonaise.fragments.store import Listed
 from polonaise.spark import staging
 from polonaise.spark.protocol.plans import Plan, Staged, plans_of
-from polonaise.spark.publishing import Publication, RealDoor
-from polonaise.spark.rows import Piece
+from polonaise.spark.publishing import Publication, RealPublicationPort
+from polonaise.spark.rows import RowColumns
 from polonaise.spark.staging import Stage, discard
 from polonaise.terms import ExpectationKind
 
@@ -38,8 +38,8 @@ Rows = dict[int, list[bytes]]
 """Bodies by partition."""
 
 
-def piece(bodies: Sequence[bytes]) -> Piece:
-    return Piece(
+def piece(bodies: Sequence[bytes]) -> RowColumns:
+    return RowColumns(
         np.zeros(len(bodies), np.int32),
         np.array([crc32(body) for body in bodies], np.uint32),
         np.array([len(body) for body in bodies], np.int64),
@@ -126,8 +126,8 @@ class SteppedStore:
         return self._objects[path]
 
 
-class SteppedDoor(RealDoor):
-    """The real door, with a log in memory and without tasks and clocks."""
+class SteppedPort(RealPublicationPort):
+    """The real port, with a log in memory and without tasks and clocks."""
 
     def __init__(self, world: World) -> None:
         super().__init__(None, SteppedStore(world), 1_000.0)  # type: ignore[arg-type]
@@ -156,21 +156,21 @@ class SteppedDoor(RealDoor):
         return self._now_s
 
 
-DoorOf = Callable[[World], SteppedDoor]
+PortOf = Callable[[World], SteppedPort]
 
 
 async def aborted(store: SteppedStore, staged: Sequence[Staged]) -> None:
     """What the sink's `abort` does: nothing."""
 
 
-async def attempt(world: World, door: SteppedDoor, batch: int, staged: Sequence[Staged]) -> None:
+async def attempt(world: World, port: SteppedPort, batch: int, staged: Sequence[Staged]) -> None:
     """As `publish`, its partitions one after the other; and as Spark, `abort` when it fails."""
     store = SteppedStore(world)
     try:
         used = [name for task in staged for name in task.objects]
         plans = plans_of(APP, batch, staged, LIMITS)
         for plan in plans:
-            publication = Publication(door, plan, len(plans), 1_000.0)
+            publication = Publication(port, plan, len(plans), 1_000.0)
             await publication.run()
             used += publication.used
     except PolonaiseError:
@@ -234,14 +234,14 @@ class Scenario:
             found = [before + rows for before in found for rows in each]
         return found
 
-    def play(self, choose: Choose, door_of: DoorOf = SteppedDoor) -> World:
+    def play(self, choose: Choose, port_of: PortOf = SteppedPort) -> World:
         """One schedule, to its end. Whatever has gone wrong, each batch is tried until an attempt succeeds."""
         names = count()
         with (
             patch.object(staging, "_new_name", lambda: f"20260101T000000Z-{next(names):04d}"),
             patch.object(staging, "within", _without_clock),
         ):
-            play = Play(self, choose, door_of)
+            play = Play(self, choose, port_of)
             try:
                 for batch in range(len(self.batches)):
                     play.publish(batch)
@@ -263,11 +263,11 @@ async def _without_clock(_: float, asked: Awaitable[Any]) -> Any:
 class Play:
     """One schedule on its way."""
 
-    def __init__(self, scenario: Scenario, choose: Choose, door_of: DoorOf) -> None:
+    def __init__(self, scenario: Scenario, choose: Choose, port_of: PortOf) -> None:
         self.world = World()
         self._scenario = scenario
         self._choose = choose
-        self._door_of = door_of
+        self._port_of = port_of
         self._lives: list[Driver] = []
         self._steps = 0
 
@@ -300,7 +300,7 @@ class Play:
         splits = self._scenario.batches[batch]
         tasks = splits[len(self._lives) % len(splits)]
         staged = staged_by(tasks, self.world.objects, inline=self._scenario.inline)
-        self._current = self._running = Driver(attempt(self.world, self._door_of(self.world), batch, staged))
+        self._current = self._running = Driver(attempt(self.world, self._port_of(self.world), batch, staged))
         self._lives.append(self._current)
         self._current.send()
 
@@ -368,13 +368,13 @@ class Course:
         return [*taken[:-1], taken[-1] + 1] if taken else None
 
 
-def check_all(scenario: Scenario, deviations: int, door_of: DoorOf = SteppedDoor) -> int:
+def check_all(scenario: Scenario, deviations: int, port_of: PortOf = SteppedPort) -> int:
     """Play and check every schedule in which at most so many things go wrong; how many there were."""
     played = 0
     path: list[int] | None = []
     while path is not None:
         course = Course(path, deviations)
-        scenario.check(scenario.play(course.choose, door_of))
+        scenario.check(scenario.play(course.choose, port_of))
         played += 1
         path = course.next_path()
     return played

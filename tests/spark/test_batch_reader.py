@@ -31,7 +31,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.store import ObstoreStore
-from polonaise.spark import reading
+from polonaise.spark import taskreader
 from polonaise.spark.options import microseconds
 from polonaise.spark.protocol.splits import Split
 
@@ -108,7 +108,7 @@ def test_one_task_has_nothing_to_do_when_there_is_nothing(log: Filled) -> None:
 
 
 def test_what_is_committed_after_planning_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_ROWS", 1)  # each of the log's batches by itself
+    monkeypatch.setattr(taskreader, "_ROWS", 1)  # each of the log's batches by itself
     with filled(tmp_path, 10) as log:
         reader = batch_reader(log.address)
         planned = list(reader.partitions())

@@ -35,7 +35,7 @@ from polonaise.errors import (
 )
 from polonaise.host.real import RealHost
 from polonaise.log.control import ControlFile, ControlSlot
-from polonaise.log.partition import LogSettings, PartitionLog
+from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.spark.options import read_options, write_options
 from polonaise.spark.schemas import ddl_of
 from polonaise.storage.files import find

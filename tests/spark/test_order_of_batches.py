@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from polonaise.errors import BatchOvertaken, BatchUnfinished
-from polonaise.spark.protocol.progress import RUNS_MAX, Progress, Runs, Step, check_order, next_step
+from polonaise.spark.protocol.sinkprogress import RUNS_MAX, Runs, SinkProgress, Step, check_order, next_step
 
 APP = "load"
 PARTITIONS = range(3)
@@ -32,7 +32,7 @@ class World:
     """What partitions hold of an application, and which of its groups are in the log."""
 
     def __init__(self) -> None:
-        self.held: dict[int, Progress] = {}
+        self.held: dict[int, SinkProgress] = {}
         self.log: Counter[tuple[int, int, int]] = Counter()
         """Batch, partition and group."""
 
@@ -54,7 +54,7 @@ class World:
     def _append(self, batch: int, place: int, shape: Shape, earlier: Runs) -> None:
         held = self.held.get(place)
         done = held.done if held is not None and held.batch == batch else 0
-        self.held[place] = Progress(batch, done + 1, shape[place], len(shape), earlier)
+        self.held[place] = SinkProgress(batch, done + 1, shape[place], len(shape), earlier)
         self.log[batch, place, done] += 1
 
     def has(self, batch: int, shape: Shape) -> bool:

@@ -10,14 +10,14 @@ import pytest
 import stepping
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepping import Scenario, SteppedDoor, World, check_all
+from stepping import Scenario, SteppedPort, World, check_all
 
 from polonaise.client.protocol.draft import Expectation
 from polonaise.client.protocol.group import Group
 from polonaise.errors import PolonaiseError
 from polonaise.spark import publishing
 from polonaise.spark.protocol.plans import Plan
-from polonaise.spark.protocol.progress import Step
+from polonaise.spark.protocol.sinkprogress import Step
 
 A, B, C, D, E, F, G = (b"A", b"B", b"C", b"D", b"E", b"F", b"G")
 
@@ -76,20 +76,20 @@ def test_each_row_is_there_once_whatever_two_things_go_wrong(scenario: Scenario)
     assert check_all(scenario, 2) > 1_000
 
 
-# ------------------------------------------------------------------ planted bugs
+# ------------------------------------------------------------------ mutations
 
 
-class WithoutExpectations(SteppedDoor):
+class WithoutExpectations(SteppedPort):
     async def append(self, partition: int, group: Group, expectations: Any, changes: Any) -> None:
         await super().append(partition, group, [], changes)
 
 
-class WithoutChanges(SteppedDoor):
+class WithoutChanges(SteppedPort):
     async def append(self, partition: int, group: Group, expectations: Any, changes: Any) -> None:
         await super().append(partition, group, expectations, [])
 
 
-class ExpectsPresenceOnly(SteppedDoor):
+class ExpectsPresenceOnly(SteppedPort):
     """Whether the register is there, and not what it holds."""
 
     async def append(self, partition: int, group: Group, expectations: Any, changes: Any) -> None:
@@ -105,7 +105,7 @@ def own_plan_again(monkeypatch: pytest.MonkeyPatch) -> None:
         async def load_plan(_: str) -> Plan:
             return self._own
 
-        monkeypatch.setattr(self._door, "load_plan", load_plan)
+        monkeypatch.setattr(self._port, "load_plan", load_plan)
         await go_on(self)
 
     monkeypatch.setattr(publishing.Publication, "_go_on", planned)
@@ -141,15 +141,15 @@ def nothing(_: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "door"),
+    ("mutation", "port"),
     [
         (nothing, WithoutExpectations),
         (nothing, WithoutChanges),
         (nothing, ExpectsPresenceOnly),
-        (own_plan_again, SteppedDoor),
-        (begins_again, SteppedDoor),
-        (takes_zombies, SteppedDoor),
-        (abort_deletes_all, SteppedDoor),
+        (own_plan_again, SteppedPort),
+        (begins_again, SteppedPort),
+        (takes_zombies, SteppedPort),
+        (abort_deletes_all, SteppedPort),
     ],
     ids=[
         "no expectation",
@@ -161,11 +161,11 @@ def nothing(_: pytest.MonkeyPatch) -> None:
         "abort deletes all",
     ],
 )
-def test_a_planted_bug_is_found(
-    plant: Callable[[pytest.MonkeyPatch], None],
-    door: Callable[[World], SteppedDoor],
+def test_a_mutation_is_found(
+    mutation: Callable[[pytest.MonkeyPatch], None],
+    port: Callable[[World], SteppedPort],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plant(monkeypatch)
+    mutation(monkeypatch)
     with pytest.raises((AssertionError, PolonaiseError)):
-        check_all(SMALL, 2, door)
+        check_all(SMALL, 2, port)

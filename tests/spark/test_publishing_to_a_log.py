@@ -32,18 +32,20 @@ from polonaise.errors import (
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.spark import publishing
 from polonaise.spark.protocol.plans import Plan, Staged, plans_of
-from polonaise.spark.protocol.progress import Progress, register_key
+from polonaise.spark.protocol.sinkprogress import SinkProgress, register_key
 from polonaise.spark.publishing import (
     PAUSE_S_MAX,
     PAUSE_S_MIN,
     Publication,
-    RealDoor,
+    RealPublicationPort,
     collect_leftovers,
     publish,
     publish_unnamed,
 )
 from polonaise.spark.staging import Stage, store_plan
 from polonaise.terms import OwnKind
+
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 20.0
 
@@ -87,10 +89,10 @@ async def bodies(log: Log, partition: int) -> list[bytes]:
     return [tx.data async for tx in log.read(partition)]
 
 
-async def progress(log: Log, partition: int = 0) -> Progress:
+async def progress(log: Log, partition: int = 0) -> SinkProgress:
     held = await log.register(register_key(APP), partition)
     assert held is not None
-    return Progress.parse(held)
+    return SinkProgress.parse(held)
 
 
 async def names(store: ObstoreStore) -> list[str]:
@@ -99,15 +101,15 @@ async def names(store: ObstoreStore) -> list[str]:
 
 def dies_after(monkeypatch: pytest.MonkeyPatch, groups: int) -> None:
     """The driver's process, when so many groups are in partition 0."""
-    append, done = RealDoor.append, []
+    append, done = RealPublicationPort.append, []
 
-    async def mortal(self: RealDoor, partition: int, *rest: Any) -> None:
+    async def mortal(self: RealPublicationPort, partition: int, *rest: Any) -> None:
         if partition == 0 and len(done) == groups:
             raise Closed("killed")
         await append(self, partition, *rest)
         done.append(partition) if partition == 0 else None
 
-    monkeypatch.setattr(RealDoor, "append", mortal)
+    monkeypatch.setattr(RealPublicationPort, "append", mortal)
 
 
 # ------------------------------------------------------------------ exactly once
@@ -119,7 +121,7 @@ async def test_a_batch_is_published_once_in_the_order_of_its_tasks(log: Log, sto
     assert await bodies(log, 0) == BODIES
     assert await bodies(log, 1) == [b"x"]
     assert (await progress(log)).finished
-    assert await progress(log, 1) == Progress(0, 1, 1, 2)
+    assert await progress(log, 1) == SinkProgress(0, 1, 1, 2)
     assert await names(store) == []
 
 
@@ -160,7 +162,7 @@ async def test_a_version_without_rows_leaves_its_mark_and_no_application_is_give
 ) -> None:
     await write(log, store, 1, [{}], in_order=False)
     assert not caplog.messages
-    assert await progress(log) == Progress(1, 1, 1, 1)
+    assert await progress(log) == SinkProgress(1, 1, 1, 1)
     for again in ([{1: [b"late"]}], [{0: [b"late"]}], [{}]):
         caplog.clear()
         await write(log, store, 1, again, in_order=False)
@@ -215,13 +217,13 @@ async def test_two_committers_at_once_publish_one_of_their_batches(log: Log, sto
 async def test_an_answer_that_is_lost_is_looked_up(
     log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = RealDoor.append
+    append = RealPublicationPort.append
 
-    async def forgetful(self: RealDoor, *given: Any) -> None:
+    async def forgetful(self: RealPublicationPort, *given: Any) -> None:
         await append(self, *given)
         raise AppendUnknown("lost")
 
-    monkeypatch.setattr(RealDoor, "append", forgetful)
+    monkeypatch.setattr(RealPublicationPort, "append", forgetful)
     await write(log, store, 0, ONE_SPLIT)
     assert await bodies(log, 0) == BODIES
 
@@ -264,17 +266,17 @@ async def test_a_named_write_is_refused_before_anything_while_an_earlier_one_is_
     log: Log, store: ObstoreStore
 ) -> None:
     """The partition that the earlier one did not come to has no trace of it."""
-    append = RealDoor.append
+    append = RealPublicationPort.append
 
-    async def mortal(door: RealDoor, partition: int, *what: Any) -> None:
+    async def mortal(port: RealPublicationPort, partition: int, *what: Any) -> None:
         if partition == 1:
             while await log.high_water_mark(0) < 0:
                 await asyncio.sleep(0.01)
             raise Closed("dead")
-        await append(door, partition, *what)
+        await append(port, partition, *what)
 
     with pytest.MonkeyPatch.context() as life:
-        life.setattr(RealDoor, "append", mortal)
+        life.setattr(RealPublicationPort, "append", mortal)
         with pytest.raises(Closed):
             await write(log, store, 1, NAMED[0], in_order=False)
     for later in (NAMED[1], [{0: [b"v2"]}], [{1: [b"v2"]}]):
@@ -303,15 +305,15 @@ async def test_a_named_write_that_comes_after_a_later_one_is_refused_unless_it_i
 async def test_a_named_write_that_is_overtaken_on_the_way_does_not_pass_for_written(
     log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = RealDoor.append
+    append = RealPublicationPort.append
 
-    async def overtaken(door: RealDoor, partition: int, *what: Any) -> None:
+    async def overtaken(port: RealPublicationPort, partition: int, *what: Any) -> None:
         monkeypatch.undo()
         monkeypatch.setattr(publishing, "Limits", lambda: SMALL)
         await write(log, store, 2, [{0: [b"v2"]}], in_order=True)
-        await append(door, partition, *what)
+        await append(port, partition, *what)
 
-    monkeypatch.setattr(RealDoor, "append", overtaken)
+    monkeypatch.setattr(RealPublicationPort, "append", overtaken)
     with pytest.raises(BatchOvertaken, match="of a later number, was written to partition 0"):
         await write(log, store, 1, [{0: [b"v1"]}], in_order=False)
     assert await bodies(log, 0) == [b"v2"]
@@ -350,7 +352,7 @@ async def test_full_registers_say_what_to_delete(log: Log, store: ObstoreStore) 
         await write(log, store, 0, [{0: [b"a"]}], app="a" * 600)
 
 
-class Unreachable(RealDoor):
+class Unreachable(RealPublicationPort):
     """A log that nobody can reach; each try takes a second."""
 
     def __init__(self) -> None:
@@ -380,16 +382,16 @@ def inline_plan() -> Plan:
 
 
 async def test_a_batch_that_gets_no_further_fails_in_time_and_says_how_to_go_on() -> None:
-    door = Unreachable()
+    port = Unreachable()
     with pytest.raises(DeadlineExceeded, match=r"run again"):
-        await Publication(door, inline_plan(), 1, 5.0).run()
-    assert door.now == 5.0
+        await Publication(port, inline_plan(), 1, 5.0).run()
+    assert port.now == 5.0
     with pytest.raises(DeadlineExceeded, match="txnAppId"):
-        await publish_unnamed(door, inline_plan(), 5.0)
+        await publish_unnamed(port, inline_plan(), 5.0)
 
 
 class Overtaken(Unreachable):
-    """A door whose partition another driver publishes the same batch in, one group in each `every` seconds."""
+    """A port whose partition another driver publishes the same batch in, one group in each `every` seconds."""
 
     def __init__(self, plan: Plan, every: float) -> None:
         super().__init__()
@@ -398,7 +400,7 @@ class Overtaken(Unreachable):
 
     async def register(self, key: bytes, partition: int) -> bytes | None:
         done = min(1 + int(self.now / self._every), len(self._plan.groups))
-        return Progress(self._plan.batch, done, len(self._plan.groups), 1, (), "the other's plan").pack()
+        return SinkProgress(self._plan.batch, done, len(self._plan.groups), 1, (), "the other's plan").pack()
 
     async def load_plan(self, name: str) -> Plan:
         return self._plan
@@ -413,9 +415,9 @@ class Overtaken(Unreachable):
 
 async def test_while_another_driver_gets_further_with_the_batch_nobody_loses_patience() -> None:
     plan = plans_of(APP, 1, staged_by([{0: BODIES}], {}, inline=True), SMALL)[0]
-    door = Overtaken(plan, every=4.0)
-    await Publication(door, plan, 1, 5.0).run()
-    assert door.now == 12.0, "longer than its patience, and until the last of four groups was there"
+    port = Overtaken(plan, every=4.0)
+    await Publication(port, plan, 1, 5.0).run()
+    assert port.now == 12.0, "longer than its patience, and until the last of four groups was there"
     stuck = Overtaken(plan, every=1_000.0)
     with pytest.raises(DeadlineExceeded, match="got no further in partition 0 for 5 s"):
         await Publication(stuck, plan, 1, 5.0).run()
@@ -423,23 +425,23 @@ async def test_while_another_driver_gets_further_with_the_batch_nobody_loses_pat
 
 
 async def test_what_fails_again_and_again_is_tried_less_and_less_often() -> None:
-    door = Unreachable()
-    for tries in (Publication(door, inline_plan(), 1, 100.0).run(), publish_unnamed(door, inline_plan(), 100.0)):
-        door.pauses_s.clear()
+    port = Unreachable()
+    for tries in (Publication(port, inline_plan(), 1, 100.0).run(), publish_unnamed(port, inline_plan(), 100.0)):
+        port.pauses_s.clear()
         with pytest.raises(DeadlineExceeded):
             await tries
-        assert door.pauses_s[:4] == [PAUSE_S_MIN, 2 * PAUSE_S_MIN, 4 * PAUSE_S_MIN, 8 * PAUSE_S_MIN]
-        assert max(door.pauses_s) == PAUSE_S_MAX
-        assert door.pauses_s[-1] == 1.0, "no longer than there is patience left"
+        assert port.pauses_s[:4] == [PAUSE_S_MIN, 2 * PAUSE_S_MIN, 4 * PAUSE_S_MIN, 8 * PAUSE_S_MIN]
+        assert max(port.pauses_s) == PAUSE_S_MAX
+        assert port.pauses_s[-1] == 1.0, "no longer than there is patience left"
 
 
 class FailsForSome(Unreachable):
-    """A door to a log that has our batch in part, by a plan of somebody else, and takes no group for some tries."""
+    """A port to a log that has our batch in part, by a plan of somebody else, and takes no group for some tries."""
 
     def __init__(self, plan: Plan, tries: int) -> None:
         super().__init__()
         self._plan, self._tries = plan, tries
-        self.held = Progress(plan.batch, 1, len(plan.groups), 1, (), "the other's plan").pack()
+        self.held = SinkProgress(plan.batch, 1, len(plan.groups), 1, (), "the other's plan").pack()
         self.loaded = 0
 
     async def register(self, key: bytes, partition: int) -> bytes | None:
@@ -458,10 +460,10 @@ class FailsForSome(Unreachable):
 
 async def test_a_stored_plan_is_loaded_once_however_often_its_groups_fail() -> None:
     plan = plans_of(APP, 1, staged_by([{0: BODIES}], {}, inline=True), SMALL)[0]
-    door = FailsForSome(plan, 20)
-    await Publication(door, plan, 1, 100.0).run()
-    assert Progress.parse(door.held).finished
-    assert (door.loaded, len(door.pauses_s)) == (1, 20)
+    port = FailsForSome(plan, 20)
+    await Publication(port, plan, 1, 100.0).run()
+    assert SinkProgress.parse(port.held).finished
+    assert (port.loaded, len(port.pauses_s)) == (1, 20)
 
 
 async def test_nothing_is_left_in_the_staging_store_but_the_folders_themselves(
@@ -486,14 +488,14 @@ async def test_without_a_name_rows_are_there_each_time_they_are_written(log: Log
 async def test_without_a_name_a_group_that_certainly_failed_is_appended_again(
     log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append, failing = RealDoor.append, [True, False] * 10
+    append, failing = RealPublicationPort.append, [True, False] * 10
 
-    async def moody(self: RealDoor, *given: Any) -> None:
+    async def moody(self: RealPublicationPort, *given: Any) -> None:
         if failing.pop():
             raise AppendFailed("passed over")
         await append(self, *given)
 
-    monkeypatch.setattr(RealDoor, "append", moody)
+    monkeypatch.setattr(RealPublicationPort, "append", moody)
     await write(log, store, 0, [{0: BODIES}], app=None)
     assert await bodies(log, 0) == BODIES
 
@@ -501,10 +503,10 @@ async def test_without_a_name_a_group_that_certainly_failed_is_appended_again(
 async def test_without_a_name_a_group_that_may_be_there_is_not_appended_again(
     log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lost(self: RealDoor, partition: int, group: Group, *_: Any) -> None:
+    async def lost(self: RealPublicationPort, partition: int, group: Group, *_: Any) -> None:
         raise AppendUnknown("lost")
 
-    monkeypatch.setattr(RealDoor, "append", lost)
+    monkeypatch.setattr(RealPublicationPort, "append", lost)
     with pytest.raises(AppendUnknown):
         await write(log, store, 0, [{0: BODIES}], app=None)
 

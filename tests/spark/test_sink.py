@@ -18,7 +18,7 @@ from polonaise.errors import BadColumns, BadOption
 from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
 from polonaise.spark.options import write_options
-from polonaise.spark.publishing import RealDoor
+from polonaise.spark.publishing import RealPublicationPort
 from polonaise.spark.sink import BatchSink, Sink, StreamSink
 
 DATA = StructType([StructField("data", BinaryType())])
@@ -98,12 +98,12 @@ def test_a_stream_that_begins_again_under_its_name_adds_nothing_until_it_is_beyo
     """Whichever partitions its batches have rows for now; and one that only goes on asks no other partitions."""
     asked: list[int] = []
 
-    async def register(door: RealDoor, key: bytes, partition: int) -> bytes | None:
+    async def register(port: RealPublicationPort, key: bytes, partition: int) -> bytes | None:
         asked.append(partition)
-        return await ask(door, key, partition)
+        return await ask(port, key, partition)
 
-    ask = RealDoor.register
-    monkeypatch.setattr(RealDoor, "register", register)
+    ask = RealPublicationPort.register
+    monkeypatch.setattr(RealPublicationPort, "register", register)
     address = f"embedded:{tmp_path / 'log'}?partitions=3"
     polonaise.blocking.connect(address).close()
     columns = StructType([*DATA.fields, StructField("partition", LongType())])

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from polonaise.client.protocol.draft import Limits
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import BadColumns, BadRow, BodyTooLarge, TooManyLocks, UnknownPartition
-from polonaise.spark.rows import Piece, SinkColumns, divided, sink_columns
+from polonaise.spark.rows import RowColumns, SinkColumns, divided, sink_columns
 from polonaise.terms import LockMode
 
 LIMITS = Limits(body_bytes_max=8, locks_max=2)
@@ -43,11 +43,11 @@ def columns(ddl: str, partition_by: str | None = None) -> SinkColumns:
     return sink_columns(schema(ddl), partition_by)
 
 
-def divide(columns: SinkColumns, partitions: int = 4, **values: Any) -> dict[int, Piece]:
+def divide(columns: SinkColumns, partitions: int = 4, **values: Any) -> dict[int, RowColumns]:
     return dict(divided(pa.RecordBatch.from_pydict(values), columns, partitions, LIMITS))
 
 
-def bodies(piece: Piece) -> list[bytes]:
+def bodies(piece: RowColumns) -> list[bytes]:
     ends = piece.lengths.cumsum().tolist()
     return [bytes(piece.data[start:stop]) for start, stop in zip([0, *ends], ends, strict=False)]
 

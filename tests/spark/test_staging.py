@@ -20,9 +20,9 @@ from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.spark import staging
 from polonaise.spark.protocol.blocks import Block, joined
 from polonaise.spark.protocol.plans import INLINE, Plan, Staged, plans_of
-from polonaise.spark.protocol.progress import Progress, register_key
-from polonaise.spark.publishing import RealDoor
-from polonaise.spark.rows import Piece
+from polonaise.spark.protocol.sinkprogress import SinkProgress, register_key
+from polonaise.spark.publishing import RealPublicationPort
+from polonaise.spark.rows import RowColumns
 from polonaise.spark.staging import Stage, collect, discard, staging_of, store_plan
 from polonaise.terms import LockMode
 
@@ -86,7 +86,7 @@ def test_headers_and_locks_go_with_their_rows_through_blocks_that_are_joined() -
     for held in (locks, [b""] * 3):
         stage = Stage(0, objects.__setitem__, 10_000, Limits(group_count_max=2))
         bare = piece([b"x", b"y", b"z"])
-        stage.add(0, Piece(np.array([-1, 0, 7], np.int32), bare.crcs, bare.lengths, bare.data, held))
+        stage.add(0, RowColumns(np.array([-1, 0, 7], np.int32), bare.crcs, bare.lengths, bare.data, held))
         staged = stage.finish()
         blocks = [Block(staged.inline[ref.offset : ref.offset + ref.length]) for ref in staged.blocks]
         group = joined(blocks)
@@ -142,7 +142,7 @@ async def test_staged_rows_that_changed_are_never_published(store: ObstoreStore)
     ((name, data),) = objects.items()
     await store.put_if_absent(name, data[:-1] + b"x")
     with pytest.raises(SinkStateDamaged, match=name):
-        async for _ in RealDoor(None, store, 1.0).groups(plan, 0):  # type: ignore[arg-type]
+        async for _ in RealPublicationPort(None, store, 1.0).groups(plan, 0):  # type: ignore[arg-type]
             pass
 
 
@@ -155,11 +155,11 @@ def test_bytes_that_are_no_block_are_refused() -> None:
 
 
 def test_a_register_that_no_sink_wrote_is_refused() -> None:
-    assert Progress.parse((some := Progress(3, 1, 2, 4, ((0, 1),), "plans/x")).pack()) == some
-    wrong = [Progress(3, 0, 2, 1), Progress(3, 3, 2, 1), Progress(-1, 1, 1, 1), Progress(3, 1, 1, 0)]
+    assert SinkProgress.parse((some := SinkProgress(3, 1, 2, 4, ((0, 1),), "plans/x")).pack()) == some
+    wrong = [SinkProgress(3, 0, 2, 1), SinkProgress(3, 3, 2, 1), SinkProgress(-1, 1, 1, 1), SinkProgress(3, 1, 1, 0)]
     for value in (b"", b"hello", *(progress.pack() for progress in wrong)):
         with pytest.raises(SinkStateDamaged, match="txnAppId"):
-            Progress.parse(value)
+            SinkProgress.parse(value)
 
 
 @pytest.mark.parametrize("app", ["", "x" * 1_100])

@@ -18,9 +18,11 @@ from sparkrig import Filled, columns, filled, forget, stream_reader, table
 from polonaise.blocking.log import Log
 from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, WrongClusterKey
 from polonaise.spark import clusters, streamreader
-from polonaise.spark.history import History
 from polonaise.spark.protocol.admission import admitted
+from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.streamreader import StreamReader
+
+pytestmark = pytest.mark.slow
 
 ALL = ReadAllAvailable()
 IDS = columns(partition=pa.int32(), transaction_id=pa.int64())
@@ -152,7 +154,6 @@ def with_a_hole(log: Filled, to: Path) -> tuple[str, Path, int]:
     return f"fragments:{log.store}", elsewhere, int(second.name.split("-")[0])
 
 
-@pytest.mark.slow
 def test_a_stream_over_a_store_waits_at_a_hole_which_an_archiver_may_be_filling(
     log: Filled, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,11 +188,11 @@ def test_a_stream_over_a_log_goes_past_a_hole_of_its_store(log: Filled, tmp_path
     assert read(reader, reader.initialOffset(), end) == [(0, id) for id in range(100)]
 
 
-def test_progress_is_reported_without_another_question(log: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_without_another_request(log: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = stream_reader(log.address)
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
     assert sum(places(end).values()) == 2
-    monkeypatch.setattr(History, "ends", None)
+    monkeypatch.setattr(QueryHistory, "ends", None)
     assert reader.reportLatestOffset() == {"0": 10, "1": 4}
 
 
@@ -201,7 +202,7 @@ def test_progress_is_reported_without_another_question(log: Filled, monkeypatch:
 def test_an_idle_stream_waits_at_the_server(log: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = stream_reader(log.address)
     place = reader.latestOffset(reader.initialOffset(), ALL)
-    monkeypatch.setattr(History, "ends", None)
+    monkeypatch.setattr(QueryHistory, "ends", None)
     began = time.monotonic()
     assert reader.latestOffset(place, ALL) == place
     assert time.monotonic() - began >= 0.09
@@ -234,7 +235,6 @@ def test_a_poll_over_a_store_alone_lists_it_once(log: Filled, monkeypatch: pytes
     assert listings == ["", ""]
 
 
-@pytest.mark.slow
 def test_a_hole_is_waited_for_and_told_once(log: Filled, caplog: pytest.LogCaptureFixture) -> None:
     log.append(100)
     log.archive(fragment_bytes=500)
@@ -295,10 +295,10 @@ def test_a_stream_with_an_end_is_refused(log: Filled, options: Any) -> None:
         stream_reader(log.address, **options)
 
 
-def test_a_question_without_an_answer_ends_the_query_within_its_timeout(
+def test_a_request_without_an_answer_ends_the_query_within_its_timeout(
     log: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wait that fails is no answer: the question behind it has the query's own deadline."""
+    """A wait that fails is no answer: the request behind it has the query's own deadline."""
     reader = stream_reader(log.address, timeout="0.2")
     place = reader.latestOffset(reader.initialOffset(), ALL)
 

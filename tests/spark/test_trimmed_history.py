@@ -23,6 +23,8 @@ from polonaise.fragments.store import open_store
 from polonaise.node import embedded
 from polonaise.spark import query
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -178,7 +180,6 @@ async def test_a_stream_is_told_when_its_micro_batch_is_planned(ignorant: Trimme
         await apart(reader.partitions, start, end)
 
 
-@pytest.mark.slow
 async def test_in_spark_the_error_says_what_to_do_and_no_task_runs(ignorant: Trimmed, spark: SparkSession) -> None:
     tracker = spark.sparkContext.statusTracker()
     for kind in (spark.read, spark.readStream):

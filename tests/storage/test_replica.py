@@ -17,12 +17,12 @@ from polonaise.log.promises import Promises
 from polonaise.storage.protocol.replica import (
     Acknowledge,
     Action,
-    Append,
     Cut,
     DropBelow,
     Refuse,
     Replica,
     Save,
+    StoreBatches,
     StoreRequest,
     TellEnd,
     TellSession,
@@ -58,7 +58,7 @@ def carry_out(of: Replica, actions: Sequence[Action]) -> Sequence[Action]:
     for action in actions:
         if isinstance(action, Save):
             of.promises = action.promises
-        elif isinstance(action, Append):
+        elif isinstance(action, StoreBatches):
             for batch in action.batches:
                 assert (batch.first, batch.previous_crc) == (of.last + 1, of.last_crc), "the log takes what follows"
                 of.last, of.last_crc = batch.last, batch.crc
@@ -141,7 +141,7 @@ def test_before_the_first_session_nobody_is_obeyed(name: str) -> None:
 
 
 def test_a_copy_is_written_before_its_end_is_told() -> None:
-    assert replica(3, fence=5).copy(5, LOG[3:6]) == [Append(LOG[3:6]), TellEnd()]
+    assert replica(3, fence=5).copy(5, LOG[3:6]) == [StoreBatches(LOG[3:6]), TellEnd()]
 
 
 def test_a_cut_is_made_before_the_end_is_told() -> None:
@@ -221,7 +221,7 @@ def test_joining_twice_writes_once_and_the_later_connection_counts() -> None:
     held = joined(3)
     assert held.join(OTHER_LINE, 5, 2, LOG[2].crc) == [TellEnd()]
     assert isinstance(refusal(held.store([request(1, LOG[3])])), NotJoined)
-    assert held.store([request(1, LOG[3], line=OTHER_LINE)])[0] == Append([LOG[3]])
+    assert held.store([request(1, LOG[3], line=OTHER_LINE)])[0] == StoreBatches([LOG[3]])
 
 
 # ------------------------------------------------------------------ confirming
@@ -243,7 +243,7 @@ def test_what_is_not_held_is_not_confirmed() -> None:
 
 def test_what_arrived_during_a_sync_is_one_write_and_one_acknowledgement_after_it() -> None:
     actions = joined(3).store([request(7, LOG[3], LOG[4]), request(8), request(9, LOG[5])])
-    assert actions == [Append(LOG[3:6]), Acknowledge(5, 9)]
+    assert actions == [StoreBatches(LOG[3:6]), Acknowledge(5, 9)]
 
 
 def test_a_barrier_is_acknowledged_and_writes_nothing() -> None:
@@ -260,7 +260,7 @@ def test_a_barrier_is_acknowledged_and_writes_nothing() -> None:
 )
 def test_from_the_first_that_does_not_follow_everything_is_refused(bad: Batch) -> None:
     actions = joined(3).store([request(7, LOG[3]), request(8, bad), request(9, LOG[4])])
-    assert actions[:2] == [Append([LOG[3]]), Acknowledge(5, 7)]
+    assert actions[:2] == [StoreBatches([LOG[3]]), Acknowledge(5, 7)]
     assert isinstance(actions[2], Refuse)
     assert (actions[2].number, actions[2].error.code) == (8, "out_of_order")
     assert len(actions) == 3
@@ -277,7 +277,7 @@ def test_after_a_restart_a_joined_copy_takes_no_appends_until_it_has_joined_agai
 def test_a_broken_connection_ends_its_part_in_the_session() -> None:
     held = joined(3)
     held.disconnected(OTHER_LINE)
-    assert held.store([request(1, LOG[3])])[0] == Append([LOG[3]])
+    assert held.store([request(1, LOG[3])])[0] == StoreBatches([LOG[3]])
     held.disconnected(LINE)
     assert isinstance(refusal(held.store([request(1, LOG[3])])), NotJoined)
 
@@ -343,7 +343,7 @@ class Life:
             match action:
                 case Save(promises):
                     self.replica.promises = promises
-                case Append(batches):
+                case StoreBatches(batches):
                     self._append(batches)
                 case Cut(last):
                     self._cut(last)

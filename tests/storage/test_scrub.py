@@ -14,7 +14,7 @@ from polonaise.errors import PartitionUnavailable
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentHeader
-from polonaise.storage.protocol.scrub import DAMAGES_MAX, Look, Rest, Scrub
+from polonaise.storage.protocol.scrubschedule import DAMAGES_MAX, Look, Rest, Scrub
 from polonaise.terms import UNRESOLVED
 
 QUICK: dict[str, Any] = {"segment_bytes_max": 900, "scrub_first_s": 1.0, "scrub_every_s": 2.0}

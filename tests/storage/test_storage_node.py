@@ -308,7 +308,7 @@ def test_batches_that_arrive_damaged_are_never_stored() -> None:
 EDGES = (-(2**63), -1, 0, 1, 5, 2**62, 2**63 - 1)
 
 
-def test_no_number_in_a_question_harms_the_node() -> None:
+def test_no_number_in_a_request_harms_the_node() -> None:
     async def script(host: Host, node: Node) -> None:
         owner = await connected(host)
         await owner.open(1)

@@ -13,7 +13,7 @@ from storagerig import DIRECTORY, Node, Owner, connected, simulate
 from polonaise.errors import DirectoryGone, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
-from polonaise.simulator.images import DirectoryImage
+from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.terms import UNRESOLVED
 
 NOTICED_S = 3.0

@@ -13,7 +13,7 @@ from storagerig import Node, Owner, connected, simulate
 from polonaise.errors import NotJoined, TooManyOpenFiles
 from polonaise.host import Host
 from polonaise.log.batch import Batch
-from polonaise.simulator.images import FileImage
+from polonaise.simulator.diskimages import FileImage
 
 _LONG_S = 1.0
 """Virtual seconds in which everything that was sent has been answered."""

@@ -1,4 +1,4 @@
-"""The three stories of the announcement ("Difficulties with Existing Log Systems"), on the production code.
+"""The three stories of the Waltz announcement ("Difficulties with Existing Log Systems"), on the production code.
 
 Each is told twice: without what Polonaise brings, where it goes wrong just as the announcement says, and with it. The
 race is no luck: both sides have read before either writes, in every seed.
@@ -15,6 +15,8 @@ from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Draft
 from polonaise.errors import Abandoned, AppendUnknown
 from polonaise.terms import Transaction
+
+pytestmark = pytest.mark.slow
 
 SEEDS = range(4)
 

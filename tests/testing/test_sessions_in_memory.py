@@ -9,13 +9,15 @@ import pytest
 
 import polonaise
 from polonaise import testing
-from polonaise.testing import partition
+from polonaise.testing import memorypartition
 
 CHECKPOINT = 10
 
 
 async def test_a_log_goes_on_after_its_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "_SETTINGS", replace(partition._SETTINGS, checkpoint_transactions=CHECKPOINT))
+    monkeypatch.setattr(
+        memorypartition, "_SETTINGS", replace(memorypartition._SETTINGS, checkpoint_transactions=CHECKPOINT)
+    )
     async with testing.log() as log, asyncio.timeout(20):
         for number in range(4 * CHECKPOINT):
             change = polonaise.Change.set(b"number", b"%d" % number)

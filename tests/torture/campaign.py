@@ -20,7 +20,7 @@ from .processes import Driver, DriverDied, Drivers, Hangs, wait_for
 from .scenarios import Rig, three
 
 SPLITS = (SPLIT, FINER, BY_BYTES, {"minPartitions": "3"})
-DOOR_STEPS = 12
+PORT_STEPS = 12
 """About as many as a commit of several groups has."""
 FAULTS_MAX = 3
 LATEST_S = 4.0
@@ -71,6 +71,7 @@ class Campaign:
             wrong = self._played(copies)
         except (Hangs, DriverDied) as error:
             wrong = [f"{type(error).__name__}: {error}"]
+        if wrong:  # what is left of this round is not to be the next one's
             self._rig.drivers.end_all()
             self._rig.ground.account()
         report.wrong += [f"round {report.rounds}: {each}" for each in wrong]
@@ -112,7 +113,7 @@ class Campaign:
             step = self._chance.choice(["write/half", "write/done"])
             return log.fault(step, self._chance.choice(["fail", "kill_worker"]))
         do = self._chance.choice(["gate", "gate", "gate", "fail", "deaf", "kill_worker"])
-        return log.fault("door", do, at=self._chance.randrange(DOOR_STEPS))
+        return log.fault("port", do, at=self._chance.randrange(PORT_STEPS))
 
     # ------------------------------------------------------------------ faults that come from outside
 

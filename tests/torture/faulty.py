@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWrite
 
 from polonaise.client.protocol.draft import Change, Expectation
 from polonaise.client.protocol.group import Group
-from polonaise.spark import publishing, reading
+from polonaise.spark import publishing, taskreader
 from polonaise.spark.options import read_options, write_options
 from polonaise.spark.protocol.plans import Plan
 from polonaise.spark.sink import Sink, StreamSink
@@ -83,7 +83,7 @@ class FaultyReader(StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         faults = task_faults(self._fault)
-        with mock.patch.object(reading, "_ROWS", READ_ROWS):
+        with mock.patch.object(taskreader, "_ROWS", READ_ROWS):
             faults.reach("read/begin")
             for batch in super().read(partition):
                 yield batch
@@ -106,13 +106,13 @@ class FaultySink(StreamSink):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         faults = Faults(self._fault, batchId)
         faults.reach("commit/begin")
-        with mock.patch.object(publishing, "RealDoor", partial(FaultyDoor, faults)):
+        with mock.patch.object(publishing, "RealPublicationPort", partial(FaultyPort, faults)):
             super().commit(messages, batchId)
         faults.reach("commit/done")
 
 
-class FaultyDoor(publishing.RealDoor):
-    """The real door; a step before and after each thing that is asked of the log or the staging store."""
+class FaultyPort(publishing.RealPublicationPort):
+    """The real port; a step before and after each thing that is asked of the log or the staging store."""
 
     def __init__(self, faults: Faults, *real: Any) -> None:
         super().__init__(*real)
@@ -120,7 +120,7 @@ class FaultyDoor(publishing.RealDoor):
 
     def _reach(self, step: str) -> None:
         self._faults.reach(step)
-        self._faults.reach("door")
+        self._faults.reach("port")
 
     async def register(self, key: bytes, partition: PartitionId) -> bytes | None:
         self._reach("register/before")

@@ -168,7 +168,7 @@ def _flip(path: Path) -> None:
 
 
 def server_killed(rig: Rig) -> list[str]:
-    """The log's server is killed with questions of a reader and a group of the sink unanswered, and started again."""
+    """The log's server is killed with requests of a reader and a group of the sink unanswered, and started again."""
     return _interrupted(rig, rig.ground.break_server)
 
 
@@ -283,7 +283,7 @@ ALL: tuple[Scenario, ...] = (
 """In this order: the last three need a new driver each."""
 
 
-# ------------------------------------------------------------------ planted bugs
+# ------------------------------------------------------------------ mutations
 
 
 def naive_task_raises(rig: Rig) -> list[str]:

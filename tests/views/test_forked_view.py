@@ -6,6 +6,10 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 BEFORE = """
     import asyncio, os, sys, warnings
     warnings.simplefilter("ignore", DeprecationWarning)

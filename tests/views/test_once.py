@@ -16,10 +16,12 @@ from viewrig import Bank, accounts, body, engine_at
 
 import polonaise
 from polonaise import blocking, testing
-from polonaise.client.protocol.once import OnceRecord
+from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers
 from polonaise.terms import PartitionId, Transaction, TransactionId
-from polonaise.views.once import OnceKept
+from polonaise.views.oncetable import OnceKept
+
+pytestmark = pytest.mark.slow
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "web-services.md"
 

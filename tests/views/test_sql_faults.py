@@ -18,6 +18,8 @@ from viewrig import ACCOUNTS, Bank, accounts, body, check_fold, engine_at, journ
 from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 20.0
 
 
@@ -100,7 +102,6 @@ async def test_who_gives_up_waiting_for_a_mount_is_told_that_the_views_database_
         await client.close()
 
 
-@pytest.mark.slow
 async def test_a_database_that_goes_away_is_waited_for(world: World) -> None:
     server = PostgreSQL()
     try:
@@ -180,7 +181,6 @@ async def test_deadlocks_are_tried_again_and_not_reported(server_url: str) -> No
     check_fold(server_url, {0: 2, 1: 2})
 
 
-@pytest.mark.slow
 async def test_writers_of_sqlite_wait_for_each_other(sqlite_url: str) -> None:
     view = Bank(sqlite_url, busy_s=0.01)
     await view.high_water_mark(0)

@@ -20,7 +20,7 @@ from polonaise.wire.appends import (
     OPERATIONS,
     OPERATIONS_MAX,
     AppendColumns,
-    Failure,
+    FailedAppend,
     ReceivedAppends,
     decode_failures,
     encode_failures,
@@ -57,15 +57,15 @@ frames_asked = st.lists(asked, min_size=1, max_size=6)
 
 def message_of(transactions: list[Asked]) -> Append:
     columns = AppendColumns()
-    for place, tx in enumerate(transactions):
+    for position, tx in enumerate(transactions):
         columns.add(
-            3 * place,
+            3 * position,
             tx.mark,
             tx.header,
             tx.data,
             crc32(tx.data),
             tx.locks,
-            ends_group=tx.ends_group or place == len(transactions) - 1,
+            ends_group=tx.ends_group or position == len(transactions) - 1,
             operations=tx.operations,
         )
     return columns.message(generation=7)
@@ -87,7 +87,7 @@ def test_what_a_client_asks_for_is_what_the_owner_reads(transactions: list[Asked
     appends = ReceivedAppends(over_the_wire(message_of(transactions)))
     count = len(transactions)
     assert appends.count == count
-    assert appends.sequences.tolist() == [3 * place for place in range(count)]
+    assert appends.sequences.tolist() == [3 * position for position in range(count)]
     assert appends.client_high_water_marks.tolist() == [tx.mark for tx in transactions]
     assert appends.headers.tolist() == [tx.header for tx in transactions]
     ends = appends.data_ends.tolist()
@@ -106,8 +106,8 @@ def test_what_a_client_asks_for_is_what_the_owner_reads(transactions: list[Asked
         assert all(tx.ends_group for tx in transactions[:-1])
     else:
         assert bytes(appends.group_ends) == bytes([*(tx.ends_group for tx in transactions[:-1]), 1])
-    assert [(o.place, o.kind, o.key, o.value) for o in appends.operations] == [
-        (place, *operation) for place, tx in enumerate(transactions) for operation in tx.operations
+    assert [(o.position, o.kind, o.key, o.value) for o in appends.operations] == [
+        (position, *operation) for position, tx in enumerate(transactions) for operation in tx.operations
     ]
 
 
@@ -115,8 +115,10 @@ def test_what_a_client_asks_for_is_what_the_owner_reads(transactions: list[Asked
 def test_a_damaged_append_is_read_or_refused(transactions: list[Asked], data: st.DataObject) -> None:
     message = over_the_wire(message_of(transactions))
     raw, bodies = bytearray(message.columns), b"".join(message.payload)
-    for place, value in data.draw(st.lists(st.tuples(st.integers(0, len(raw) - 1), st.integers(0, 255)), max_size=4)):
-        raw[place] = value
+    for position, value in data.draw(
+        st.lists(st.tuples(st.integers(0, len(raw) - 1), st.integers(0, 255)), max_size=4)
+    ):
+        raw[position] = value
     count = data.draw(st.one_of(st.just(message.count), st.integers(0, 2**32 - 1)))
     flags = data.draw(st.one_of(st.just(message.flags), st.integers(0, 255)))
     stop = data.draw(st.one_of(st.just(len(raw)), st.integers(0, len(raw))))
@@ -127,7 +129,7 @@ def test_a_damaged_append_is_read_or_refused(transactions: list[Asked], data: st
     ends = appends.data_ends.tolist()
     assert ends == sorted(ends)
     assert ends[-1] == len(appends.data)
-    assert all(operation.place < count for operation in appends.operations)
+    assert all(operation.position < count for operation in appends.operations)
 
 
 @settings(max_examples=200)
@@ -210,11 +212,11 @@ def test_a_frame_knows_what_it_keeps_in_memory() -> None:
     assert ReceivedAppends(message).size == len(message.columns) + 4 > 69_000
 
 
-failures = st.builds(Failure, int64, int64, st.sampled_from(FailureReason))
+failures = st.builds(FailedAppend, int64, int64, st.sampled_from(FailureReason))
 
 
 @given(told=st.lists(failures, max_size=20))
-def test_failures_arrive_as_they_were_told(told: list[Failure]) -> None:
+def test_failures_arrive_as_they_were_told(told: list[FailedAppend]) -> None:
     assert decode_failures(encode_failures(told)) == told
 
 

@@ -70,9 +70,9 @@ def test_every_message_arrives_as_it_was_said(number: int, data: st.DataObject, 
 def test_however_the_stream_is_cut_the_same_messages_come_out(said: list[Message], data: st.DataObject) -> None:
     stream = b"".join(on_the_wire(message) for message in said)
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=6))
-    places = [0, *sorted(cuts), len(stream)]
+    positions = [0, *sorted(cuts), len(stream)]
     frames, heard = Frames(frame.FRAME_BYTES_MAX), []
-    for start, stop in itertools.pairwise(places):
+    for start, stop in itertools.pairwise(positions):
         heard += [codec.decode(cut) for cut in frames.feed(stream[start:stop])]
     assert heard == said
     assert not frames.unfinished
@@ -82,9 +82,9 @@ def test_frames_arrive_byte_by_byte_and_all_at_once() -> None:
     said = [Flush(), GetRegister(b"epoch"), Refused(7, "fenced", "session 8 exists")]
     stream = b"".join(on_the_wire(message) for message in said)
     frames, heard = Frames(), []
-    for place in range(len(stream)):
-        heard += frames.feed(stream[place : place + 1])
-        assert frames.unfinished == (sum(len(on_the_wire(m)) for m in said[: len(heard)]) != place + 1)
+    for position in range(len(stream)):
+        heard += frames.feed(stream[position : position + 1])
+        assert frames.unfinished == (sum(len(on_the_wire(m)) for m in said[: len(heard)]) != position + 1)
     assert [codec.decode(cut) for cut in heard] == said
     assert [codec.decode(cut) for cut in received(stream)] == said
 
@@ -92,8 +92,8 @@ def test_frames_arrive_byte_by_byte_and_all_at_once() -> None:
 def test_no_more_is_kept_than_has_come() -> None:
     frames = Frames(frame.FRAME_BYTES_MAX)
     promised = on_the_wire(Batches(0, payload=[bytes(1_000_000)]))
-    for place in range(500):
-        frames.feed(promised[place : place + 1])
+    for position in range(500):
+        frames.feed(promised[position : position + 1])
     assert sys.getsizeof(frames._kept) < 1_000
 
 
@@ -154,7 +154,7 @@ def test_bytes_that_are_no_frame_are_refused(raw: bytes, error: type[ProtocolErr
         Frames().feed(raw)
     frames = Frames()
     with pytest.raises(error):
-        _ = [frames.feed(raw[place : place + 1]) for place in range(len(raw))]
+        _ = [frames.feed(raw[position : position + 1]) for position in range(len(raw))]
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,11 @@ def test_frames_that_are_no_message_are_refused(raw: bytes) -> None:
         codec.decode(cut)
 
 
-@given(said=any_message, place=st.integers(0), bit=st.integers(0, 7))
-def test_no_flipped_bit_in_front_of_the_payload_goes_unseen(said: Message, place: int, bit: int) -> None:
+@given(said=any_message, position=st.integers(0), bit=st.integers(0, 7))
+def test_no_flipped_bit_in_front_of_the_payload_goes_unseen(said: Message, position: int, bit: int) -> None:
     raw = bytearray(on_the_wire(said))
     (cut,) = received(bytes(raw))
-    raw[place % (len(raw) - len(cut.payload))] ^= 1 << bit
+    raw[position % (len(raw) - len(cut.payload))] ^= 1 << bit
     try:
         assert received(bytes(raw)) == []  # the length was hit, and the rest has not come yet
     except ProtocolError:

@@ -1,5 +1,10 @@
-"""What an operator can do, as functions that return values; `polonaise.cli` is their face.
+"""What an operator can do, as functions that return values; `polonaise.cli` is their command line.
 
-`logs` and `archive` work on a log that a client is connected to, `segments` on files, whether a node runs on them or
-not; `restore` makes a log from its fragments. Nothing here prints, and nothing here ends the process.
+Begin with `logs`: appends, reads and health of a log that a client is connected to. `archive` writes its fragments and
+verifies stores, `trimming` drops from the storage nodes what is archived. `segments` examines the files of one replica,
+whether its node runs or not, and `comparison` those of several. `restore` makes a log again from its fragments, in a
+`newdirectory`, on new `replicas`.
+
+Nothing here prints or ends the process; results are values, troubles are in them, and only faults are raised. The order
+of the steps in `restore`, `replicas` and `newdirectory` is a promise: a log that is not whole must not look like one.
 """

@@ -1,4 +1,4 @@
-"""Archiving without Spark: what is committed and not yet in fragments is read from the servers and written there."""
+"""Archive without Spark: read what is committed and not archived yet from the servers, and write fragments of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polonaise.fragments.mending import rewrite
 from polonaise.fragments.objects import (
     FRAGMENT_BYTES,
     PUT_BACK,
-    Archived,
+    ArchivedFragment,
     contradictions,
     footer_of,
     fragments_of,
@@ -48,19 +48,19 @@ async def archive(
     until: TransactionId | None = None,
     timeout: float | None = None,
     tell_missing: Callable[[Span], None] | None = None,
-) -> AsyncGenerator[Archived, None]:
-    """Write what is committed and not in the store yet, fragment by fragment; each is verified, then told.
+) -> AsyncGenerator[ArchivedFragment, None]:
+    """Write what is committed and not in the store yet, and yield each fragment after it was verified.
 
     A part that does not fill a fragment yet is left for the next time, unless `rest`. With `until` everything up to
-    this id is written and nothing above it: of a batch that holds it and goes on, nothing either, for fragments hold
-    whole batches. A committed high-water mark is always the end of one.
+    this id is written and nothing above it. A batch that goes beyond it is left out whole: fragments hold whole
+    batches, and only a committed high-water mark is certain to be the end of one.
 
-    `tell_missing` is told which ids that are to be written lie below others that are archived: somebody has removed
-    their fragments, or writes them at this moment.
+    `tell_missing` is called with ids that are to be written although later ones are archived: somebody has removed
+    their fragments, or is writing them at this moment.
 
-    Several archivers may run at the same time, and any of them may be killed: what they write twice is the same
-    object, or overlaps. Raises what reading and the store raise, `BeyondLog` for an `until` that is not committed, and
-    as `own_fragments_of` for a store of another log.
+    Several archivers may run at the same time, and any of them may be killed: what they write twice is the same object,
+    or overlaps. Raises what reading and the store raise, `BeyondLog` for an `until` that is not committed, and what
+    `own_fragments_of` raises for a store of another log.
     """
     committed = await log.high_water_mark(partition, timeout=timeout)
     if until is not None and until > committed:
@@ -71,7 +71,7 @@ async def archive(
         for span in missing_in(fragments, limit):
             tell_missing(span)
     for span in spans_to_write(fragments, limit):
-        # Only what reaches the end of the log may still grow; a hole before it does not.
+        # Only a span that reaches the end of the log may still grow; one before other fragments never will.
         whole = rest or until is not None or span.last < committed
         async with aclosing(batches_of(log, partition, span, limit, timeout)) as batches:
             writing = write_fragments(store, log.cluster_key, batches, fragment_bytes=fragment_bytes, rest=whole)
@@ -81,7 +81,7 @@ async def archive(
 
 
 def missing_in(fragments: Iterable[FragmentName], limit: TransactionId) -> list[Span]:
-    """Ids that none of a partition's fragments holds, although later ones are archived."""
+    """Return the ids that no fragment of a partition holds, although later ones are archived."""
     there = list(fragments)
     reach = max((name.last for name in there), default=NO_TRANSACTION)
     return [span for span in spans_to_write(there, limit) if span.last < reach]
@@ -90,9 +90,9 @@ def missing_in(fragments: Iterable[FragmentName], limit: TransactionId) -> list[
 async def batch_left_out(
     log: Log, store: ObjectStore, partition: PartitionId, until: TransactionId, timeout: float | None = None
 ) -> Span | None:
-    """The batch that `until`, which is committed, lies in and that goes beyond it: `archive` has left all of it out.
+    """Return the batch that goes beyond `until`, a committed id within it, and that `archive` has left out whole.
 
-    None where everything up to `until` is in the store.
+    None if everything up to `until` is in the store.
     """
     missing = spans_to_write(await fragments_of(store, partition), until)
     if not missing or missing[-1].last != until:
@@ -105,23 +105,25 @@ async def batch_left_out(
 async def own_fragments_of(
     log: Log, store: ObjectStore, partition: PartitionId, timeout: float | None = None
 ) -> dict[FragmentName, int]:
-    """As `fragments_of`, after a look whether the log goes on where they end: one restored from them has its key, too.
+    """Return the partition's fragments, after a check that the log goes on where they end.
 
-    A new store is marked as this log's: see `fragments.mark`. Raises `WrongClusterKey` for another cluster's store;
-    `FragmentsAhead` and `LogForked` for one into which a log of the same key was archived that has gone on
-    differently; `NotFound` for a directory that may not be mounted.
+    The cluster key does not suffice: a log that was restored with the same key has it, too. A new store is marked as
+    this log's, see `fragments.mark`. Raises `WrongClusterKey` for another cluster's store, `FragmentsAhead` and
+    `LogForked` for one with fragments of a log of the same key that has gone on differently, `NotFound` for a directory
+    that may not be mounted.
     """
     fragments = await fragments_of(store, partition)
     for footer in await _latest(store, fragments, log.cluster_key):
         await _check_goes_on(log, store, footer, timeout)
+    # After the checks: a store of another log must not be marked as this one's.
     await claim(store, log.cluster_key)
     return fragments
 
 
 async def init(log: Log, store: ObjectStore) -> None:
-    """Mark a store as this log's, whatever is, or is not, to be seen there. Once; again it changes nothing.
+    """Mark a store as this log's, whatever is in it. To be done once; again, it changes nothing.
 
-    Raises `WrongClusterKey` for one that is marked as another cluster's, or holds fragments of one, and
+    Raises `WrongClusterKey` for a store that is marked as another cluster's or holds fragments of one, and
     `FragmentDamaged`.
     """
     for partition in await partitions_in(store):
@@ -130,7 +132,7 @@ async def init(log: Log, store: ObjectStore) -> None:
 
 
 async def _latest(store: ObjectStore, fragments: dict[FragmentName, int], cluster_key: bytes) -> list[Footer]:
-    """Of the fragments that reach farthest. Raises `WrongClusterKey`."""
+    """Return the footers of the fragments that reach farthest. Raises `WrongClusterKey`."""
     last = max((name.last for name in fragments), default=NO_TRANSACTION)
     footers = [await footer_of(store, name, size) for name, size in fragments.items() if name.last == last]
     if any(footer.cluster_key != cluster_key for footer in footers):
@@ -139,7 +141,10 @@ async def _latest(store: ObjectStore, fragments: dict[FragmentName, int], cluste
 
 
 async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: float | None) -> None:
-    """What follows the latest fragment names the CRC of its last batch. The mark is asked for after the listing."""
+    """Raise unless the log goes on from the latest fragment: its next batch names the CRC of the fragment's last one.
+
+    The committed high-water mark is requested after the store was listed: a fragment above it is not of this log.
+    """
     partition, last = latest.partition, latest.last
     committed = await log.high_water_mark(partition, timeout=timeout)
     if last > committed:
@@ -147,9 +152,9 @@ async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: 
             f"partition {partition}: the fragments in {store} reach up to {last}, and the log is committed up to "
             f"{committed}: {_OTHER_LIFE}"
         )
-    # No later one is asked for: only what is not archived is sure to be with the servers.
-    place = min(last + 1, committed)
-    async with aclosing(log.read_batches(partition, after=place - 1, until=place, timeout=timeout)) as reader:
+    # No later batch is read: only what is not archived is certain to be still on the servers.
+    next_id = min(last + 1, committed)
+    async with aclosing(log.read_batches(partition, after=next_id - 1, until=next_id, timeout=timeout)) as reader:
         batch = await anext(reader)
     goes_on = batch.previous_crc if batch.first == last + 1 else batch.crc if batch.last == last else None
     if goes_on != latest.last_crc:
@@ -162,7 +167,7 @@ async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: 
 async def batches_of(
     log: Log, partition: PartitionId, span: Span, limit: TransactionId, timeout: float | None
 ) -> AsyncGenerator[Batch, None]:
-    """The batches that the writer of this span takes."""
+    """Yield the log's batches that belong to a span and end at or below `limit`; see `plan.belongs`."""
     async with aclosing(log.read_batches(partition, after=span.first - 1, until=span.last, timeout=timeout)) as reader:
         async for batch in reader:
             if belongs(batch, span, limit):
@@ -174,28 +179,28 @@ async def batches_of(
 
 @dataclass
 class StoreReport:
-    """A partition's fragments, read and compared with each other."""
+    """The fragments of a partition, read and compared with each other."""
 
     partition: PartitionId
     fragments: int = 0
     transactions: int = 0
     bytes: int = 0
     last: TransactionId = -1
-    """The last id up to which everything is in good fragments; -1 for nothing."""
+    """The last id up to which everything is in good fragments; -1 for none."""
     holes: tuple[Span, ...] = ()
-    """What no good fragment holds."""
+    """Ids that no good fragment holds."""
     missing: tuple[Span, ...] = ()
-    """What no fragment holds, damaged or not, below the end of those that there are."""
+    """Ids that no fragment holds, good or damaged, below the last id in the store."""
     cluster_key: builtins.bytes | None = None
-    """Whose the first good fragment is; None without one."""
+    """Cluster key of the first good fragment; None without one."""
     wrong: list[str] = field(default_factory=list)
-    """Damaged fragments, and those that are not of one log with the others."""
+    """Descriptions of damaged fragments, and of those that are not of one log with the others."""
     damaged: list[FragmentName] = field(default_factory=list)
-    """The fragments among these whose bytes are not as they were written."""
+    """The damaged fragments."""
 
     @property
     def troubles(self) -> list[str]:
-        """What is not well, line by line; nothing when all is."""
+        """All that is wrong, line by line; empty if nothing is."""
         told = [*self.wrong, *(f"nothing holds {span.first} to {span.last}: {PUT_BACK}" for span in self.missing)]
         for hole in self.holes:
             if not any(span.first <= hole.last and hole.first <= span.last for span in self.missing):
@@ -204,7 +209,7 @@ class StoreReport:
 
 
 async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
-    """Read every fragment of a partition: is each as it was written, are they of one log, is anything missing?"""
+    """Read every fragment of a partition, and report damage, contradictions, holes and missing ids."""
     report = StoreReport(partition)
     listed = await fragments_of(store, partition)
     good: list[tuple[FragmentName, Footer]] = []
@@ -228,9 +233,9 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
 
 
 async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes | None) -> None:
-    """Raises `WrongClusterKey` unless it is this log whose fragments are in the store, as far as that can be told.
+    """Raise `WrongClusterKey` unless the store's fragments are of this log, as far as that can be known.
 
-    `cluster_key`: that of the fragments which could be read; the mark says the same.
+    `cluster_key` is that of the fragments which could be read, None for none; the store's mark is compared, too.
     """
     try:
         if cluster_key in (None, log.cluster_key):
@@ -246,10 +251,10 @@ async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes
 
 
 async def repair(log: Log, store: MendableStore, name: FragmentName, timeout: float | None = None) -> None:
-    """Write a damaged fragment again from the log, in its place, if that makes the very same object, and read it back.
+    """Replace a damaged fragment by one made from the log, if that is the very same object, and read it back.
 
-    Raises `FragmentDamaged` if it does not, or if nothing else holds its transactions any more; `HistoryTrimmed`,
-    `FragmentMissing`, and what reading and the store raise. Then nothing was touched.
+    Raises `FragmentDamaged` if it is not, or if nothing else holds its transactions any more; `HistoryTrimmed`,
+    `FragmentMissing`, and what reading and the store raise. Nothing was changed then.
     """
     batches = batches_of(log, name.partition, Span(name.first, name.last), name.last, timeout)
     async with aclosing(batches):
@@ -258,7 +263,7 @@ async def repair(log: Log, store: MendableStore, name: FragmentName, timeout: fl
 
 
 async def mark_trouble(store: ObjectStore, cluster_key: bytes) -> str | None:
-    """What is not well with the mark of a store whose fragments are this cluster's; None when it is as it should be."""
+    """Say what is wrong with the mark of a store that has this cluster's fragments; None if nothing is."""
     try:
         if await is_marked(store, cluster_key):
             return None

@@ -1,6 +1,6 @@
-"""Several replicas of one log, compared by their files alone: up to where they are the same, and who holds more.
+"""Compare several replicas of a log by their files alone: up to where they are equal, and which holds more.
 
-For whoever has to decide which of them to go on with, when there is no quorum that could say.
+For an operator who has to choose one to go on with, when there is no quorum that could decide.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ class ReplicaReport(NamedTuple):
     first: TransactionId
     """The first id that was not trimmed."""
     last: TransactionId
-    """The last id that it holds before its first damage; the one before `first` for none."""
+    """The last id before the first damage; the one before `first` for none."""
     bounds: Bounds
     joined: SessionId
-    """The session that it took part in last; NO_SESSION where nothing says so."""
+    """The replica's joined session; NO_SESSION if nothing says which."""
     damage: str
-    """What is damaged or missing first; empty when nothing is."""
+    """The first thing that is damaged or missing; empty if nothing is."""
 
 
-class Difference(NamedTuple):
-    """Where replicas part: each of them goes on with other batches from there."""
+class ReplicaDifference(NamedTuple):
+    """The place from which replicas differ, each side going on with other batches."""
 
     first: TransactionId
-    """Below it those that hold an id hold the same."""
+    """The first id at which they differ. Below it, replicas that hold an id hold the same."""
     sides: tuple[tuple[str, ...], ...]
-    """The directories that still agree with each other, side by side."""
+    """Directories of the replicas, grouped by those that agree with each other."""
 
 
 @dataclass(frozen=True)
 class ComparisonReport:
-    """The replicas of one partition."""
+    """The result of comparing the replicas of one partition."""
 
     partition: PartitionId
     replicas: tuple[ReplicaReport, ...]
-    difference: Difference | None
-    """None where all of them are the same, as far as each of them goes."""
+    difference: ReplicaDifference | None
+    """The first difference; None if all replicas are equal, as far as each of them goes."""
 
     @property
     def same(self) -> TransactionId:
-        """The last id that more than one replica holds and that is the same wherever it is held; -1 for none."""
+        """The last id that more than one replica holds, and that is equal wherever it is held; -1 for none."""
         if len(self.replicas) < 2:
             return NO_TRANSACTION
         together = sorted((each.last for each in self.replicas), reverse=True)[1]
@@ -61,7 +61,7 @@ class ComparisonReport:
 
     @property
     def contradiction(self) -> str:
-        """Which replicas know different transactions to be committed; empty when none do, as it has to be."""
+        """A sentence that names replicas which know different transactions to be committed; empty if none do."""
         if self.difference is None:
             return ""
         sides = [
@@ -80,10 +80,10 @@ class ComparisonReport:
 
 
 async def compare(directories: Sequence[str]) -> list[ComparisonReport]:
-    """Compare what storage directories hold of each partition; every byte of them is read.
+    """Compare what storage directories hold of each partition, reading every byte.
 
-    Raises `BadOption` for fewer than two directories and for one that is named twice, `WrongClusterKey` for those of
-    different logs, and what `find` raises.
+    Raises `BadOption` for fewer than two directories and for one that is named twice, `WrongClusterKey` for directories
+    of different logs, and what `find` raises.
     """
     if len(directories) < 2 or len(set(directories)) < len(directories):
         raise BadOption("what is to be compared? Name two storage directories or more, each once")
@@ -110,7 +110,7 @@ class _Walk:
     files: Files
     batches: AsyncGenerator[Batch, None] = field(init=False)
     batch: Batch | None = None
-    """Where it is; None at its end."""
+    """The next batch to compare; None at the replica's end."""
     last: TransactionId = NO_TRANSACTION
     damage: str = ""
 
@@ -134,7 +134,7 @@ class _Walk:
 
 
 async def _compared(partition: PartitionId, walks: list[_Walk]) -> ComparisonReport:
-    difference: Difference | None = None
+    difference: ReplicaDifference | None = None
     async with AsyncExitStack() as stack:
         for walk in walks:
             await stack.enter_async_context(aclosing(walk.batches))
@@ -148,18 +148,18 @@ async def _compared(partition: PartitionId, walks: list[_Walk]) -> ComparisonRep
 
 
 def _next_of(going: list[_Walk]) -> list[_Walk]:
-    """Those whose batch holds the least id, and those whose batch begins within one of these."""
+    """Return the replicas whose batch holds the lowest id, and those whose batch begins within one of these."""
     least = min(walk.batch.first for walk in going if walk.batch is not None)
     last = max(walk.batch.last for walk in going if walk.batch is not None and walk.batch.first == least)
     return [walk for walk in going if walk.batch is not None and walk.batch.first <= last]
 
 
-def _difference(here: list[_Walk]) -> Difference | None:
-    """A batch carries the CRC of the one before it: replicas with the same one are the same up to there."""
+def _difference(here: list[_Walk]) -> ReplicaDifference | None:
+    """Return where these replicas part, if they do. Equal batches imply an equal past: each names the CRC before it."""
     sides: dict[tuple[TransactionId, TransactionId, int], list[str]] = {}
     for walk in here:
         assert walk.batch is not None
         sides.setdefault((walk.batch.first, walk.batch.last, walk.batch.crc), []).append(walk.directory)
     if len(sides) == 1:
         return None
-    return Difference(min(first for first, _, _ in sides), tuple(tuple(side) for side in sides.values()))
+    return ReplicaDifference(min(first for first, _, _ in sides), tuple(tuple(side) for side in sides.values()))

@@ -1,4 +1,4 @@
-"""A log that a client is connected to: append to it, read it, follow it, ask how far it is."""
+"""Use a log that a client is connected to: append to it, read it, follow it, and learn how far and how well it is."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from polonaise.client.receipt import Receipt
 
 _MOMENT_S: Final = 1.0
-"""For all partitions together, to become ready before they are asked how they are."""
+"""Seconds that all partitions together get to become ready before their condition is requested."""
 _PENDING_MAX: Final = 1_024
-"""Appends that are made before the fate of the first of them is told."""
+"""Appends that are made before the fate of the first of them is known."""
 _MERGED_MAX: Final = 256
 """Transactions of several followed partitions that wait to be taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class HowToAppend:
-    """What each transaction carries beside its body, and how long its fate is waited for."""
+    """Options of `append`: what each transaction carries beside its body, and how long to wait for its fate."""
 
     partition: PartitionId
     header: int = 0
@@ -39,37 +39,37 @@ class HowToAppend:
     expectations: Sequence[Expectation] = ()
     changes: Sequence[Change] = ()
     high_water_mark: TransactionId | None = None
-    """What the transactions were built on; None for what is committed when each is made."""
+    """The client high-water mark of the transactions; None for what is committed when each is made."""
     timeout_s: float = 10.0
 
     @property
     def checked(self) -> bool:
-        """Whether an append can be refused because of the one before it: then it has to wait for that."""
+        """Whether the append before can cause this one to be refused, so that it has to wait for that one's fate."""
         return bool(self.locks or self.expectations) or self.high_water_mark is not None
 
 
 class Condition(NamedTuple):
-    """How a partition is, as the server that owns it says."""
+    """The condition of a partition, according to the server that owns it."""
 
     partition: PartitionId
     server: int
     ready: bool
     committed_high_water_mark: TransactionId | None
-    """None while the partition is not ready and its owner has not yet proved how far it is committed."""
+    """The committed high-water mark; None while the partition is not ready and its owner has not yet proved it."""
     engaged: list[str]
-    """The storage nodes that take part; a commit needs a majority of all."""
+    """The engaged storage nodes. A commit needs a majority of all."""
     left_out: dict[str, str]
-    """The others, and why."""
+    """The other storage nodes, each with the reason why it is not engaged."""
     waits_for: str
-    """What keeps it from being ready; empty when it is."""
+    """The reason why the partition is not ready; empty if it is."""
     scrub: dict[str, dict[str, Any]]
-    """How far the scrub of each storage node is that told, and `damages`, what it found in this partition."""
+    """The progress of each storage node's scrub, and in `damages` what the scrub found in this partition."""
     fragments_scrub: dict[str, Any] | None
-    """The same of the fragment store, by the server; None for one that was told of no store, or not to scrub."""
+    """The same for the fragment store, from the server; None if it has no store, or does not scrub it."""
 
     @property
     def troubles(self) -> list[str]:
-        """What is the matter, line by line; nothing when all is well."""
+        """All that is wrong, line by line; empty if nothing is."""
         lines = [self.waits_for] if self.waits_for else []
         lines += [f"without {name}: {why}" for name, why in self.left_out.items()]
         for name, scrub in self.scrub.items():
@@ -95,24 +95,24 @@ class Register(NamedTuple):
 
     @property
     def of(self) -> str:
-        """What of the library keeps it; empty for one of an application's."""
+        """The part of the library that keeps the register; empty for an application's own."""
         return next((whose for prefix, whose in _LIBRARYS.items() if self.key.startswith(prefix)), "")
 
 
 _LIBRARYS: Final = {PRODUCERS: "a producer", SPARK_SINKS: "the Spark sink"}
 
 
-class Mark(NamedTuple):
-    """How far a partition is."""
+class PartitionMark(NamedTuple):
+    """A partition's committed high-water mark."""
 
     partition: PartitionId
     committed_high_water_mark: TransactionId
 
 
-async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[Mark]:
-    """The committed high-water marks, each proved by its owner after it was asked."""
+async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[PartitionMark]:
+    """Return the committed high-water marks. Each owner proves its own: it is not older than this call."""
     marks = await log.high_water_marks(partitions, timeout=timeout_s)
-    return [Mark(partition, mark) for partition, mark in marks.items()]
+    return [PartitionMark(partition, mark) for partition, mark in marks.items()]
 
 
 async def conditions(
@@ -121,12 +121,12 @@ async def conditions(
     timeout_s: float,
     silent: Callable[[PartitionId, DeadlineExceeded], None] | None = None,
 ) -> list[Condition]:
-    """How partitions are: each server is asked once. Raises `DeadlineExceeded` where none answers.
+    """Return the condition of partitions, with one request per server. Raises `DeadlineExceeded` if one is silent.
 
-    With `silent` that is told of the first partition whose server does not answer, and what others have told by then is
-    returned: each that does not answer takes all of the time.
+    With `silent`, that is called instead, with the first partition whose server does not answer, and the conditions
+    known by then are returned: waiting for further silent servers would take the full time for each.
 
-    One that has only just begun, such as that of an embedded log which nobody else hosts, gets a moment to know.
+    A server that has only just started, such as that of an embedded log which nobody else hosts, gets a moment to know.
     """
     found: dict[PartitionId, Condition] = {}
     wanted = list(partitions)
@@ -171,25 +171,25 @@ def _condition(partition: PartitionId, told: dict[str, Any], health: dict[str, A
 
 
 def _of(partition: PartitionId, scrub: dict[str, Any]) -> dict[str, Any]:
-    """What a scrub tells, with the damages of one partition only."""
+    """Return a scrub's report with only the damages of one partition."""
     return {**scrub, "damages": [damage for damage in scrub["damages"] if damage["partition"] == partition]}
 
 
 async def registers(
     log: Log, partitions: Iterable[PartitionId], prefix: bytes, timeout_s: float
 ) -> AsyncGenerator[Register, None]:
-    """The registers of these partitions whose keys begin so, in the order of their keys. Raises as the log does."""
+    """Yield the registers whose keys begin with `prefix`, by partition and key. Raises what the log raises."""
     for partition in partitions:
         for key, value in (await log.list_registers(prefix, partition, timeout=timeout_s)).items():
             yield Register(partition, key, value)
 
 
 async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> AsyncGenerator[Receipt, None]:
-    """Append each body as a transaction of its own; their receipts, in order, once they are committed.
+    """Append each body as a transaction of its own, and yield the receipts, in order, once they are committed.
 
-    Stops at the first that is not, and raises why (`LockConflict`, `ExpectationFailed`, `AppendFailed`, …), or
-    `AppendUnknown` when that is not known in time; those behind it may be in the log then, unless appends are
-    `checked`: each of these waits for the one before.
+    Stops at the first append that is not committed, and raises why (`LockConflict`, `ExpectationFailed`,
+    `AppendFailed`, …), or `AppendUnknown` if that is not known in time. Appends after it may be in the log then, unless
+    appends are `checked`: each of these waits for the one before.
     """
     await log.ready(how.partition, timeout=how.timeout_s)
     if how.high_water_mark is not None:
@@ -209,7 +209,7 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
 async def _make(
     log: Log, bodies: AsyncIterable[bytes], how: HowToAppend, made: asyncio.Queue[Receipt | Exception | None]
 ) -> None:
-    """Append what comes, as it comes: whoever types the bodies sees each fate before the next body."""
+    """Append each body as it comes, without waiting for further ones: a person who types them sees each fate."""
     try:
         async for body in bodies:
             await log.ready(how.partition, timeout=how.timeout_s)
@@ -229,7 +229,7 @@ async def _make(
                     return
                 await log.wait_applied(receipt.id, how.partition)
         await made.put(None)
-    except Exception as error:  # noqa: BLE001 - handed on to whoever asked for the appends
+    except Exception as error:  # noqa: BLE001 - raised by `append`, which takes it from the queue
         await made.put(error)
 
 
@@ -263,9 +263,9 @@ async def read(
     follow: bool = False,
     timeout_s: float,
 ) -> AsyncGenerator[Transaction, None]:
-    """The transactions above `after`, or committed at `since` or later; one partition after the other.
+    """Yield the transactions above `after`, or committed at `since` or later, one partition after the other.
 
-    With `follow` it goes on for ever, and what the partitions commit comes as it comes.
+    With `follow` this goes on for ever, with what the partitions commit in the order of arrival.
     """
     if since is not None and (after != -1 or until is not None):
         raise BadOption("a reading begins at a time or at an id, not at both")
@@ -283,7 +283,7 @@ async def read(
 async def tail(
     log: Log, partitions: Sequence[PartitionId], *, count: int, follow: bool, timeout_s: float
 ) -> AsyncGenerator[Transaction, None]:
-    """The last `count` transactions of each partition; with `follow`, then what comes."""
+    """Yield the last `count` transactions of each partition; with `follow`, then those that are committed later."""
     marks = await high_water_marks(log, partitions, timeout_s)
     readings = [
         log.read(
@@ -301,7 +301,7 @@ async def tail(
 
 
 async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) -> AsyncGenerator[Transaction, None]:
-    """One after the other; all at once if they never end."""
+    """Yield from one reading after the other; from all at once if they never end."""
     if not follow or len(readings) == 1:
         for reading in readings:
             async for tx in reading:
@@ -313,14 +313,14 @@ async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) 
 
 
 async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenerator[Transaction, None]:
-    """What any of them brings, as it comes; raises what any of them raises."""
+    """Yield what any of the readings brings, in the order of arrival. Raises what any of them raises."""
     arrived: asyncio.Queue[Transaction | BaseException] = asyncio.Queue(_MERGED_MAX)
 
     async def pump(reading: AsyncIterator[Transaction]) -> None:
         try:
             async for tx in reading:
                 await arrived.put(tx)
-        except Exception as error:  # noqa: BLE001 - handed on to whoever reads
+        except Exception as error:  # noqa: BLE001 - raised below, in the reader's task
             await arrived.put(error)
 
     pumps = [asyncio.create_task(pump(reading)) for reading in readings]
@@ -337,22 +337,22 @@ async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenera
 
 
 def new_embedded_address(address: str, partitions: int | None, storage: int | None) -> str:
-    """The address that makes an embedded log with so many partitions and storage directories, where there is none.
+    """Return the address that makes an embedded log with so many partitions and storage directories.
 
-    Raises `BadOption` for an address that makes none, and `AlreadyInitialized` where there is one.
+    Raises `BadOption` for an address that makes none, and `AlreadyInitialized` if there is a log already.
     """
     if not address.startswith(embedded.SCHEME):
         raise BadOption(
             f"{redacted(address)!r}: write embedded:PATH; the log of a cluster is made as its storage nodes and "
             "servers start"
         )
-    place = embedded.parse_embedded(address)
-    if not place.may_host:
+    parsed = embedded.parse_embedded(address)
+    if not parsed.may_host:
         raise BadOption(f"{redacted(address)!r}: whoever says host=no makes no log: leave it out")
     if embedded.is_there(address):
-        raise AlreadyInitialized(f"{place.directory} holds a log already: append to it, or choose another directory")
+        raise AlreadyInitialized(f"{parsed.directory} holds a log already: append to it, or choose another directory")
     said = []
-    for name, count, before in (("partitions", partitions, place.partitions), ("storage", storage, place.storage)):
+    for name, count, before in (("partitions", partitions, parsed.partitions), ("storage", storage, parsed.storage)):
         if count is not None and before is not None:
             raise BadOption(f"{name} is said twice, by --{name} and in the address: say it once")
         said += [] if count is None else [f"{name}={count}"]

@@ -1,4 +1,4 @@
-"""The directory that a log is restored into: nobody else's, and no log before it is whole."""
+"""The directory that a log is restored into: locked, and no log until the restored one is whole."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from polonaise.node.addresses import COORDINATOR, MARKER
 from polonaise.node.embedded import HOST_LOCK, RESTORING, lock_path
 
 _OURS: Final = re.compile(rf"{RESTORING}|{HOST_LOCK}|{COORDINATOR}|storage-[0-9]+|{MARKER}\.new")
-"""What a restore makes, and so what one that was killed may leave."""
+"""Names that a restore makes, and that a killed one may leave."""
 _DESCRIPTION: Final = "description"
-"""The coordinator's last file: with it there is a cluster."""
+"""The file that the coordinator writes last. Where it is, there is a cluster."""
 _EMBEDDED: Final = b"embedded"
 _CLUSTER: Final = b"cluster"
 _TEXT: Final = b": such a log is being restored into this directory. It is none before this file is gone.\n"
@@ -26,18 +26,18 @@ _TEXT: Final = b": such a log is being restored into this directory. It is none 
 
 @asynccontextmanager
 async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncGenerator[None, None]:
-    """Hold the directory while a log is made in it; what an unfinished restore left there is removed first.
+    """Hold the directory while a log is made in it. What an unfinished restore left there is removed first.
 
-    `embedded`: the log is an embedded one, and not a cluster with a coordinator that goes by its own files alone.
+    `embedded` says that the log is an embedded one, and not a cluster whose coordinator has only its own files.
 
-    From the first change until the block has ended well, a file in it says that it is no log. Raises `BadOption` for a
-    directory that holds anything else, `AlreadyInitialized` for one with a log, and `DirectoryInUse`.
+    From the first change until the block has ended well, a file in the directory says that it is no log. Raises
+    `BadOption` for a directory that holds anything else, `AlreadyInitialized` for one with a log, and `DirectoryInUse`.
     """
     await disk.make_directory(directory)
     await _check(disk, directory)
     lock = await disk.lock(lock_path(directory))
     try:
-        # Somebody may have been faster, and have ended by now.
+        # Checked again under the lock: another restore may have come first, and have ended by now.
         unfinished = await _check(disk, directory)
         await _mark(disk, directory, _EMBEDDED if embedded else _CLUSTER)
         for name in unfinished:
@@ -51,7 +51,7 @@ async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncG
 
 
 async def _check(disk: Disk, directory: str) -> list[str]:
-    """The directories that an unfinished restore has left here. Raises unless a log may be made."""
+    """Return the directories that an unfinished restore has left. Raises if no log may be made here."""
     names = set(await disk.list(directory))
     if MARKER in names or (RESTORING in names and await _is_cluster(disk, directory)):
         raise AlreadyInitialized(f"{directory} holds a log already: restore into a new or an empty directory")
@@ -64,9 +64,9 @@ async def _check(disk: Disk, directory: str) -> list[str]:
 
 
 async def _is_cluster(disk: Disk, directory: str) -> bool:
-    """Whether only the end of a restore is missing, and the cluster may be in use already.
+    """Whether only the last step of a restore is missing, so that the cluster may be in use already.
 
-    An embedded log can't be: whoever opens one looks for its own file, which comes after the coordinator's.
+    Never for an embedded log: whoever opens one looks for its own file, which is written after the coordinator's.
     """
     if not await disk.exists(posixpath.join(directory, COORDINATOR, _DESCRIPTION)):
         return False

@@ -1,4 +1,4 @@
-"""Storage directories that are written from fragments, as if their nodes had taken part in a last session."""
+"""Write storage directories from fragments, as if their nodes had taken part in a last session."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Self
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlFile, ControlSlot
-from polonaise.log.partition import LogSettings, PartitionLog
+from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.promises import Promises
 from polonaise.terms import PartitionId, SessionId
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """One partition on one of the nodes."""
+    """One partition on one node."""
 
     slot: ControlSlot
     log: PartitionLog
 
 
 class Replicas:
-    """New storage directories, all with the same batches. A context manager; a partition at a time."""
+    """New storage directories with equal contents. A context manager; partitions are written one at a time."""
 
     def __init__(self, host: Host, directories: Sequence[str], cluster_key: bytes, settings: LogSettings) -> None:
         self._host = host
@@ -53,7 +53,7 @@ class Replicas:
         await self._closing.aclose()
 
     async def partition(self, partition: PartitionId) -> PartitionCopies:
-        """Make a partition's log on each node: `append` to the copies, `finish` them, and close them in any case."""
+        """Make a partition's log on each node. The caller appends, finishes, and in any case closes the copies."""
         copies: list[_Copy] = []
         try:
             for control in self._controls:
@@ -67,20 +67,20 @@ class Replicas:
 
 
 class PartitionCopies:
-    """A partition on every node."""
+    """One partition on every node."""
 
     def __init__(self, copies: Sequence[_Copy]) -> None:
         self._copies = copies
 
     async def append(self, batches: Sequence[Batch]) -> None:
-        """Durable on all nodes on return. Raises what `PartitionLog.append` raises, once no node writes any more."""
+        """Append batches, durably on all nodes. Raises what `PartitionLog.append` raises, once no node writes."""
         done = await asyncio.gather(*(copy.log.append(batches) for copy in self._copies), return_exceptions=True)
         for error in done:
             if error is not None:
                 raise error
 
     async def finish(self, session: SessionId) -> None:
-        """The copies are whole: each promises, durably, what one does that took part in `session` until its end."""
+        """Save on each node, durably, the promises of one that took part in `session` until its end."""
         for copy in self._copies:
             last = copy.log.last
             await copy.slot.save(Promises(fence=session, joined=session, prepared=last, confirmed=last))

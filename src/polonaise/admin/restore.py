@@ -1,8 +1,8 @@
-"""Restoring a log from its fragments: the directory of a new log, with the very batches that were archived.
+"""Restore a log from its fragments: make the directory of a new log, with the very batches that were archived.
 
-Nothing that was in a batch changes: ids, request ids, registers, evidence, commit times, CRCs. The nodes' promises and
-the coordinator's values are made as if the copies had just ended a session together, all whole; so the first server
-opens the log by the ordinary rules, and what is appended follows. `docs/decisions/0012` says what was decided.
+Nothing within a batch changes: ids, request ids, registers, evidence, commit times, CRCs. The nodes' promises and the
+coordinator's values are written as if all copies had just ended a session together, each of them whole. So the first
+server opens the log by the ordinary rules, and appends follow. See `docs/decisions/0012`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from polonaise.coordination.values import (
 from polonaise.errors import BadOption, FragmentDamaged, HistoryIncomplete
 from polonaise.fragments.format import Footer, batches_in
 from polonaise.fragments.objects import PUT_BACK, contradictions, footer_of, fragments_of, open_bytes, partitions_in
-from polonaise.fragments.protocol.coverage import Piece, Span, cover
+from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObjectStore
 from polonaise.host import Host
 from polonaise.host.real import RealHost
 from polonaise.log.batch import Batch
-from polonaise.log.partition import LogSettings
+from polonaise.log.partitionlog import LogSettings
 from polonaise.node.addresses import check_storage_address
 from polonaise.node.embedded import (
     PARTITIONS_MAX,
@@ -49,61 +49,64 @@ from polonaise.node.embedded import (
 from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, TransactionId
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""Of batches, made again in another thread and then written with one sync."""
+"""Bytes of batches that are decoded in another thread and then written with one sync."""
 _SESSIONS_APART: Final = 2**32
 _GENERATIONS_APART: Final = 2**10
 _UNIQUE_IDS_APART: Final = 2**20
-"""Numbers begin so far above the highest that the fragments tell of: the log that they are of may have given out more
-since, which left no trace. No directory or client of that log must ever pass for one of this."""
+"""Distance of the new log's numbers from the highest that the fragments mention.
+
+The archived log may since have given out more, which left no trace. No directory or client of it must ever pass for
+one of the new log.
+"""
 _UNIQUE_ID_MAX: Final = 2**31 - 1
 _NOBODY: Final = 0
-"""A server id that is never given out: the last owner of every partition, and dead."""
+"""A server id that is never given out. It stands for the last owner of every partition, which is dead."""
 
 
 class Key(enum.Enum):
-    """Which cluster the restored log is."""
+    """The identity of the restored log."""
 
     SAME = "same"
-    """The one that was archived: its views and its fragment store go on with it."""
+    """The archived cluster: its views and its fragment store go on with the restored log."""
     NEW = "new"
-    """Another one: it can't be taken for the one that was archived."""
+    """A new cluster, which can't be mistaken for the archived one."""
 
 
 @dataclass(frozen=True, slots=True)
 class HowToRestore:
-    """What is restored, and what of."""
+    """Options of a restore: what to restore, and into which kind of log."""
 
     storage: int = 1
-    """So many storage directories of an embedded log."""
+    """Number of storage directories of an embedded log."""
     nodes: tuple[StorageId, ...] = ()
-    """The addresses of the storage nodes of a cluster with a coordinator in a directory; empty for an embedded log."""
+    """Addresses of the storage nodes, for a cluster with a coordinator in a directory; empty for an embedded log."""
     partitions: int | None = None
-    """How many partitions the log has; None for up to the last one that has fragments."""
+    """Number of partitions of the new log; None for up to the last one that has fragments."""
     until: Mapping[PartitionId, TransactionId] | None = None
-    """The last id of each partition, or of the last whole batch below it."""
+    """Last id of each partition; if it is within a batch, all of that batch is left out."""
     until_time_us: int | None = None
-    """No batch of a later commit time."""
+    """Restore no batch with a later commit time, microseconds UTC."""
     key: Key | None = None
-    """None for the same, which is not assumed when anything is left out."""
+    """The choice of a key; None for the same one, which has to be chosen explicitly if anything is left out."""
 
 
 class RestoredPartition:
-    """What was restored of one partition, and which numbers it tells of."""
+    """The result of a restore for one partition, with the highest numbers in it."""
 
     def __init__(self, partition: PartitionId, held: TransactionId) -> None:
         self.partition = partition
         self.held = held
-        """The last id in the store; -1 for a partition that has no fragments, and begins empty."""
+        """The last id in the store; -1 for a partition without fragments, which begins empty."""
         self.last: TransactionId = NO_TRANSACTION
-        """The last id restored; -1 for none."""
+        """The last id that was restored; -1 for none."""
         self.cut: Span | None = None
-        """The batch that the last id asked for lies in, and that goes beyond it: nothing of it is restored."""
+        """The batch that goes beyond the last id asked for, and was left out whole."""
         self.last_crc = 0
         self.batches = 0
         self.bytes = 0
         self.last_commit_time_us = 0
         self.session = self.generation = self.unique_id = 0
-        """The highest in the batches."""
+        """The highest session, generation and client id in the batches."""
 
     def take(self, batch: Batch) -> None:
         self.last, self.last_crc = batch.last, batch.crc
@@ -117,20 +120,20 @@ class RestoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A log that was restored."""
+    """The result of a restore."""
 
     directory: str
     cluster_key: bytes
     partitions: tuple[RestoredPartition, ...]
-    """Up to the last one that has fragments; those after it are new."""
+    """Partitions up to the last one that has fragments. Those after it are new and empty."""
 
 
 @dataclass
 class _Source:
-    """What of a store is restored. Found before anything is written."""
+    """The fragments of a store that are to be restored. Chosen before anything is written."""
 
     cluster_key: bytes
-    pieces: dict[PartitionId, Sequence[Piece]] = field(default_factory=dict)
+    pieces: dict[PartitionId, Sequence[FragmentRange]] = field(default_factory=dict)
     held: dict[PartitionId, TransactionId] = field(default_factory=dict)
 
 
@@ -143,12 +146,12 @@ async def restore(
     """Make the directory of a log from a store's fragments; `tell` is called after each partition.
 
     Whole batches are restored: those that end at or below the given ids, and are not later than the given time. Until
-    it has returned, the directory holds no log, and says so to whoever opens it; it may be killed at any time, and be
-    run again, which begins anew.
+    this has returned, the directory holds no log, and says so to whoever opens it. It may be killed at any time and run
+    again, and then begins anew.
 
-    Raises, with nothing written: `BadOption` for what can't be meant, `HistoryIncomplete` for a store with holes or
-    contradictions, which are named, `AlreadyInitialized` for a directory with a log, `DirectoryInUse`. And
-    `FragmentDamaged`, which names the fragment, what the store raises and what the disk does.
+    Raises, with nothing written: `BadOption` for invalid options, `HistoryIncomplete` for a store with holes or
+    contradictions, which are named, `AlreadyInitialized` for a directory with a log, `DirectoryInUse`. Also
+    `FragmentDamaged`, which names the fragment, and what the store and the disk raise.
     """
     names = _checked_nodes(how)
     source = await _survey(store, how)
@@ -164,6 +167,7 @@ async def restore(
                 await coordinator.initialize(description, _beginning(restored, names))
             finally:
                 await coordinator.close()
+            # An embedded log's own file comes last: it is what makes the directory a log to whoever opens it.
             if not how.nodes:
                 await make_log(host.disk, directory)
     finally:
@@ -175,7 +179,7 @@ async def restore(
 
 
 def _checked_nodes(how: HowToRestore) -> tuple[StorageId, ...]:
-    """The names of the storage nodes."""
+    """Return the names of the storage nodes. Raises `BadOption`."""
     if not how.nodes:
         if not 1 <= how.storage <= STORAGE_MAX:
             raise BadOption(f"{how.storage} storage directories can't be meant: from 1 to {STORAGE_MAX}")
@@ -196,7 +200,10 @@ def _partition_count(source: _Source, how: HowToRestore) -> int:
 
 
 def _key(how: HowToRestore, source: _Source) -> Key:
-    """The same key says: views, sinks and the fragment store are this log's. They are not, of what was left out."""
+    """Return which key to use. The same one says that views, sinks and the store may go on with this log.
+
+    They may not if anything is left out, so then the key has to be chosen by the operator.
+    """
     if how.key is not None:
         return how.key
     left_out = how.until is not None and any(how.until[number] < held for number, held in source.held.items())
@@ -210,7 +217,7 @@ def _key(how: HowToRestore, source: _Source) -> Key:
 
 
 async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
-    """Which fragments to take, after a look at all of them: their names and footers make one log without holes."""
+    """Choose the fragments, after checking by names and footers that all of them make one log without holes."""
     partitions = await partitions_in(store)
     if not partitions:
         raise HistoryIncomplete(f"{store} holds no fragments: check its address")
@@ -238,7 +245,7 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
 
 def _pieces(
     store: ObjectStore, number: PartitionId, names: Sequence[FragmentName], held: TransactionId, how: HowToRestore
-) -> Sequence[Piece]:
+) -> Sequence[FragmentRange]:
     last = held if how.until is None else how.until[number]
     if last > held:
         raise HistoryIncomplete(f"{store} holds partition {number} up to {held}: it can't be restored up to {last}")
@@ -276,11 +283,11 @@ async def _write(
 async def _write_partition(
     replicas: Replicas,
     store: ObjectStore,
-    pieces: Sequence[Piece],
+    pieces: Sequence[FragmentRange],
     partition: RestoredPartition,
     how: HowToRestore,
 ) -> None:
-    """A partition of which nothing is restored is not made: it begins as in any new log."""
+    """Write one partition. If nothing of it is restored, it is not made, and begins as in any new log."""
     async with aclosing(_chunks(store, pieces, partition, how)) as chunks:
         first = await anext(chunks, None)
         if first is None:
@@ -296,9 +303,9 @@ async def _write_partition(
 
 
 async def _chunks(
-    store: ObjectStore, pieces: Sequence[Piece], partition: RestoredPartition, how: HowToRestore
+    store: ObjectStore, pieces: Sequence[FragmentRange], partition: RestoredPartition, how: HowToRestore
 ) -> AsyncGenerator[list[Batch], None]:
-    """The batches to restore, noted in `partition`. One fragment is in memory."""
+    """Yield the batches to restore, and note them in `partition`. One fragment is in memory."""
     for piece in pieces:
         raw = await store.get(piece.fragment.path)
         await asyncio.to_thread(open_bytes, raw, piece.fragment)
@@ -309,8 +316,8 @@ async def _chunks(
             return
 
 
-def _batches(raw: bytes, piece: Piece, partition: RestoredPartition, how: HowToRestore) -> Iterator[Batch]:
-    """Those of a fragment that follow what was restored, up to the limits; fragments may overlap."""
+def _batches(raw: bytes, piece: FragmentRange, partition: RestoredPartition, how: HowToRestore) -> Iterator[Batch]:
+    """Yield the batches of a fragment that follow what was restored, up to the limits. Fragments may overlap."""
     last_allowed = partition.held if how.until is None else how.until[partition.partition]
     try:
         for batch in map(_parsed, batches_in(raw)):
@@ -332,7 +339,7 @@ def _batches(raw: bytes, piece: Piece, partition: RestoredPartition, how: HowToR
 
 
 def _parsed(raw: bytes) -> Batch:
-    return Batch.parse(raw, verify=False)  # it was made, and compared with its CRC, just now
+    return Batch.parse(raw, verify=False)  # it was just encoded, and compared with its CRC
 
 
 def _next_chunk(batches: Iterator[Batch]) -> list[Batch]:
@@ -350,7 +357,10 @@ def _next_chunk(batches: Iterator[Batch]) -> list[Batch]:
 
 
 def _beginning(restored: Sequence[RestoredPartition], names: tuple[StorageId, ...]) -> Beginning:
-    """A session that all replicas took part in, whose end is to be decided by the first server: they all agree."""
+    """Return the coordinator's values: a session in which all replicas took part, and whose end they agree on.
+
+    Its owner is nobody alive, so the first server takes over and decides the end, as after any crash.
+    """
     values: dict[PartitionId, PartitionValue] = {}
     owners: dict[PartitionId, Owner] = {}
     for partition in restored:
@@ -361,6 +371,6 @@ def _beginning(restored: Sequence[RestoredPartition], names: tuple[StorageId, ..
         values[partition.partition] = PartitionValue(generation, session, names, engagements=engagements)
         owners[partition.partition] = Owner(_NOBODY, "unix:restored", generation)
     unique_id = max((partition.unique_id for partition in restored), default=0)
-    # Near the end of the numbers, which a log hardly sees, half of those that are left.
+    # Near the end of the range of ids, which a log hardly ever reaches, take half of what is left.
     unique_id = min(unique_id + _UNIQUE_IDS_APART, (unique_id + _UNIQUE_ID_MAX) // 2)
     return Beginning(values, Assignment(owners), unique_id)

@@ -1,7 +1,7 @@
-"""Segments offline: are they as they were written, what is in them, how much of it.
+"""Examine segments offline: whether they are as they were written, what is in them, and how much.
 
-Every byte is read and checked, and none is changed: it works while the node runs. What looks damaged there is looked
-at twice, because a write may have been under way.
+Every byte is read and checked, and none is changed. The node may be running: what looks damaged is read a second time,
+because a write may have been under way.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from polonaise.storage.offline import batches_of, header_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 
 
-class Damage(NamedTuple):
+class SegmentDamage(NamedTuple):
     """Bytes that are not as they were written, or are missing."""
 
     path: str
     offset: int
-    """Where in the file the first bad bytes are."""
+    """Offset of the first bad bytes in the file."""
     transaction: TransactionId
-    """The first id that can't be had because of them."""
+    """The first id that can't be read because of them."""
     what: str
 
 
@@ -50,32 +50,32 @@ class SegmentReport:
     partition: PartitionId | None
     first: TransactionId
     last: TransactionId
-    """The last good id; the one before `first` when there is none."""
+    """The last good id; the one before `first` if there is none."""
     bytes: int
     batches: int = 0
     transactions: int = 0
     data_bytes: int = 0
     sessions: int = 0
     registers_changed: int = 0
-    """Batches that change registers."""
+    """Number of batches that change registers."""
     batch_bytes_max: int = 0
     first_commit_time_us: int = 0
     last_commit_time_us: int = 0
     unsynced_bytes: int = 0
-    """At the end: a write that is under way, or was when the node died. Nobody was told of it."""
+    """Bytes at the end that were not synced: a write under way, or cut off when the node died. Never acknowledged."""
     removed: bool = False
-    """It is no part of the log any more; only its name came back."""
-    damage: Damage | None = None
+    """Whether the segment is no longer part of the log, and only its name came back after a crash."""
+    damage: SegmentDamage | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """One partition's segments."""
+    """The segments of one partition."""
 
     partition: PartitionId | None
     segments: tuple[SegmentReport, ...]
-    damages: tuple[Damage, ...] = ()
-    """Of its segments, and between them, by their ids."""
+    damages: tuple[SegmentDamage, ...] = ()
+    """Damages within and between its segments, by their ids."""
 
     @property
     def last(self) -> TransactionId:
@@ -86,16 +86,16 @@ class PartitionReport:
 
 
 async def verify(files: Files) -> PartitionReport:
-    """Is everything as it was written? Every CRC, the order of ids, the chain of batches and that of segments."""
+    """Check that all is as it was written: every CRC, the order of ids, the chains of batches and of segments."""
     report = await _verify(files)
     return await _verify(found_again(files)) if report.damages else report
 
 
 async def read(files: Files, after: TransactionId = NO_TRANSACTION) -> AsyncGenerator[Transaction, None]:
-    """The transactions that one replica holds, whatever the others hold: `bounds_in` says what that is worth.
+    """Yield the transactions that one replica holds, whatever the others hold. `bounds_in` says what that proves.
 
-    For whoever has to decide what to do when there is no quorum any more. Raises `SegmentDamaged` for the first that
-    should be there and can't be had, and `DataDamaged` for a body.
+    For an operator who has to decide what to do without a quorum. Raises `SegmentDamaged` for the first transaction
+    that should be there and can't be read, and `DataDamaged` for a damaged body.
     """
     async with aclosing(batches_of(files, after)) as batches:
         async for batch in batches:
@@ -108,27 +108,27 @@ class _Read(NamedTuple):
 
     report: SegmentReport
     header: SegmentHeader | None = None
-    """None when it can't be read."""
+    """The segment's header; None if it can't be read."""
     preamble: bytes = b""
     found: Scan | None = None
-    """None when nothing could be read after the header."""
+    """The scan of the segment's batches; None if nothing after the header can be read."""
 
 
 async def _verify(files: Files) -> PartitionReport:
-    damages: list[Damage] = []
+    damages: list[SegmentDamage] = []
     reports: list[SegmentReport] = []
     before: _Read | None = None
-    for place, path in enumerate(files.paths):
+    for number, path in enumerate(files.paths):
         try:
-            read = await _read(path, files, sealed=files.whole and place + 1 < len(files.paths))
+            read = await _read(path, files, sealed=files.whole and number + 1 < len(files.paths))
         except NotFound:
-            continue  # removed by the node meanwhile: if it is missed, the next segment says so
+            continue  # removed by the node meanwhile: if it is needed, the next segment says so
         reports.append(read.report)
         if read.report.removed:
             continue
         if files.whole and (gap := _gap(files, before, read)):
             first = before.report.last + 1 if before else trimmed_in(files).first
-            damages.append(Damage(path, 0, first, gap))
+            damages.append(SegmentDamage(path, 0, first, gap))
         if read.report.damage is not None:
             damages.append(read.report.damage)
         before = read
@@ -148,21 +148,21 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
         except SegmentRemoved:
             return _Read(replace(report, removed=True))
         except SegmentDamaged as error:
-            return _Read(replace(report, damage=Damage(path, 0, first, error.text)))
+            return _Read(replace(report, damage=SegmentDamage(path, 0, first, error.text)))
         report = replace(report, partition=header.partition)
         try:
             preamble = await read_preamble(file, header)
             found = beginning(header, preamble)
         except (SegmentDamaged, BatchDamaged) as error:
-            return _Read(replace(report, damage=Damage(path, HEADER_BYTES, first, error.text)), header)
+            return _Read(replace(report, damage=SegmentDamage(path, HEADER_BYTES, first, error.text)), header)
         report = await _read_batches(file, report, header, found, size)
-        if not sealed:  # zeros at the end are space that its node has set aside
+        if not sealed:  # zeros at the end are space that the node has written ahead
             report = replace(report, bytes=await end_of_bytes(file, found.end, size))
     if report.damage is None and found.bad:
         if found.torn and not sealed:
             report = replace(report, unsynced_bytes=report.bytes - found.end)
         else:
-            report = replace(report, damage=Damage(path, found.end, found.last + 1, found.bad))
+            report = replace(report, damage=SegmentDamage(path, found.end, found.last + 1, found.bad))
     return _Read(report, header, preamble, found)
 
 
@@ -171,7 +171,7 @@ async def _read_batches(
 ) -> SegmentReport:
     batches = transactions = data_bytes = registers_changed = largest = first_us = last_us = 0
     sessions: set[int] = set()
-    damage: Damage | None = None
+    damage: SegmentDamage | None = None
     async with aclosing(walk(file, header, found, size)) as walked:
         async for offset, batch in walked:
             damage = _bad_body(report.path, offset, batch)
@@ -191,19 +191,19 @@ async def _read_batches(
     )  # fmt: skip
 
 
-def _bad_body(path: str, offset: int, batch: Batch) -> Damage | None:
-    """The first body that is not what its writer summed, although the batch is as it was written."""
+def _bad_body(path: str, offset: int, batch: Batch) -> SegmentDamage | None:
+    """Return the first body that does not fit its writer's CRC, although the batch around it is intact."""
     good = batch.first - 1
     try:
         for tx in batch.transactions(own=True):
             good = tx.id
     except DataDamaged as error:
-        return Damage(path, offset, good + 1, f"the data does not fit its CRC: {error.text}")
+        return SegmentDamage(path, offset, good + 1, f"the data does not fit its CRC: {error.text}")
     return None
 
 
 def _gap(files: Files, before: _Read | None, read: _Read) -> str:
-    """Why a segment does not continue the one before it; empty when it does, or when that can't be told."""
+    """Say why a segment does not continue the one before it; empty if it does, or if that can't be told."""
     header = read.header
     if header is None:
         return ""
@@ -222,16 +222,16 @@ def _gap(files: Files, before: _Read | None, read: _Read) -> str:
     return ""
 
 
-def _missed(files: Files, last: _Read | None, damaged: bool) -> list[Damage]:
-    """What was synced and is not there, or is not believed by the node itself, going by the control file."""
+def _missed(files: Files, last: _Read | None, damaged: bool) -> list[SegmentDamage]:
+    """Return what was synced and is missing, or what the node itself says it may have lost, by its control file."""
     held, end, path = NO_TRANSACTION, 0, f"the directory of partition {files.partition}"
     if last is not None:
         held, path = last.report.last, last.report.path
         end = last.report.bytes - last.report.unsynced_bytes
     evidence = evidence_in(files)
     if evidence.last > held and not damaged:
-        return [Damage(path, end, held + 1, f"it ends with {held}, and {evidence.last} had been synced")]
+        return [SegmentDamage(path, end, held + 1, f"it ends with {held}, and {evidence.last} had been synced")]
     if files.kept is not None and files.kept.promises.may_have_lost and not damaged:
         above = files.kept.promises.lost_above
-        return [Damage(path, end, above + 1, f"its node says that it may have lost what was above {above}")]
+        return [SegmentDamage(path, end, above + 1, f"its node says that it may have lost what was above {above}")]
     return []

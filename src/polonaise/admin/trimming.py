@@ -1,4 +1,4 @@
-"""Trimming: what is archived is dropped from the storage nodes, once every fragment that is relied upon is verified."""
+"""Trim: drop archived history from the storage nodes, after every fragment that is relied upon was verified."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from polonaise.fragments.store import ObjectStore
 from polonaise.terms import PartitionId, TransactionId
 
 _TRIM_S_MAX: Final = 300.0
-"""How long one answer to a trim is waited for: the server may have to read a fragment through first."""
+"""Seconds to wait for one answer to a trim. The server may have to read a whole fragment first."""
 
 
 class TrimReport(NamedTuple):
-    """What a trim did to a partition."""
+    """The result of a trim for a partition."""
 
     before: TransactionId
-    """What lies below was to be dropped."""
+    """The id below which everything was to be dropped."""
     first: TransactionId
-    """From here on all storage nodes still hold the log."""
+    """From this id on, all storage nodes still hold the log."""
     held_from: TransactionId
     """The same, before the trim."""
 
@@ -41,14 +41,14 @@ async def trim(
     before: TransactionId | None = None,
     timeout: float | None = None,
 ) -> TrimReport:
-    """Have the storage nodes drop what lies below `before` (or all that is archived), in whole segments, for good.
+    """Make the storage nodes drop what lies below `before` (or all that is archived), in whole segments, for good.
 
-    Every fragment that is relied upon from then on is verified first: its digest, each of its batches, and that they
-    go on from each other. The server finds for itself that its own store has these, and each storage node keeps what
-    it does not know to be committed. May be broken off, and done again, at any time. Nothing is dropped where no
-    storage node has a sealed segment that lies wholly below: the report says so.
+    First verifies every fragment that is relied upon from then on: its digest, each of its batches, and that they go on
+    from each other. The server checks by itself that its own store has these, and each storage node keeps what it does
+    not know to be committed. May be interrupted and repeated at any time. If no storage node has a sealed segment that
+    lies wholly below, nothing is dropped, and the report says so.
 
-    Raises `NotArchived` for what no fragment holds, or where the server relies upon another store; `FragmentDamaged`,
+    Raises `NotArchived` for ids that no fragment holds, or if the server relies upon another store; `FragmentDamaged`,
     `WrongClusterKey`, `BeyondLog`, and what reading and the store raise.
     """
     committed = await log.high_water_mark(partition, timeout=timeout)
@@ -73,9 +73,10 @@ async def trim(
 
 
 async def _check_all(log: Log, store: ObjectStore, names: Sequence[FragmentName]) -> None:
-    """Read these fragments through, and have them on the disk. Raises `FragmentDamaged`, `WrongClusterKey`."""
+    """Verify these fragments and make them durable. Raises `FragmentDamaged`, `WrongClusterKey`."""
     good: list[tuple[FragmentName, Footer]] = []
     for name in names:
+        # Durable before it is relied upon: the storage nodes' copy is about to go.
         await store.make_durable(name.path)
         good.append((name, await verified(store, name)))
         if good[-1][1].cluster_key != log.cluster_key:

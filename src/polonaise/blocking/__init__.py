@@ -1,4 +1,4 @@
-"""The log for threads: the methods of `polonaise.Log`, which wait where those are awaited.
+"""The blocking face: the log for threads, with the methods of `polonaise.Log`, which wait where those are awaited.
 
 ::
 
@@ -6,15 +6,20 @@
         receipt = log.run(withdraw, 1, 30, partition=0, timeout=10)
         receipt.applied()
 
-One background thread per log does the work; any number of threads may use the log at the same time. Who runs where:
+One background thread per log does the work; any number of threads may use the log at the same time. Which thread runs
+the application's code:
 
-- The context of `run` runs in the thread that called `run`, so that it may use what belongs to that thread, and wait.
+- The context of `run` and `once` runs in the thread that called them, so it may use what belongs to that thread, and
+  may wait.
 - A **view** is called in the background thread, with plain methods; so are the context of `submit`, the serializer and
-  the partitioner. While they run nothing else goes on: they must not wait for long, and can't wait for the log itself
-  (`WrongThread`). What does not wait (`append`, `applied`, `decode`, …) they may use.
+  the partitioner. While they run, nothing else goes on: they must not wait for long, and can't wait for the log itself
+  (`WrongThread`). They may use methods that do not wait (`append`, `applied`, `decode`, …).
 
-After a fork the child must open a log of its own (`Forked`). A program that ends without `close` just ends; what it had
-appended without waiting for it may be in the log or not.
+After a fork the child must open a log of its own (`Forked`). A program that ends without `close` just ends; appends
+that it did not wait for may be in the log or not.
+
+Begin reading with `background`, the thread and its event loop, then `contexts` and `log`. What is exported here is
+public.
 """
 
 from polonaise.blocking.connecting import connect

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, and how other threads have things done there."""
+"""A background thread with an event loop, in which other threads run functions and coroutines."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ T = TypeVar("T")
 _log = logging.getLogger("polonaise.client")
 
 CLOSE_S_MAX: Final = 10.0
-"""How long `close` waits for the background thread, which application code may be holding up."""
+"""Seconds for which `close` waits for the background thread, which application code may be holding up."""
 _EXIT_S_MAX: Final = 1.0
 """The same for a program that ends without `close`."""
 _CANCEL_S_MAX: Final = 1.0
+"""Seconds for which the thread's last tasks may clean up behind themselves."""
 
 
 class Background:
-    """One background thread with one event loop, until `close`.
+    """A background thread with an event loop, until `close`.
 
-    Promises: `call` and `now` may be used from any number of threads; what they are given runs in the background
-    thread, and what it returns or raises is handed back. Whoever waits here is released by `close`, whatever the
-    background thread is doing. Nothing of it keeps the interpreter from exiting.
+    `call` and `now` may be used from any number of threads. They run what they are given in the background thread, and
+    return its result, or raise its error. `close` releases every thread that waits, whatever the background thread is
+    doing. Nothing here keeps the interpreter from exiting.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,7 +55,7 @@ class Background:
             self._loop.close()
 
     async def _cancel_all(self) -> None:
-        """Nobody hears any more of what these raise."""
+        """Cancel what the loop still runs, and mark its errors as seen: no thread is waiting for them."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -64,7 +65,7 @@ class Background:
                 retrieve(task)
 
     def _at_exit(self) -> None:
-        """The program ends without `close`: only what would complain when it is torn down is ended."""
+        """Stop the loop of a program that ends without `close`: running on during tear-down, it would print errors."""
         if self._pid == os.getpid():
             with self._guard:
                 self._closed = True
@@ -73,19 +74,19 @@ class Background:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the background thread itself."""
+        """Whether the calling thread is the background thread."""
         return threading.current_thread() is self._thread
 
     def call(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Await what `make` returns in the background thread, and wait for it.
+        """Call `make` in the background thread, await what it returns, and return the result.
 
-        Giving up waiting (`KeyboardInterrupt`) cancels it. Raises `WrongThread` in the background thread, where it
-        would wait for itself, `Forked` in a child process, `Closed`.
+        A wait that is given up (`KeyboardInterrupt`) cancels it. Raises what is raised there, `WrongThread` in the
+        background thread, which would wait for itself, `Forked` in a child process, and `Closed`.
         """
         return self.begin(make).result()
 
     def begin(self, make: Callable[[], Awaitable[T]]) -> Call[T]:
-        """As `call`, without waiting yet."""
+        """Begin what `call` does, without waiting; return the call, whose `result` waits. Raises as `call`."""
         if self.is_current:
             raise WrongThread(
                 "this would wait for the background thread, and it is the background thread that asks: views and "
@@ -101,7 +102,10 @@ class Background:
         return call
 
     def now(self, do: Callable[[], T]) -> T:
-        """Do something that does not wait, in the background thread; at once if this is it. Raises as `call`."""
+        """Run a function that does not wait in the background thread, and return its result.
+
+        Runs it at once if the calling thread is the background thread. Raises what it raises, `Forked` and `Closed`.
+        """
         if self.is_current:
             return do()
 
@@ -119,7 +123,7 @@ class Background:
         return _result(waiting)
 
     def post(self, do: Callable[[], object]) -> None:
-        """Have something done in the background thread and don't wait for it; nothing is done once it is closed."""
+        """Run a function in the background thread without waiting for it; do nothing once the thread is closed."""
         if self._pid != os.getpid():
             return
         try:
@@ -128,6 +132,7 @@ class Background:
             pass  # the loop is closed
 
     def _ask(self, waiting: Future[Any], start: Callable[[], None]) -> None:
+        """Have the background thread run `start`, and register the future that the calling thread waits for."""
         if self._pid != os.getpid():
             raise Forked(
                 "this log was opened before the process forked, and its connections belong to the parent: "
@@ -142,7 +147,7 @@ class Background:
             self._loop.call_soon_threadsafe(start)
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
-        """Await what `last` returns in the background thread, and end it. Doing it twice is no error.
+        """Await what `last` returns in the background thread, and end the thread. A second call only waits.
 
         Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind.
         """
@@ -158,6 +163,7 @@ class Background:
         self._thread.join(CLOSE_S_MAX)
         if self._thread.is_alive() and first:
             _log.error("%s does not end: application code holds it up; it is left behind", self._thread.name)
+        # Behind the end of the thread: what it could still hand over was handed over.
         for waiting in list(self._waiting):
             _settle(waiting, error=Closed("this log was closed"))
 
@@ -171,7 +177,7 @@ class Background:
 
 
 class Call(Generic[T]):
-    """Something that is being awaited in the background thread, and the thread that waits for it."""
+    """An awaitable that runs in the background thread, as the calling thread holds it."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -179,7 +185,7 @@ class Call(Generic[T]):
         self.task: asyncio.Task[T] | None = None
 
     def result(self) -> T:
-        """What it returned or raised. Giving up waiting cancels it."""
+        """Wait for it; return its result or raise its error. A wait that is given up cancels it."""
         try:
             return _result(self.waiting)
         except BaseException:
@@ -188,7 +194,7 @@ class Call(Generic[T]):
             raise
 
     def give_up(self) -> None:
-        """Cancel it, and wait no more."""
+        """Cancel it, without waiting for its end."""
         self._background.post(lambda: self.task.cancel() if self.task is not None else None)
 
 
@@ -200,6 +206,7 @@ def _result(waiting: Future[T]) -> T:
 
 
 async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
+    """Call `make` within the task, so that what it raises at once is the task's error, too."""
     return await make()
 
 
@@ -215,7 +222,7 @@ def _hand_over(task: asyncio.Task[T], waiting: Future[T]) -> None:
 
 
 def _settle(waiting: Future[T], found: T | None = None, *, error: BaseException | None = None) -> None:
-    """Unless the one who waits was released by `close`."""
+    """Settle a future, unless `close` has done so before."""
     try:
         if error is not None:
             waiting.set_exception(error)

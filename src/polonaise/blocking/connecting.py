@@ -1,4 +1,4 @@
-"""`polonaise.blocking.connect`: from an address to a log, and what holds both open."""
+"""`polonaise.blocking.connect`: opens a log, and keeps it open in a background thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,16 @@ def connect(
     header_filter: tuple[int, int] | None = None,
     wait: float | None = None,
 ) -> Log:
-    """As `polonaise.connect`, for threads: the log, connected. Use it as a context manager, or `close` it."""
+    """Open the log at `address`, and return it, connected. Use it as a context manager, or `close` it.
+
+    ::
+
+        with polonaise.blocking.connect("embedded:./bank", view=balances) as log:
+            log.append(b"1 100", partition=0).applied()
+
+    Addresses, options and errors are those of `polonaise.connect`. The methods of the view, the serializer and the
+    partitioner are called in the log's background thread.
+    """
     background, held = hold(
         lambda: connecting.connect(
             address,
@@ -53,10 +62,10 @@ def connect(
     return Log(background, held.value, held.close)
 
 
-def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, Held[T]]:
-    """Enter an asynchronous context manager in a background thread of its own."""
+def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, TaskBoundContext[T]]:
+    """Enter an asynchronous context manager in a new background thread; return both. Raises what entering raises."""
     background = Background(name)
-    held = Held(make)
+    held = TaskBoundContext(make)
     try:
         background.call(held.open)
     except BaseException:
@@ -65,8 +74,12 @@ def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple
     return background, held
 
 
-class Held(Generic[T]):
-    """An asynchronous context manager that is entered and left by one and the same task, whoever asks for it."""
+class TaskBoundContext(Generic[T]):
+    """An asynchronous context manager that one task enters and leaves, whichever task calls `open` and `close`.
+
+    Each `Background.call` has a task of its own, and what a context manager holds, such as a timeout, may be left only
+    by the task that entered it.
+    """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._make = make
@@ -75,7 +88,7 @@ class Held(Generic[T]):
         self.value: T
 
     async def open(self) -> None:
-        """Enter it. Raises what entering raises."""
+        """Enter the context manager. Raises what entering raises."""
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._hold(opened))
         await opened
@@ -94,7 +107,7 @@ class Held(Generic[T]):
                 opened.set_exception(Closed("it was closed before it was open"))
 
     async def close(self) -> None:
-        """Leave it; break off entering it."""
+        """Leave the context manager, or break off entering it."""
         self._leave.set()
         if self._task is not None:
             if not hasattr(self, "value"):

@@ -1,4 +1,4 @@
-"""Running a context in the thread that asked for it, while everything around it happens in the background."""
+"""Runs a context in the calling thread, while all else of its transaction happens in the background thread."""
 
 from __future__ import annotations
 
@@ -14,34 +14,37 @@ from polonaise.errors import BadOption
 T = TypeVar("T")
 
 PlainContext: TypeAlias = Callable[..., Any]
-"""`context(tx, *args)`: builds one transaction on `tx`. A plain function; it may run several times."""
+"""A transaction context: `context(tx, *args)` builds one transaction on `tx`. It may run several times."""
 
 
-class _Asked(NamedTuple):
-    """The context is to run (again)."""
+class _ContextRequest(NamedTuple):
+    """Asks the calling thread to run the context, with the future for its result."""
 
     arguments: tuple[Any, ...]
     ran: asyncio.Future[Any]
 
 
 def check_plain(context: PlainContext) -> None:
-    """Raises `BadOption` for a coroutine function."""
+    """Raise `BadOption` for a context that is a coroutine function."""
     if inspect.iscoroutinefunction(context) or inspect.iscoroutinefunction(type(context).__call__):
         raise BadOption("a context of the blocking face is a plain function; coroutines go with polonaise.connect")
 
 
 def run_here(background: Background, context: PlainContext, run: Callable[[Any], Awaitable[T]]) -> T:
-    """What `run(context)` returns in the background thread, with the context itself run in this one."""
+    """Await `run(context)` in the background thread, with each run of the context in the calling thread.
+
+    Returns its result, or raises its error. If waiting ends early, as by `KeyboardInterrupt`, `run` is cancelled.
+    """
     check_plain(context)
-    asked: SimpleQueue[_Asked | None] = SimpleQueue()
+    asked: SimpleQueue[_ContextRequest | None] = SimpleQueue()
 
     async def there(*arguments: Any) -> Any:
         ran: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        asked.put(_Asked(arguments, ran))
+        asked.put(_ContextRequest(arguments, ran))
         return await ran
 
     call = background.begin(lambda: run(there))
-    call.waiting.add_done_callback(lambda _: asked.put(None))
+    call.waiting.add_done_callback(lambda _: asked.put(None))  # ends the loop below
     try:
         while (todo := asked.get()) is not None:
             background.post(_settling(todo.ran, *_ran(context, todo.arguments)))
@@ -52,16 +55,18 @@ def run_here(background: Background, context: PlainContext, run: Callable[[Any],
 
 
 def _ran(context: PlainContext, arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
-    """What it returned, or raised."""
+    """Run the context; return its result and None, or None and the exception that it raised."""
     try:
         return context(*arguments), None
-    except StopIteration as error:  # which no future carries
+    except StopIteration as error:  # a future can't carry it
         return None, RuntimeError(f"the context raised {error!r}")
     except Exception as error:  # noqa: BLE001 - the application's own code; raised by `run`
         return None, error
 
 
 def _settling(ran: asyncio.Future[Any], made: Any, error: Exception | None) -> Callable[[], None]:
+    """Return a function that settles the future; futures of a loop may be settled in its thread only."""
+
     def settle() -> None:
         if ran.done():
             return  # the deadline passed meanwhile

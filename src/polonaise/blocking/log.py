@@ -1,4 +1,4 @@
-"""The log, as a thread sees it: each method is that of `polonaise.client.log.Log`, and waits where that is awaited."""
+"""The `Log` class of the blocking face: the methods of `polonaise.Log`, for threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polonaise.client.log import Serializer
 from polonaise.client.protocol.draft import Change, Draft, Expectation
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.protocol.once import Once
+from polonaise.client.protocol.oncekeys import Once
 from polonaise.errors import AppendUnknown, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId
@@ -30,13 +30,21 @@ Ts = TypeVarTuple("Ts")
 
 
 class Log:
-    """One client of a cluster's log, for any number of threads. `polonaise.blocking.connect` makes it.
+    """One client of a cluster's log, for any number of threads; returned by `polonaise.blocking.connect`.
 
-    A context manager. Nothing waits for ever: what has no deadline of its own ends with `close`, from any thread.
+    ::
+
+        with polonaise.blocking.connect("embedded:./bank", view=balances) as log:
+            receipt = log.run(withdraw, 1, 30, partition=0, timeout=10)
+            receipt.applied()
+
+    Each method does what the one of `polonaise.Log` does, with the same parameters and errors, and waits where that is
+    awaited. Further each raises `Forked` in a child process, and each that waits `WrongThread` in the background
+    thread. Every wait ends: a call without a deadline of its own ends with `close`, from any thread (`Closed`).
     """
 
     def __init__(self, background: Background, log: AsynchronousLog, close: Callable[[], Awaitable[None]]) -> None:
-        """`log` is open in the background thread, and `close` closes it there."""
+        """Wrap `log`, which is open in the background thread; `close` closes it there."""
         self._background = background
         self._log = log
         self._close = close
@@ -44,10 +52,10 @@ class Log:
     # ------------------------------------------------------------------ life
 
     def close(self) -> None:
-        """End everything, and the background thread. Doing it twice is no error.
+        """Close the client and end its background thread. A second call does nothing.
 
-        Whoever waits in another thread gets `Closed`; appends that were sent and not decided are `AppendUnknown`.
-        Takes at most 10 seconds, also when the view or a submitted context holds up the background thread.
+        Waits in other threads end with `Closed`; appends that were sent and not decided with `AppendUnknown`. Takes at
+        most 10 seconds, also when the view or a submitted context holds up the background thread.
         """
         self._background.close(self._close)
 
@@ -59,25 +67,27 @@ class Log:
 
     @property
     def client_id(self) -> ClientId:
-        """Unique in the cluster, from the coordinator."""
+        """This client's id, unique in the cluster, given out by the coordinator."""
         return self._log.client_id
 
     @property
     def partition_count(self) -> int:
+        """The number of partitions of the cluster."""
         return self._log.partition_count
 
     @property
     def failure(self) -> PolonaiseError | None:
-        """Why this client stopped all its work for good, if it did; opening the log anew may help."""
+        """Why this client stopped all its work for good; None while it works. Opening the log anew may help."""
         return self._log.failure
 
     @property
     def cluster_key(self) -> bytes:
-        """16 bytes that only this cluster has."""
+        """The cluster's key, 16 bytes that no other cluster has."""
         return self._log.cluster_key
 
     @property
     def serializer(self) -> Serializer | None:
+        """The serializer that the log was connected with; None without one."""
         return self._log.serializer
 
     # ------------------------------------------------------------------ contexts
@@ -89,9 +99,10 @@ class Log:
         partition: PartitionId | None = None,
         timeout: float | None = None,
     ) -> Receipt:
-        """Run `context(tx, *args)` in this thread until what it builds is committed; the receipt.
+        """Run `context(tx, *args)` in this thread until its transaction is committed; return the receipt.
 
-        As `polonaise.Log.run`. A context that is still running when the time is up is let end first.
+        As `polonaise.Log.run`, for a context that is a plain function. A context that is running when `timeout` seconds
+        are over is let end before `AppendExpired` is raised.
         """
         try:
             receipt = run_here(
@@ -111,7 +122,10 @@ class Log:
         partition: PartitionId | None = None,
         timeout: float | None = None,
     ) -> Submission:
-        """As `run`, but returns at once; the context runs in the background thread and must not wait."""
+        """Run a context in the background thread, where it must not wait; return its `Submission` at once.
+
+        As `polonaise.Log.submit`.
+        """
         check_plain(context)
         submit = self._log.submit
         return Submission(
@@ -128,7 +142,7 @@ class Log:
         partition: PartitionId | None = None,
         timeout: float | None = None,
     ) -> Once:
-        """Run `context(tx, *args)` in this thread, unless that was done under this key. As `polonaise.Log.once`."""
+        """Run `context(tx, *args)` in this thread, unless the key was used before. As `polonaise.Log.once`."""
         once = self._log.once
         try:
             return run_here(
@@ -153,7 +167,7 @@ class Log:
         expectations: Iterable[Expectation] = (),
         changes: Iterable[Change] = (),
     ) -> Receipt:
-        """Append one transaction; returns at once. As `polonaise.Log.append`."""
+        """Append one transaction; return its receipt at once. As `polonaise.Log.append`."""
         append = self._log.append
         receipt = self._background.now(
             lambda: append(
@@ -177,7 +191,7 @@ class Log:
         expectations: Iterable[Expectation] = (),
         changes: Iterable[Change] = (),
     ) -> Receipt:
-        """Append many transactions that commit as one; returns at once. As `polonaise.Log.append_group`."""
+        """Append transactions that commit as one; return their receipt at once. As `polonaise.Log.append_group`."""
         append_group = self._log.append_group
         receipt = self._background.now(
             lambda: append_group(
@@ -195,62 +209,65 @@ class Log:
         return self._background.call(lambda: self._log.ready(partition, timeout=timeout))
 
     def flush(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> TransactionId:
-        """Wait until the fate of everything appended so far is known; the committed high-water mark then."""
+        """Wait until the fate of every append made so far is known. As `polonaise.Log.flush`."""
         return self._background.call(lambda: self._log.flush(partition, timeout=timeout))
 
     def producer(self, name: str, *, partition: PartitionId | None = None, timeout: float | None = None) -> Producer:
-        """Open an idempotent producer of the partition; whoever had it open is fenced. As `polonaise.Log.producer`."""
+        """Open an idempotent producer, and fence the process that had it open before. As `polonaise.Log.producer`."""
         opened = waited(self._background, lambda: self._log.producer(name, partition=partition, timeout=timeout))
         return Producer(self._background, opened)
 
     # ------------------------------------------------------------------ marks
 
     def applied(self, partition: PartitionId | None = None) -> TransactionId:
-        """The client high-water mark: the last id that this client's view has applied (or was fed, without one)."""
+        """Return the client high-water mark: the last id that this client's view has applied; -1 for none.
+
+        As `polonaise.Log.applied`.
+        """
         return self._background.now(lambda: self._log.applied(partition))
 
     def wait_applied(
         self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> None:
-        """Wait until this client's view has applied `id`. Raises `DeadlineExceeded` after `timeout` seconds."""
+        """Wait until this client's view has applied `id`. As `polonaise.Log.wait_applied`."""
         return self._background.call(lambda: self._log.wait_applied(id, partition, timeout=timeout))
 
     def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
-        """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition."""
+        """Return the committed high-water mark; -1 for an empty partition. As `polonaise.Log.high_water_mark`."""
         return self._background.call(lambda: self._log.high_water_mark(partition, timeout=timeout))
 
     def high_water_marks(
         self, partitions: Iterable[PartitionId], *, timeout: float | None = None
     ) -> dict[PartitionId, TransactionId]:
-        """The committed high-water marks of several partitions, asked for at the same time; as `high_water_mark`."""
+        """Return the committed high-water marks of several partitions. As `polonaise.Log.high_water_marks`."""
         return self._background.call(lambda: self._log.high_water_marks(partitions, timeout=timeout))
 
     def wait_committed(
         self, above: Mapping[PartitionId, TransactionId], *, timeout: float
     ) -> dict[PartitionId, TransactionId]:
-        """Wait until something above the id given for it is committed in one of these partitions."""
+        """Wait until a partition has committed above the id given for it. As `polonaise.Log.wait_committed`."""
         return self._background.call(lambda: self._log.wait_committed(above, timeout=timeout))
 
     def register(
         self, key: bytes, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> bytes | None:
-        """The value of a register, proved by the owner after it was asked; None if it is absent."""
+        """Return the value of a register; None if the register is absent. As `polonaise.Log.register`."""
         return self._background.call(lambda: self._log.register(key, partition, timeout=timeout))
 
     def list_registers(
         self, prefix: bytes = b"", partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> dict[bytes, bytes]:
-        """The registers whose keys begin with `prefix`, with their values, as `polonaise.Log.list_registers`."""
+        """Return the registers whose keys begin with `prefix`, with their values. As `polonaise.Log.list_registers`."""
         return self._background.call(lambda: self._log.list_registers(prefix, partition, timeout=timeout))
 
     def trim(
         self, partition: PartitionId, before: TransactionId, fragments: bytes, *, timeout: float | None = None
     ) -> tuple[TransactionId, bool]:
-        """See `polonaise.Log.trim`."""
+        """Have the storage nodes drop some of the history below id `before`. As `polonaise.Log.trim`."""
         return self._background.call(lambda: self._log.trim(partition, before, fragments, timeout=timeout))
 
     def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
-        """How the server that owns the partition is, as it says itself."""
+        """Return the health report of the server that owns the partition. As `polonaise.Log.health`."""
         return self._background.call(lambda: self._log.health(partition, timeout=timeout))
 
     # ------------------------------------------------------------------ reading
@@ -264,7 +281,7 @@ class Log:
         follow: bool = False,
         timeout: float | None = None,
     ) -> Reading[Transaction]:
-        """The transactions with ids above `after`, in order: `for tx in log.read(0)`. As `polonaise.Log.read`."""
+        """Read the transactions with ids above `after`: `for tx in log.read(0)`. As `polonaise.Log.read`."""
         read = self._log.read
         return Reading(
             self._background,
@@ -282,7 +299,7 @@ class Log:
         with_data: bool = True,
         timeout: float | None = None,
     ) -> Reading[Batch]:
-        """As `read`, but whole batches. As `polonaise.Log.read_batches`."""
+        """Read whole batches. As `polonaise.Log.read_batches`."""
         read = self._log.read_batches
         return Reading(
             self._background,
@@ -298,7 +315,7 @@ class Log:
         follow: bool = False,
         timeout: float | None = None,
     ) -> Reading[Transaction]:
-        """As `read`, from the first transaction committed at `since` or later. As `polonaise.Log.read_time`."""
+        """Read from the first transaction with a commit time of `since` or later. As `polonaise.Log.read_time`."""
         read = self._log.read_time
         return Reading(
             self._background, lambda: read(partition, since=since, follow=follow, timeout=timeout), _body_bytes
@@ -307,26 +324,31 @@ class Log:
     def transaction(
         self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> Transaction:
-        """One transaction. Raises `BeyondLog` when it is not committed (yet)."""
+        """Return one transaction by its id. As `polonaise.Log.transaction`."""
         return self._background.call(lambda: self._log.transaction(id, partition, timeout=timeout))
 
     def decode(self, tx: Transaction) -> Any:
-        """The value of a transaction, by the client's serializer; its bytes without one."""
+        """Return the value of a transaction, decoded by the client's serializer; its bytes without a serializer."""
         return self._log.decode(tx)
 
     # ------------------------------------------------------------------ odds
 
     def call(self, ask: Callable[[AsynchronousLog], Awaitable[T]]) -> T:
-        """Await `ask(log)` in the background thread, where `log` is this log's asynchronous face, and wait for it.
+        """Await `ask(log)` in the background thread, with this log's asynchronous face, and return its result.
 
-        For what asks for much at once. It must not block. Raises what it raises, `WrongThread`, `Forked`, `Closed`.
+        For code that makes many requests at the same time. `ask` must not block. Raises what `ask` raises,
+        `WrongThread`, `Forked` and `Closed`.
+
+        ::
+
+            marks = log.call(lambda log: asyncio.gather(*map(log.high_water_mark, range(log.partition_count))))
         """
         return self._background.call(lambda: ask(self._log))
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
-        """Why a mounted partition is not ready, or its view gets no further, at the moment.
+        """Return why a mounted partition is not ready, commits nothing, or its view does not advance, at the moment.
 
-        None if all is well, or the partition was never used.
+        None if all is well, or if the partition was never used. As `polonaise.Log.trouble`.
         """
         return self._background.now(lambda: self._log.trouble(partition))
 

@@ -13,7 +13,7 @@ from polonaise.terms import TransactionId
 
 
 class Producer:
-    """A named writer of one partition, opened by one process at a time. As `polonaise.Producer`."""
+    """A named writer of one partition that numbers its appends; returned by `Log.producer`. As `polonaise.Producer`."""
 
     def __init__(self, background: Background, producer: asynchronous.Producer) -> None:
         self._background = background
@@ -21,16 +21,17 @@ class Producer:
 
     @property
     def name(self) -> str:
+        """The producer's name."""
         return self._producer.name
 
     @property
     def epoch(self) -> int:
-        """How often it was opened; the latest opener holds it."""
+        """How often the producer was opened, this time included."""
         return self._producer.epoch
 
     @property
     def last_sequence(self) -> int:
-        """The last number that is in the log as far as this producer knows; -1 for none."""
+        """The last number that this producer knows to be in the log; -1 for none."""
         return self._producer.last_sequence
 
     def append(
@@ -42,7 +43,7 @@ class Producer:
         locks: Iterable[Lock] = (),
         timeout: float | None = None,
     ) -> TransactionId:
-        """Append under this number; the id, for a repetition that of the first time. As `polonaise.Producer.append`."""
+        """Append under the number `sequence`; return the id once committed. As `polonaise.Producer.append`."""
         return waited(
             self._background,
             lambda: self._producer.append(sequence, data, header=header, locks=locks, timeout=timeout),

@@ -1,4 +1,4 @@
-"""Reading as a plain iterator: filled in the background, a little ahead of whoever takes."""
+"""Reading a log as a plain iterator, which the background thread fills a little ahead."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 _AHEAD_MAX: Final = 1_024
 _AHEAD_BYTES_MAX: Final = 1024 * 1024
-"""What has been read and not been taken: at most so much, or one."""
+"""The bounds of what is read ahead: so many items, and so many bytes, or one item."""
 
 
-class Source(Protocol[T_co]):
-    """What can be read on after it raised something: it goes on from there, raises again, or is at its end."""
+class ResumableReader(Protocol[T_co]):
+    """A reader that can be used further after it raised: it goes on from there, raises again, or is at its end."""
 
-    def __aiter__(self) -> Source[T_co]: ...
+    def __aiter__(self) -> ResumableReader[T_co]: ...
 
     async def __anext__(self) -> T_co: ...
 
@@ -31,22 +31,27 @@ class Source(Protocol[T_co]):
 
 
 class _Taken(NamedTuple, Generic[T]):
-    """What a thread took at once."""
+    """The items that a thread took at once."""
 
     number: int
-    """Counts these, from 1."""
+    """Numbers the takes of one reading, from 1."""
     items: deque[T]
 
 
 class Reading(Generic[T]):
-    """What a log was asked to read, one after the other: `for tx in log.read(0)`.
+    """Iterates over transactions or batches of a partition; returned by `Log.read` and its kin.
+
+    ::
+
+        for tx in log.read(0, after=-1):
+            print(tx.id, tx.data)
 
     For one thread at a time. It ends where the reading ends, and nowhere else: after `DeadlineExceeded`, or a wait that
-    was interrupted, the next one goes on from there; another error is raised again. `close` it if it is left before its
-    end, use it as a context manager, or leave it to the garbage collector.
+    was interrupted, it can be continued from where it was; another error is raised again. If it is left before its end,
+    `close` it, use it as a context manager, or leave it to the garbage collector.
     """
 
-    def __init__(self, background: Background, source: Callable[[], Source[T]], size: Callable[[T], int]):
+    def __init__(self, background: Background, source: Callable[[], ResumableReader[T]], size: Callable[[T], int]):
         self._background = background
         self._taken: _Taken[T] = _Taken(0, deque())
         self._pump = background.now(lambda: _Pump(source(), size))
@@ -67,7 +72,7 @@ class Reading(Generic[T]):
         return self._taken.items.popleft()
 
     def close(self) -> None:
-        """Stop reading: what is on its way is not waited for."""
+        """Stop reading, without waiting for what is under way."""
         self._closed = True
         self._taken.items.clear()
         self._background.post(self._pump.stop)
@@ -85,9 +90,9 @@ class Reading(Generic[T]):
 
 
 class _Pump(Generic[T]):
-    """Lives in the background thread: reads ahead within its bounds."""
+    """Reads ahead, within bounds, in the background thread."""
 
-    def __init__(self, source: Source[T], size: Callable[[T], int]) -> None:
+    def __init__(self, source: ResumableReader[T], size: Callable[[T], int]) -> None:
         self._size = size
         self._ready: deque[T] = deque()
         self._ready_bytes = 0
@@ -98,7 +103,7 @@ class _Pump(Generic[T]):
         self._ended = False
         self._task = asyncio.get_running_loop().create_task(self._read(source))
 
-    async def _read(self, source: Source[T]) -> None:
+    async def _read(self, source: ResumableReader[T]) -> None:
         try:
             while not self._ended:
                 try:
@@ -107,7 +112,7 @@ class _Pump(Generic[T]):
                 except Exception as error:  # noqa: BLE001 - raised where it is read
                     self._error = error
                     self._arrived.set()
-                while self._error is not None:  # and not before somebody asks for more than that
+                while self._error is not None:  # until a take has raised it and a later one asks for more
                     self._room.clear()
                     await self._room.wait()
         finally:
@@ -115,7 +120,7 @@ class _Pump(Generic[T]):
             self._ended = True
             self._arrived.set()
 
-    async def _read_to_end(self, source: Source[T]) -> None:
+    async def _read_to_end(self, source: ResumableReader[T]) -> None:
         async for each in source:
             self._ready.append(each)
             self._ready_bytes += self._size(each)
@@ -125,10 +130,11 @@ class _Pump(Generic[T]):
                 await self._room.wait()
 
     async def take(self, number: int) -> _Taken[T]:
-        """What there is, at least one; nothing at the end. Raises what the reading raised, and goes on if asked again.
+        """Return what was read ahead, at least one item, or none at the end.
 
-        `number` is that of what was taken before. If there is a later one, it has not arrived: its thread was
-        interrupted when it waited for it. So that is what it is given now.
+        Raises the error that the reading raised; the next call goes on reading. `number` is that of the last take that
+        arrived in the thread. If a later take was handed out, the thread was interrupted while it waited for that one,
+        and is given it again.
         """
         if self._handed.number > number:
             return self._handed
@@ -146,4 +152,5 @@ class _Pump(Generic[T]):
         return self._handed
 
     def stop(self) -> None:
+        """Stop reading ahead."""
         self._task.cancel()

@@ -1,4 +1,4 @@
-"""What an append or a submission becomes, to be waited for by threads."""
+"""Receipts and submissions for threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Receipt:
-    """One append, or a group that commits as one, on its way or settled. As `polonaise.Receipt`."""
+    """One append, or a group that commits as one, on its way or settled. As `polonaise.Receipt`.
+
+    ::
+
+        receipt = log.append(b"1 100", partition=0).result(timeout=10)
+        print("committed as", receipt.id)
+    """
 
     __slots__ = ("_background", "_receipt")
 
@@ -27,9 +33,10 @@ class Receipt:
         self._receipt = receipt
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """This receipt, once the append is committed. Raises what it failed with.
+        """Wait until the append is committed; return this receipt.
 
-        Raises `DeadlineExceeded` after `timeout` seconds, which changes nothing about the append: ask again later.
+        Raises the error that the append failed with, and `DeadlineExceeded` after `timeout` seconds, which changes
+        nothing about the append: call again later.
         """
         if not self.wait(timeout):
             raise DeadlineExceeded(f"{self!r} is not decided after {timeout:g} s: it may still commit, so ask again")
@@ -39,7 +46,7 @@ class Receipt:
         return self
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the fate is known, either way; whether it is after `timeout` seconds at most."""
+        """Wait until the fate is known, either way, or `timeout` seconds are over; return whether it is known."""
         receipt = self._receipt
         if not receipt.done:
             try:
@@ -49,24 +56,25 @@ class Receipt:
         return True
 
     def applied(self, timeout: float | None = None) -> None:
-        """Wait until it is committed and this client's own view has applied it.
+        """Wait until the append is committed and this client's own view has applied it.
 
-        Raises what the append failed with, and `DeadlineExceeded` after `timeout` seconds.
+        Raises the error that the append failed with, and `DeadlineExceeded` after `timeout` seconds.
         """
         waited(self._background, lambda: self._receipt.applied(timeout))
 
     @property
     def partition(self) -> PartitionId:
+        """The partition that it was appended to."""
         return self._receipt.partition
 
     @property
     def sequence(self) -> int:
-        """Its number among this client's appends to the partition."""
+        """Its (first) number among this client's appends to the partition, from 1."""
         return self._receipt.sequence
 
     @property
     def count(self) -> int:
-        """How many transactions it is."""
+        """The number of transactions."""
         return self._receipt.count
 
     @property
@@ -76,31 +84,32 @@ class Receipt:
 
     @property
     def ids(self) -> range:
-        """The ids of all transactions of a committed group; empty until then."""
+        """The ids of all its transactions; empty until committed."""
         return self._receipt.ids
 
     @property
     def last_id(self) -> TransactionId:
-        """The id of the last transaction of a committed group; -1 until then."""
+        """The id of its last transaction; -1 until committed."""
         return self._receipt.last_id
 
     @property
     def value(self) -> Any:
-        """What the context returned in the run that committed; None for an append without one."""
+        """The value that the context returned in the run that committed; None for an append without a context."""
         return self._receipt.value
 
     @property
     def done(self) -> bool:
-        """Whether the fate is known."""
+        """Whether the fate is known, either way."""
         return self._receipt.done
 
     @property
     def committed(self) -> bool:
+        """Whether the append is known to be committed. False also while the fate is not known."""
         return self._receipt.committed
 
     @property
     def error(self) -> PolonaiseError | None:
-        """Why it failed; None while pending and once committed."""
+        """The error that `result` raises; None while pending and once committed."""
         error = self._receipt.error
         return None if error is None else with_receipt(self._background, error)
 
@@ -113,13 +122,13 @@ class Outcome(NamedTuple):
 
     kind: OutcomeKind
     receipt: Receipt | None = None
-    """COMMITTED and UNKNOWN: the append's."""
+    """The receipt of the append, when COMMITTED or UNKNOWN; else None."""
     error: BaseException | None = None
-    """What `Submission.result` raises; None when committed."""
+    """The error that `Submission.result` raises; None when COMMITTED."""
 
 
 class Submission:
-    """A context that is being run in the background."""
+    """A context that runs in the background thread; returned by `Log.submit`."""
 
     __slots__ = ("_background", "_submission")
 
@@ -128,9 +137,9 @@ class Submission:
         self._submission = submission
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """The receipt, once committed. Raises what ended the submission otherwise.
+        """Wait for the receipt of the committed append. Raises what `Log.run` raises.
 
-        Raises `DeadlineExceeded` after `timeout` seconds; it goes on all the same.
+        Raises `DeadlineExceeded` after `timeout` seconds; the submission goes on all the same.
         """
         outcome = self.outcome(timeout)
         if outcome.error is not None:
@@ -139,7 +148,11 @@ class Submission:
         return outcome.receipt
 
     def outcome(self, timeout: float | None = None) -> Outcome:
-        """How it ended, as a value. Raises nothing but `DeadlineExceeded` after `timeout` seconds, and `Closed`."""
+        """Wait until the submission has ended; return how, as a value.
+
+        Raises only `DeadlineExceeded` after `timeout` seconds, and what every wait in a thread raises: `Closed`,
+        `WrongThread`, `Forked`.
+        """
         try:
             kind, receipt, error = self._background.call(lambda: _within(self._submission.outcome, timeout))
         except TimeoutError:
@@ -148,19 +161,20 @@ class Submission:
             with_receipt(self._background, error)
         if isinstance(receipt, asynchronous.Receipt):
             return Outcome(kind, Receipt(self._background, receipt), error)
-        return Outcome(kind, receipt, error)  # none, or that of the error, once it was asked for
+        return Outcome(kind, receipt, error)  # none, or the error's, which `with_receipt` has wrapped by now
 
     @property
     def done(self) -> bool:
+        """Whether the submission has ended, in any way."""
         return self._submission.done
 
     def cancel(self) -> None:
-        """End it. An append that was sent may commit all the same."""
+        """Cancel the context's runs. An append that was sent may commit all the same."""
         self._background.now(self._submission.cancel)
 
 
 def waited(background: Background, make: Callable[[], Awaitable[T]]) -> T:
-    """As `Background.call`; a receipt in what is raised is one that threads can wait for."""
+    """Call `Background.call`; wrap the receipt of an `AppendUnknown` that it raises for use by threads."""
     try:
         return background.call(make)
     except AppendUnknown as error:
@@ -169,7 +183,7 @@ def waited(background: Background, make: Callable[[], Awaitable[T]]) -> T:
 
 
 def with_receipt(background: Background, error: E) -> E:
-    """The error, with a receipt in it that threads can wait for."""
+    """Return the error, with the receipt of an `AppendUnknown` wrapped for use by threads."""
     if isinstance(error, AppendUnknown) and isinstance(error.receipt, asynchronous.Receipt):
         error.receipt = Receipt(background, error.receipt)
     return error

@@ -1,4 +1,13 @@
-"""The command line: `polonaise …`."""
+"""The command line: runs `polonaise …`.
+
+`application` has every command in it, one module for each group: `log`, `segment`, `archive`, `pipeline` (with its
+jobs in `pipeline_…`), and the commands that run nodes and the demo. Begin reading there.
+
+A command only reads its arguments (`inputs`), calls a function of `polonaise.admin` or `polonaise.pipelines`, and
+prints what that returned (`output`). The docstring of a command is its `--help`. Commands load what they use in their
+functions: `polonaise --help` must not load Spark. This room alone prints tables; nothing but the simulator stands
+above it. `docs/tools.md` describes the commands to users and changes with them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +15,14 @@ import sys
 from typing import Final
 
 INTERRUPTED: Final = 130
-"""Exit status of a command that Ctrl-C ended, as shells have it."""
+"""Exit status of a command that Ctrl-C ended: 128 + SIGINT, as shells report it."""
 
 
 def main() -> None:
-    """Run the command line; a fault of ours to tell is one line and exit status 1, never a traceback."""
+    """Run the command line. A `PolonaiseError` ends it with one line and exit status 1, never with a traceback."""
     try:
         _run()
-    except KeyboardInterrupt:  # while modules are imported and commands made, nobody else takes care of it
+    except KeyboardInterrupt:  # while modules are imported: once a command runs, it catches Ctrl-C itself
         sys.exit(INTERRUPTED)
 
 

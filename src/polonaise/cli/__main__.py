@@ -1,4 +1,4 @@
-"""`python -m polonaise.cli`."""
+"""Run the command line, as `python -m polonaise.cli`."""
 
 from polonaise.cli import main
 

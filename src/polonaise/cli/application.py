@@ -1,4 +1,4 @@
-"""Every command, by what it is about."""
+"""The `polonaise` command: puts its groups together, and has the commands that run nodes and the demo."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _say(line: str) -> None:
     try:
         print(line, flush=True)  # noqa: T201
     except OSError as error:
-        sys.stdout = None  # or its end would try again
+        sys.stdout = None  # else the interpreter tries to write the rest as it exits, and complains
         raise BadOption(f"standard output can't be written: {error.strerror}; send it where it can") from error
 
 
@@ -83,7 +83,7 @@ def _log_to_stderr(verbose: bool) -> None:
 UntilStdinEnds = Annotated[
     bool, typer.Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
 ]
-"""For whoever starts a node as a child: a pipe tells the child of its parent's end, even of one by kill -9."""
+"""An option for a parent that starts a node: by a pipe, the node learns that its parent ended, even by kill -9."""
 
 
 def _stop_when_stdin_ends() -> None:
@@ -91,7 +91,7 @@ def _stop_when_stdin_ends() -> None:
         try:
             while os.read(0, 4096):
                 pass
-        except OSError:  # closed, or a terminal that is gone: an end, too
+        except OSError:  # standard input was closed, or its terminal is gone: that is an end, too
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -99,7 +99,7 @@ def _stop_when_stdin_ends() -> None:
 
 
 def _say_ready(address: str) -> None:
-    """One line on standard output, so that whoever started the process knows where it listens."""
+    """Print one line that tells the parent process where the node listens."""
     _say(f"listening {address}")
 
 
@@ -159,7 +159,7 @@ def server_run(
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
-    """Run one server until it is interrupted; the first one makes the cluster."""
+    """Run one server until it is interrupted. The first server makes the cluster."""
     from polonaise.host.real import run
     from polonaise.node.processes import run_server
     from polonaise.server.settings import ServerSettings
@@ -175,16 +175,17 @@ def server_run(
 
 
 def _end_as_by_control_c() -> None:
-    """Told to stop, or left by its terminal, the demo ends as by Ctrl-C: with all that it has started."""
+    """Let SIGTERM and SIGHUP end the demo as Ctrl-C does: with all processes that it has started."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # A script's background job has it ignored, and would ignore its end with it.
+        # So it is in a script's background job, where the signal raised below would do nothing.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     told = [signal.SIGTERM, signal.SIGHUP]
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        told.remove(signal.SIGHUP)  # under nohup it goes on
+        told.remove(signal.SIGHUP)  # started by nohup, to go on when its terminal is gone
 
     def end(*_: object) -> None:
-        for number in told:  # a shell sends SIGHUP on as well as the system does: a second one would break the end off
+        # Both the shell and the system may send SIGHUP: a second one would break off the clean end.
+        for number in told:
             signal.signal(number, signal.SIG_IGN)
         signal.raise_signal(signal.SIGINT)
 
@@ -205,7 +206,7 @@ def demo_bank(
         typer.Option(help="Where the archive, the tables and report.html of this day go; replaced if it is there."),
     ] = Path("bank-demo"),
 ) -> None:
-    """A bank on the log: real processes, one killed on the way, every balance checked, and a report by Spark."""
+    """Run a bank on the log: real processes, two of them killed, every balance checked, and a report by Spark."""
     import asyncio
 
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""`polonaise archive …`: sealed history as Parquet files in an object store."""
+"""The `polonaise archive` commands: keep a log's sealed history as Parquet files in an object store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from polonaise.terms import PartitionId
 
 _REPAIR_S: Final = 30.0
-"""How long one part of a damaged fragment's transactions is waited for."""
+"""Seconds to wait for one part of a damaged fragment's transactions."""
 
 archive = typer.Typer(
     help="Keep a log's history as Parquet files in an object store.", no_args_is_help=True, epilog=EXIT_STATUS
@@ -65,12 +65,12 @@ def run(
     until: Until = None,
     as_json: Json = False,
 ) -> None:
-    """Write what is committed and not archived yet; prints each fragment once it is stored and verified.
+    """Archive what is committed and not archived yet. Prints each fragment once it is stored and verified.
 
-    With --until all up to these ids and nothing above them, so that the partitions are as they were together. Of a
-    batch that goes beyond its id, nothing: it is told which one that is.
+    With --until, archives everything up to these ids and nothing above them, so that the partitions are as they were
+    together. A batch that goes beyond its id is left out as a whole, and named.
 
-    May be killed, and run again, at any time, also by several at once: nothing is archived twice that is not the same.
+    May be killed and run again at any time, also by several at once: what is archived twice is the same bytes.
     """
     from polonaise.admin import archive as archives
     from polonaise.fragments.store import open_store
@@ -81,7 +81,7 @@ def run(
         numbers = partitions_named(partition, log.partition_count)
         if ends is not None and set(ends) != set(numbers):
             raise BadOption(f"--until names partitions {_listed(ends)}, and {_listed(numbers)} are archived: name each")
-        opened = open_store(store)  # which makes its directory: not before there is a log
+        opened = open_store(store)  # here, because it makes the store's directory: not before there is a log
         for number in numbers:
             writing = archives.archive(
                 log,
@@ -111,7 +111,7 @@ def run(
 
 
 def say_missing(number: PartitionId, span: Span, *, as_json: bool) -> None:
-    """Which ids are to be written although later ones are archived."""
+    """Print which ids are to be written although later ones are archived."""
     if as_json:
         say_json({"partition": number, "missing": span._asdict()}, now=True)
         return
@@ -123,7 +123,7 @@ def say_missing(number: PartitionId, span: Span, *, as_json: bool) -> None:
 
 
 def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, as_json: bool) -> None:
-    """What the fragments that were told do not say: that there was none to write, or that one batch is missing."""
+    """Print what the list of fragments does not show: that nothing was to be written, or which batch was left out."""
     if as_json:
         if cut is not None:
             say_json({"partition": number, "batch_left_out": cut._asdict()}, now=True)
@@ -137,10 +137,10 @@ def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, a
 def init(
     address: Annotated[str, typer.Argument(metavar="LOG", help="file:PATH or embedded:PATH.")], store: Store
 ) -> None:
-    """Say that a store is new, where that is not plain: an empty directory may be one that is not mounted.
+    """Mark a store as new. An empty directory needs this, because it may be one that is not mounted.
 
-    Also for a cluster whose servers were told of a store to which nothing was archived yet. A store in a directory that
-    is not there, or in S3, GCS or Azure, needs no such word before `archive run`.
+    So does a store that servers were given before anything was archived to it. A store in a directory that does not
+    exist, or in S3, GCS or Azure, needs no mark before `archive run`.
     """
     from polonaise.admin import archive as archives
     from polonaise.fragments.store import open_store
@@ -165,7 +165,7 @@ def trim(
 ) -> None:
     """Drop archived history from the storage nodes, for good: whole segments, once every fragment is verified.
 
-    It is read through the servers from the fragments then, so they must know the store (server run --fragments).
+    Servers read that history from the fragments from then on, so they must know the store (server run --fragments).
     """
     from polonaise.admin import trimming
     from polonaise.fragments.store import open_store
@@ -196,10 +196,10 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Is every fragment as it was written, and is anything missing between them? Exit status 1 if it is not well.
+    """Check that every fragment is as it was written and that none is missing. Exit status 1 if not.
 
-    With --repair a damaged fragment is written again, in its place, if the log (or other fragments) still holds its
-    transactions; then the store is judged as it is after that.
+    With --repair, a damaged fragment is written again, in its place, if the log (or other fragments) still holds its
+    transactions; the verdict is on the store as it is after that.
     """
     from polonaise.admin import archive as archives
     from polonaise.fragments.objects import partitions_in
@@ -250,7 +250,7 @@ def verify(
 async def _repair(
     address: str, store: MendableStore, key: bytes | None, damaged: list[FragmentName], *, as_json: bool
 ) -> None:
-    """Write these again as far as that goes; of the others it is told why, and the store stays not well."""
+    """Write damaged fragments again as far as possible, and print of each whether it was, or else why not."""
     import polonaise
     from polonaise.admin import archive as archives
 
@@ -281,11 +281,11 @@ def restore(
     same_key: SameKey = False,
     as_json: Json = False,
 ) -> None:
-    """Make a log again from its fragments, byte for byte; prints how far each partition is.
+    """Make a log again from its fragments, byte for byte. Prints how far each partition was restored.
 
-    Whole batches: of one that goes beyond --until, nothing. The directory is no log before this has ended; killed on
-    the way, run it again. An embedded log is opened as embedded:DIRECTORY; with --nodes, the directories are those of
-    `polonaise storage run` and the coordinator is file:DIRECTORY/coordinator.
+    A batch that goes beyond --until is left out as a whole. The directory is no log before this has ended; if it is
+    killed on the way, run it again. An embedded log is opened as embedded:DIRECTORY; with --nodes, the directories are
+    those of `polonaise storage run` and the coordinator is file:DIRECTORY/coordinator.
     """
     from polonaise.admin import restore as restores
     from polonaise.fragments.store import open_store
@@ -309,7 +309,10 @@ def restore(
 
 
 def warn_of_key(how: HowToRestore) -> None:
-    """What can't be told from the outside: whether the log that was archived is still there."""
+    """Warn, on standard error, that the restored log must not go on beside the archived one: it has the same key.
+
+    Nothing is printed if the user chose a key. Whether the archived log still exists can't be found out from here.
+    """
     if how.key is None:
         typer.echo(
             "it goes on in place of the log that was archived, with its key: if that one is still there, restore with "
@@ -319,14 +322,14 @@ def warn_of_key(how: HowToRestore) -> None:
 
 
 def say_left_out(done: RestoredPartition) -> None:
-    """What a partition is without although nobody asked for that."""
+    """Print what a restored partition lacks without being asked to: all, for want of fragments, or one batch."""
     if done.held == NO_TRANSACTION:
         say(f"partition {done.partition} has no fragments in the store: it begins empty", now=True)
     say_cut(done.partition, done.cut, "restores")
 
 
 def say_cut(partition: PartitionId, cut: Span | None, does: str) -> None:
-    """Which batch was left out because the id asked for lies inside of it, and what to say to have it."""
+    """Print which batch was left out because the id asked for lies inside it, and which option includes it."""
     if cut is not None:
         first, last = cut
         say(
@@ -346,7 +349,7 @@ def how_to_restore(
     new_key: bool,
     same_key: bool,
 ) -> HowToRestore:
-    """What the options of `restore` say. Raises `BadOption`."""
+    """Return the options of `restore` as a value. Raises `BadOption`."""
     from polonaise.admin.restore import HowToRestore, Key
 
     if new_key and same_key:

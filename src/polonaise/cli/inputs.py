@@ -1,4 +1,4 @@
-"""What people write on a command line, as values; `BadOption` says what was wrong with it."""
+"""Command-line input: turns what people write, and standard input, into values. Raises `BadOption` if it can't."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHUNKS_AHEAD: Final = 16
 
 
 def seconds_of(text: str) -> float:
-    """A time to wait. Raises `ValueError`, which the command line tells, for what is none."""
+    """Return a number of seconds to wait. Raises `ValueError`, which typer prints, if the text is none."""
     seconds = float(text)
     if not 0.0 < seconds <= _SECONDS_MAX:
         raise ValueError(f"{text} is no number of seconds above 0, up to {_SECONDS_MAX:g}")
@@ -40,19 +40,19 @@ def seconds_of(text: str) -> float:
 
 
 def partition_of(text: str) -> int:
-    """One partition. Raises `ValueError`, which the command line tells, for what is none."""
+    """Return the number of a partition. Raises `ValueError`, which typer prints, if the text is none."""
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ValueError(f"{text!r} is no partition: they are numbered from 0")
     return int(text)
 
 
 def bytes_of(text: str) -> bytes:
-    """An argument as the bytes that were typed, whatever they are."""
+    """Return an argument as the bytes that were typed, also where those are not UTF-8."""
     return text.encode(errors="surrogateescape")
 
 
 def address_of(argument: str | None, option: str | None) -> str:
-    """The address of the log: what the command names, or else --log, or else POLONAISE_LOG."""
+    """Return the address of the log: the argument, or else --log, or else POLONAISE_LOG. Raises `BadOption`."""
     address = argument or option
     if not address:
         raise BadOption("which log? Name it first (file:PATH or embedded:PATH), with --log, or in POLONAISE_LOG")
@@ -60,10 +60,10 @@ def address_of(argument: str | None, option: str | None) -> str:
 
 
 def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str | None]:
-    """What `append` was given: a log and a body, or one of them.
+    """Return the log's address and the body (None: not given) from the arguments of `append`.
 
-    One argument alone is the body where the log is known already, and the log where it is not; what could be meant
-    either way is refused.
+    One argument alone is the body if --log or POLONAISE_LOG names the log, and the log's address if not. Raises
+    `BadOption` if it could be either.
     """
     if len(arguments) > 2:
         raise BadOption(f"{len(arguments)} arguments: append takes a log and a body (quote a body that has spaces)")
@@ -79,7 +79,7 @@ def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str
 
 
 def lock_of(text: str, mode: LockMode) -> Lock:
-    """The lock written as NAME:ID."""
+    """Return the lock that is written as NAME:ID. Raises `BadOption`."""
     from polonaise.client.protocol.locks import Lock
 
     found = _LOCK.fullmatch(text)
@@ -89,7 +89,7 @@ def lock_of(text: str, mode: LockMode) -> Lock:
 
 
 def expectation_of(text: str) -> Expectation:
-    """The expectation written as KEY=VALUE."""
+    """Return the expectation of a register that is written as KEY=VALUE. Raises `BadOption`."""
     from polonaise.client.protocol.draft import Expectation
 
     key, value = _register(text)
@@ -97,7 +97,7 @@ def expectation_of(text: str) -> Expectation:
 
 
 def change_of(text: str) -> Change:
-    """The change of a register written as KEY=VALUE."""
+    """Return the change of a register that is written as KEY=VALUE. Raises `BadOption`."""
     from polonaise.client.protocol.draft import Change
 
     return Change.set(*_register(text))
@@ -111,7 +111,7 @@ def _register(text: str) -> tuple[bytes, bytes]:
 
 
 def ids_of(texts: list[str]) -> dict[int, int]:
-    """Ids by partition, written as 0=100,1=57; -1 is before the first one."""
+    """Return ids by partition, written as 0=100,1=57; -1 is before the first id. Raises `BadOption`."""
     ids: dict[int, int] = {}
     for text in ",".join(texts).split(","):
         found = _PARTITION_ID.fullmatch(text.strip())
@@ -124,7 +124,10 @@ def ids_of(texts: list[str]) -> dict[int, int]:
 
 
 def time_of(text: str) -> datetime:
-    """A time written in ISO 8601 with its zone, or as how long ago it was: 90s, 10m, 2h, 3d."""
+    """Return a time written in ISO 8601 with its zone, or as how long ago it was: 90s, 10m, 2h, 3d.
+
+    Raises `BadOption`.
+    """
     ago = _AGO.fullmatch(text)
     try:
         if ago:
@@ -138,11 +141,12 @@ def time_of(text: str) -> datetime:
 
 
 async def one(body: bytes) -> AsyncGenerator[bytes, None]:
+    """Yield this body alone."""
     yield body
 
 
 async def whole(path: str) -> AsyncGenerator[bytes, None]:
-    """A file as one body; standard input for `-`."""
+    """Yield a file, or for `-` all of standard input, as one body. Raises `NotFound` or `DiskFailed`."""
     if path == STANDARD_INPUT:
         read = b""
         async for chunk in _standard_input():
@@ -160,7 +164,7 @@ async def whole(path: str) -> AsyncGenerator[bytes, None]:
 
 
 async def lines() -> AsyncGenerator[bytes, None]:
-    """The lines of standard input, without their ends."""
+    """Yield the lines of standard input, each without its line end. Raises `DiskFailed`."""
     rest = b""
     async for chunk in _standard_input():
         *complete, rest = (rest + chunk).split(b"\n")
@@ -172,20 +176,23 @@ async def lines() -> AsyncGenerator[bytes, None]:
 
 
 def _check_size(body: bytes) -> None:
-    """Input that never ends must not fill the memory before anybody says that it is too large."""
+    """Raise the error of a body that is too large, as soon as it is: input that never ends must not fill the memory."""
     from polonaise.client.protocol.draft import Limits, checked_body
 
     checked_body(body, Limits())
 
 
 async def _standard_input() -> AsyncGenerator[bytes, None]:
-    """Read in a thread of its own, which nobody waits for: Ctrl-C has to end a command that waits for a terminal."""
+    """Yield standard input in chunks, read by a thread that nothing waits for.
+
+    So Ctrl-C ends a command at once that waits for a terminal. Raises `DiskFailed`.
+    """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(_CHUNKS_AHEAD)
     wanted = True
     if sys.stdin is None:
-        # Closed, and its number may be that of something else by now.
+        # It was closed when the process started, so descriptor 0 may belong to another file by now.
         raise DiskFailed("standard input can't be read: it is closed")
     descriptor = os.dup(0)
 
@@ -200,7 +207,7 @@ async def _standard_input() -> AsyncGenerator[bytes, None]:
                 loop.call_soon_threadsafe(arrived.put_nowait, found)
                 room.acquire()
         except RuntimeError:
-            pass  # the command has ended meanwhile
+            pass  # the command has ended meanwhile, and its event loop with it
         finally:
             os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""`polonaise log …`: append to a log, read it, follow it, ask how far it is."""
+"""The `polonaise log` commands: make a log, append to it, read and follow it, and ask how it is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from polonaise.terms import PartitionId, Transaction
 
 _DEGRADED = 3
-"""Exit status of `health` when every partition is ready, and something is the matter all the same."""
+"""Exit status of `health` when every partition is ready but something is wrong all the same."""
 EXIT_STATUS = (
     "Exit status: 0 done, 1 a fault (one line on standard error), 2 a command line that does not parse, "
     "3 health that is not whole, 130 interrupted, 141 the reader of the output went away."
@@ -58,7 +58,7 @@ Timeout = Annotated[
 
 
 def check_there(address: str) -> None:
-    """Raises `NotInitialized` for an embedded log that is not there: connecting would make it."""
+    """Raise `NotInitialized` if the address is of an embedded log that does not exist: connecting would make it."""
     from polonaise.node.embedded import SCHEME, is_there
 
     if address.startswith(SCHEME) and not is_there(address):
@@ -69,9 +69,10 @@ def check_there(address: str) -> None:
 def with_log(
     address: str, do: Callable[[Log], Coroutine[Any, Any, None]], *, makes: bool = False, timeout_s: float | None = None
 ) -> None:
-    """Do something with the log, once connected. Only what `makes` an embedded log may begin where there is none.
+    """Connect to a log, run `do` with it, and close it.
 
-    `timeout_s`: how long its answers are waited for, where an option says that.
+    An embedded log that does not exist is made only if `makes` is true; else `NotInitialized` is raised. `timeout_s`
+    is the value of the command's --timeout, in seconds, for the message of a deadline that passed.
     """
     import polonaise
 
@@ -103,7 +104,7 @@ def create(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make an empty embedded log. How many partitions and storage directories it has is said here, once for all."""
+    """Make an empty embedded log. Its numbers of partitions and of storage directories are chosen here for good."""
     from polonaise.admin.logs import new_embedded_address
 
     address = new_embedded_address(place, partitions, storage)
@@ -154,10 +155,10 @@ def append(
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Append transactions: the body that is given, a file, or else each line of standard input.
+    """Append transactions: the given body, a file, or else each line of standard input.
 
-    Prints the partition and id of each once it is committed. Lines go out together; with locks or expectations each
-    waits for the one before. The first that fails ends the command.
+    Prints the partition and id of each once it is committed. Lines are sent together; with locks or expectations each
+    waits for the one before it. The first that fails ends the command.
     """
     from polonaise.admin import logs
     from polonaise.client.protocol.draft import Expectation
@@ -212,7 +213,7 @@ def read(
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Print transactions from the beginning, from an id or from a time on.
+    """Print transactions from the beginning of the log, from an id on, or from a time on.
 
     A body that is not text is printed in hexadecimal; with --json it is in `data_base64` instead of `data`.
     """
@@ -241,7 +242,7 @@ def tail(
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Print the last transactions, and with --follow those that come."""
+    """Print the last transactions, and with --follow also new ones as they are committed."""
     from polonaise.admin import logs
 
     def found_in(found: Log, partitions: list[PartitionId]) -> AsyncGenerator[Transaction, None]:
@@ -284,7 +285,7 @@ def registers(
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Print the registers of each partition, and what of the library keeps them if no application does."""
+    """Print the registers of each partition, and whether the application or a part of the library keeps each."""
     from polonaise.admin import logs
 
     async def do(found: Log) -> None:
@@ -312,9 +313,9 @@ def health(
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Say how each partition is: ready or not, who takes part, what is missing.
+    """Print the health of each partition: whether it is ready, which storage nodes take part, and what is wrong.
 
-    Exit status 1 unless all are ready, and 3 when all are but something is the matter: one more loss may be too many.
+    Exit status 1 unless all are ready, and 3 if all are ready but something is wrong: one more loss may be too many.
     """
     from polonaise.admin import logs
 
@@ -353,7 +354,7 @@ def health(
 
 
 def progress_of(scrub: dict[str, Any], unit: str = "partition") -> str:
-    """How far a scrub is that goes from one unit to the next, and what it found since its process started."""
+    """Describe how far a scrub is, counted in units, and what it has found since its process started."""
     if not scrub["bytes_per_s"]:
         return "switched off (storage run --scrub-bytes)"
     whole = f"the last round ended {when(scrub['finished_us'])}" if scrub["rounds"] else "no round has ended yet"
@@ -384,7 +385,7 @@ def _print_transactions(
         left = limit
         if left == 0:
             return
-        show = _show_json if as_json else _Rows()
+        show = _show_json if as_json else _PrintedRows()
         async with aclosing(reading(found, partitions)) as transactions:
             async for tx in transactions:
                 show(tx, now)
@@ -400,8 +401,8 @@ def _show_json(tx: Transaction, now: bool) -> None:
     say_json(transaction_fields(tx), now=now)
 
 
-class _Rows:
-    """Transactions as rows that are printed as they come, under a heading."""
+class _PrintedRows:
+    """Prints transactions as rows under a heading, each as it comes."""
 
     def __init__(self) -> None:
         self._width = line_width()

@@ -1,7 +1,7 @@
-"""How commands speak: tables for people, one JSON object per line for machines, and how they end.
+"""Output of commands: prints tables for people and one JSON object per line for machines, and sets the exit status.
 
 Exit status: 0 done · 1 a fault, told in one line on standard error · 2 a command line that does not parse · 130
-interrupted · 141 whoever read the output went away, as when it is piped into `head`.
+interrupted · 141 the reader of the output went away, as when it is piped into `head`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,25 @@ if TYPE_CHECKING:
     from polonaise.terms import Transaction
 
 INTERRUPTED: Final = 130
+"""Exit status after Ctrl-C: 128 + SIGINT, as shells report it."""
 READER_GONE: Final = 141
+"""Exit status when the reader of the output went away: 128 + SIGPIPE, as shells report it."""
 _NARROWEST: Final = 80
+"""The least width of a table, in characters, where the output is no terminal."""
 
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """Around a command that prints: what its output meets, and Ctrl-C, end it without a traceback."""
+    """Let a command end without a traceback on Ctrl-C, and when its output can't be written.
+
+    Raises `typer.Exit` for Ctrl-C and for a reader that went away, and `DiskFailed` for other trouble of the output.
+    """
+    # A body may have characters that the terminal's encoding lacks: better escaped than a traceback.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         yield
-        sys.stdout.flush()
+        sys.stdout.flush()  # in here, so that what fails only now ends the command in the same way
     except BrokenPipeError:
         _discard_output()
         raise typer.Exit(READER_GONE) from None
@@ -50,7 +57,7 @@ def tidy() -> Iterator[None]:
 
 
 def judge(work: Coroutine[Any, Any, bool]) -> None:
-    """Do the work of a command that looks whether all is well: exit status 1 if it is not."""
+    """Do the work of a command that checks something: exit status 1 unless `work` returns true."""
     with tidy():
         well = asyncio.run(work)
     if not well:
@@ -58,9 +65,9 @@ def judge(work: Coroutine[Any, Any, bool]) -> None:
 
 
 async def while_read(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, as long as somebody reads the output: `… --follow | head` ends when `head` does.
+    """Do the work as long as the output has a reader: `… --follow | head` ends when `head` does.
 
-    Raises `BrokenPipeError` when the reader goes away, also while nothing is written.
+    Raises `BrokenPipeError` as soon as the reader goes away, also while nothing is written.
     """
     task = asyncio.ensure_future(work)
     gone = False
@@ -73,7 +80,7 @@ async def while_read(work: Coroutine[Any, Any, None]) -> None:
     loop, output = asyncio.get_running_loop(), sys.stdout.fileno()
     watched = stat.S_ISFIFO(os.fstat(output).st_mode)
     if watched:
-        # A pipe that is written to never has anything to read, but it is told of its reader's end in the same way.
+        # The writing end of a pipe never has anything to read. It becomes readable only when its reader is gone.
         loop.add_reader(output, end)
     try:
         await task
@@ -87,26 +94,26 @@ async def while_read(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _discard_output() -> None:
-    """What is buffered can't be written any more, and the interpreter would try, and complain, when it exits."""
+    """Send the rest of the output to nowhere: the interpreter would try to write it at exit, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(line: str, *, now: bool = False) -> None:
-    """A line of output; `now` for what somebody may be waiting for."""
+    """Print a line; with `now`, at once, because somebody may be waiting for it."""
     sys.stdout.write(line + "\n")
     if now:
         sys.stdout.flush()
 
 
 def say_json(fields: dict[str, Any], *, now: bool = False) -> None:
-    """One object, on one line, in ASCII: a machine reads the escapes, and every output can take them."""
+    """Print one JSON object on one line, in ASCII: any reader of JSON reads the escapes, and any output takes them."""
     say(json.dumps(fields, separators=(",", ":")), now=now)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> None:
-    """A table; the columns at the places `right` are numbers. Where nobody looks at it, it is as wide as it needs.
+    """Print a table. The columns at the indexes `right` are numbers. A list in a cell has a line for each item.
 
-    A cell that is a list has a line for each of its items.
+    On a terminal it is as wide as that; elsewhere it is as wide as its cells need, so that scripts get them whole.
     """
     from rich.console import Console
     from rich.table import Table
@@ -133,7 +140,7 @@ def _widest(cells: Sequence[str]) -> int:
 
 
 def data_fields(data: bytes, name: str = "data") -> dict[str, str]:
-    """A body in JSON: as `data` if it is UTF-8, otherwise as `data_base64`; other bytes likewise under their name."""
+    """Return bytes as a JSON field: as text under `name` if they are UTF-8, else in Base64 under `name` + `_base64`."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
@@ -141,7 +148,7 @@ def data_fields(data: bytes, name: str = "data") -> dict[str, str]:
 
 
 def transaction_fields(tx: Transaction) -> dict[str, Any]:
-    """A transaction in JSON, by the names that Spark's columns and those of fragments have."""
+    """Return a transaction as JSON fields, under the names of the columns in Spark and in fragments."""
     return {
         "partition": tx.partition,
         "transaction_id": tx.id,
@@ -156,12 +163,12 @@ def transaction_fields(tx: Transaction) -> dict[str, Any]:
 
 
 def counted(count: int, one: str) -> str:
-    """`1 partition`, `2 partitions`."""
+    """Return a count with its noun: `1 partition`, `2 partitions`."""
     return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
 
 
 def shown(data: bytes) -> str:
-    """A body for people: as text if it is text, otherwise in hexadecimal after `0x`."""
+    """Return a body for people: as text if it is UTF-8, else in hexadecimal after `0x`."""
     try:
         return printable(data.decode())
     except UnicodeDecodeError:
@@ -169,14 +176,14 @@ def shown(data: bytes) -> str:
 
 
 def printable(text: str) -> str:
-    """Without anything that a terminal would obey."""
+    """Return the text with escapes in place of every character that a terminal would obey."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def line_width() -> int | None:
-    """How long a line may be on the terminal; None where nobody looks at it."""
+    """Return how many characters a line may have on the terminal; None if the output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -185,5 +192,5 @@ def fitted(line: str, width: int | None) -> str:
 
 
 def when(time_us: int) -> str:
-    """Microseconds UTC as ISO 8601."""
+    """Return a time, in microseconds UTC, as ISO 8601."""
     return datetime.fromtimestamp(time_us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"

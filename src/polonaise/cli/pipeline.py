@@ -1,4 +1,4 @@
-"""`polonaise pipeline …`: jobs on Spark. What they have in common: a session, a bar, a report, an exit status."""
+"""The `polonaise pipeline` commands: what all jobs on Spark share, which is session, bars, report and exit status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polonaise.errors import BadOption
 from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
-    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.runs import Report, Run
 
     ReportT = TypeVar("ReportT", bound=Report)
@@ -37,15 +37,20 @@ ReportFile = Annotated[
 
 
 class Output(NamedTuple):
-    """How a job's run is told."""
+    """Where the report of a job's run goes."""
 
     as_json: bool
+    """Whether it is printed as JSON, and not as tables."""
     file: str | None
+    """The file that it is written to, too; None for none."""
 
 
-def run_job(job: str, work: Callable[[Progress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
-    """Do the work of a job under a bar, then tell of it: `show` for people. Exit status 1 if it is not well."""
-    from polonaise.cli.progress import Bars
+def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
+    """Do the work of a job under progress bars, then print its report: by `show`, or as JSON.
+
+    Exit status 1 if the report is not well.
+    """
+    from polonaise.cli.progressbars import ProgressBars
     from polonaise.pipelines import runs
 
     file = None if output.file is None else runs.ReportFile(output.file)
@@ -57,7 +62,7 @@ def run_job(job: str, work: Callable[[Progress], ReportT], show: Callable[[Repor
             say_json(run.fields())
 
     def under_bars() -> ReportT:
-        with Bars() as bars:
+        with ProgressBars() as bars:
             return work(bars)
 
     with tidy():
@@ -70,7 +75,7 @@ def run_job(job: str, work: Callable[[Progress], ReportT], show: Callable[[Repor
 
 def run_on_spark(
     job: str,
-    work: Callable[[Any, Progress], ReportT],
+    work: Callable[[Any, JobProgress], ReportT],
     show: Callable[[ReportT], None],
     output: Output,
     *,
@@ -79,13 +84,14 @@ def run_on_spark(
     address: str,
     look: Callable[[], None] = lambda: None,
 ) -> None:
-    """As `run_job`, with the session of Spark that the job runs in.
+    """Run a job as `run_job` does, with a Spark session.
 
-    What can be known to be wrong without a session does not wait for one: the log's address, and whatever `look` finds.
+    What can be known to be wrong without a session is told before one starts, which takes seconds: the log's address,
+    and whatever `look` raises.
     """
     settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
 
-    def with_session(progress: Progress) -> ReportT:
+    def with_session(progress: JobProgress) -> ReportT:
         from polonaise.pipelines.sessions import job_session
         from polonaise.pipelines.source import check_address
 
@@ -99,7 +105,7 @@ def run_on_spark(
 
 
 def settings_of(texts: list[str], option: str, example: str) -> dict[str, str]:
-    """What was said as KEY=VALUE with this option. Raises `BadOption`."""
+    """Return the settings that an option was given as KEY=VALUE. Raises `BadOption`; `example` is for its message."""
     settings: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""`polonaise pipeline archive` and `restore`: between a log and its fragments."""
+"""The commands `polonaise pipeline archive` and `restore`: write fragments from a log, and a log from fragments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitio
 
 if TYPE_CHECKING:
     from polonaise.pipelines.archive import ArchiveReport
-    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.restore import RestoreReport
 
 
@@ -48,14 +48,14 @@ def archive(
     as_json: Json = False,
     report: ReportFile = None,
 ) -> None:
-    """Write what is committed and not archived yet, many fragments at a time; each is verified.
+    """Archive what is committed and not archived yet, many fragments at a time; each is verified.
 
-    The same as `polonaise archive run`, by Spark. May be killed, and run again, at any time, also by several at once.
+    The same as `polonaise archive run`, by Spark. May be killed and run again at any time, also by several at once.
     """
     ends = None if until is None else inputs.ids_of(until)
     end_time = None if until_time is None else inputs.time_of(until_time)
 
-    def work(spark: Any, progress: Progress) -> ArchiveReport:
+    def work(spark: Any, progress: JobProgress) -> ArchiveReport:
         from polonaise.pipelines import archive as job
 
         how = job.HowToArchive(
@@ -100,11 +100,11 @@ def restore(
 ) -> None:
     """Make a log again from its fragments, byte for byte: `polonaise archive restore`, with a report of the run.
 
-    It needs no Spark. The directory is no log before this has ended; killed on the way, run it again.
+    It needs no Spark. The directory is no log before this has ended; if it is killed on the way, run it again.
     """
     how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
 
-    def work(progress: Progress) -> RestoreReport:
+    def work(progress: JobProgress) -> RestoreReport:
         from polonaise.pipelines import restore as job
 
         return job.restore(store, directory, how, progress=progress)

@@ -1,4 +1,4 @@
-"""`polonaise pipeline audit`: a table against the log, or the log against itself."""
+"""The command `polonaise pipeline audit`: compares a table with the log, or the copies of a log with each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polonaise.redaction import redacted
 if TYPE_CHECKING:
     from polonaise.pipelines.audit import AuditReport
     from polonaise.pipelines.logaudit import LogAuditReport
-    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.progress import JobProgress
 
 
 def audit(
@@ -51,9 +51,9 @@ def audit(
     as_json: Json = False,
     report: ReportFile = None,
 ) -> None:
-    """Does a table hold what follows from the log? Without a view: is the log whole, and the same wherever it is kept?
+    """Check that a table holds what follows from the log; without a view, that the log is whole and all copies equal.
 
-    Exit status 1 if not. Nothing is changed, and all may be in use meanwhile.
+    Exit status 1 if not. Nothing is changed, and the log and the table may be in use meanwhile.
     """
     output = Output(as_json, report)
     if view is None:
@@ -62,7 +62,7 @@ def audit(
                 "--marks, --until, --until-time and --on-undecodable are of a table: name its view and the table, too"
             )
 
-        def of_log(spark: Any, progress: Progress) -> LogAuditReport:
+        def of_log(spark: Any, progress: JobProgress) -> LogAuditReport:
             from polonaise.pipelines.logaudit import audit_log
 
             return audit_log(
@@ -91,7 +91,7 @@ def audit(
         declared.look()
         check_target(table, there=True)
 
-    def of_table(spark: Any, progress: Progress) -> AuditReport:
+    def of_table(spark: Any, progress: JobProgress) -> AuditReport:
         from polonaise.pipelines.audit import audit_table
 
         return audit_table(

@@ -1,4 +1,4 @@
-"""`polonaise pipeline report`: what a log holds, as a page and tables."""
+"""The command `polonaise pipeline report`: sums up what a log holds, as a page and tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polonaise.cli.output import say
 from polonaise.cli.pipeline import Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark, settings_of
 
 if TYPE_CHECKING:
-    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.report import LogReport
 
 
@@ -46,15 +46,15 @@ def report(
     as_json: Json = False,
     report: ReportFile = None,
 ) -> None:
-    """Sum a log up: by partition, header and period, with charts; as one HTML page, and as Parquet tables.
+    """Sum up a log by partition, header and period, with charts: as one HTML page and as Parquet tables.
 
-    All of it is about the same transactions: those that were committed when it began.
+    All of it counts the same transactions: those that were committed when the job began.
     """
     said = {"fragments": fragments, "decoder": decoder, "decoderSchema": columns, "partitions": partition}
     options = {name: value for name, value in said.items() if value is not None}
     options |= settings_of(option or [], "--option", "headers=1,2")
 
-    def work(spark: Any, progress: Progress) -> LogReport:
+    def work(spark: Any, progress: JobProgress) -> LogReport:
         from polonaise.pipelines import report as job
 
         how = job.HowToReport(

@@ -1,4 +1,4 @@
-"""`polonaise pipeline views`: tables that follow from the log."""
+"""The command `polonaise pipeline views`: keeps tables that follow from the log up to date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polonaise.cli.pipeline import Conf, Json, Master, Output, ReportFile, run_o
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
-    from polonaise.pipelines.progress import Progress
+    from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.source import Until as Place
     from polonaise.pipelines.views import Commit, ViewReport
     from polonaise.pipelines.viewsource import Letters
@@ -48,9 +48,9 @@ def views(
     as_json: Json = False,
     report: ReportFile = None,
 ) -> None:
-    """Bring a view's table up to date with the log, from where it is, or make it anew up to any id or time.
+    """Bring a view's table up to date with the log from where it stands, or make it anew up to any id or time.
 
-    May be killed, and run again, at any time, also by several at once: each transaction counts once.
+    May be killed and run again at any time, also by several at once: each transaction counts once.
     """
     if not rebuild and (until is not None or until_time is not None):
         raise BadOption("--until and --until-time are of a table that is made anew: say also --rebuild")
@@ -70,7 +70,7 @@ def views(
         declared.look()
         check_target(table, there=False)
 
-    def work(spark: Any, progress: Progress) -> ViewReport:
+    def work(spark: Any, progress: JobProgress) -> ViewReport:
         from polonaise.pipelines import views as job
 
         found = declared.load()
@@ -96,7 +96,7 @@ def views(
 
 
 def place_of(until: list[str] | None, until_time: str | None) -> Place:
-    """Up to where, as a value. Raises `BadOption`."""
+    """Return the end that --until and --until-time name. Raises `BadOption`."""
     from polonaise.pipelines.source import Until as Place
 
     return Place(
@@ -116,7 +116,7 @@ def _say_commit(commit: Commit, as_json: bool) -> None:
 
 
 def say_undecodable(letters: Letters, where: str, *, now: bool = False) -> None:
-    """How many there are, if any, and which are the first of them."""
+    """Print how many bodies did not decode, if any, and the first of them."""
     if letters.count:
         bodies = "1 body does" if letters.count == 1 else f"{letters.count:,} bodies do"
         say(f"{bodies} not decode, {where}:", now=now)

@@ -1,4 +1,7 @@
-"""`polonaise segment …`: a storage node's files, looked at offline. Nothing is changed, and a node may be running."""
+"""The `polonaise segment` commands: look at a storage node's files without the node.
+
+They change nothing and take no lock, so the node may be running.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from polonaise.errors import BadOption, UnknownPartition
 
 if TYPE_CHECKING:
     from polonaise.admin.comparison import ComparisonReport, ReplicaReport
-    from polonaise.admin.segments import Damage, PartitionReport, SegmentReport
+    from polonaise.admin.segments import PartitionReport, SegmentDamage, SegmentReport
     from polonaise.errors import SegmentDamaged
     from polonaise.log.batch import Batch
     from polonaise.storage.files import Files
@@ -50,9 +53,9 @@ async def _reports(paths: list[str]) -> list[PartitionReport]:
 
 @segment.command(epilog=EXIT_STATUS)
 def verify(paths: Paths, as_json: Json = False) -> None:
-    """Is everything as it was written? Exit status 1, and the first damaged offset and id, if it is not.
+    """Check that everything is as it was written. Exit status 1, and the first damaged offset and id, if it is not.
 
-    Every CRC is checked, the chain of batches and segments, and against the control file that nothing is missing. An
+    Checks every CRC, the chain of batches and segments, and against the control file that nothing is missing. An
     unfinished write at the end is no damage: nobody was told of it.
     """
 
@@ -90,13 +93,13 @@ def _verdict_row(report: PartitionReport) -> list[object]:
     return [partition, len(report.segments), report.last, verdict]
 
 
-def _told(damage: Damage) -> str:
+def _told(damage: SegmentDamage) -> str:
     return f"DAMAGED from transaction {damage.transaction} on: {damage.path} at offset {damage.offset}: {damage.what}"
 
 
 @segment.command(epilog=EXIT_STATUS)
 def statistics(paths: Paths, as_json: Json = False) -> None:
-    """How much is in each segment. Exit status 1 if one of them is damaged; then it is counted up to there."""
+    """Print how much is in each segment. Exit status 1 if one is damaged: that one is counted up to the damage."""
 
     async def work() -> bool:
         reports = await _reports(paths)
@@ -136,8 +139,8 @@ def dump(
 ) -> None:
     """Print every batch, or every transaction, as it lies in the files. Ends with exit status 1 at the first damage.
 
-    With --after-damage it goes on there, also with exit status 1 in the end: each row behind damage is marked. It is
-    whole by itself; what lay between is lost here, and nobody can tell from this file that it was committed.
+    With --after-damage it goes on behind damage, still with exit status 1, and marks each row from there on. Such a row
+    is whole by itself. What lay between is lost here, and this file can't prove that the row was committed.
     """
     damages: list[SegmentDamaged] = []
 
@@ -174,11 +177,11 @@ def read(
     limit: Annotated[int | None, typer.Option(min=0, help="End after so many transactions.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the transactions of one replica, without a cluster: for whoever has to decide what can be saved.
+    """Print the transactions of one replica, without a cluster, to decide what can be saved.
 
-    A replica by itself does not know all that is committed. Each transaction is told as committed, unproved (it was
-    written here, and may never have been committed) or untrusted (its node would cut it); standard error says where
-    these begin. Ends with exit status 1 at the first damage.
+    One replica does not know all that is committed. Each transaction is marked as committed, unproved (it was written
+    here, and may never have been committed) or untrusted (its node would cut it); standard error says where these
+    begin. Ends with exit status 1 at the first damage.
     """
     from polonaise.admin import segments
     from polonaise.storage import files, offline
@@ -214,10 +217,10 @@ def compare(
     ],
     as_json: Json = False,
 ) -> None:
-    """Up to where are replicas the same, and which of them holds more? For whoever has to decide between them.
+    """Print up to where replicas are the same and which holds more, to decide between them.
 
-    Exit status 1 if one is damaged, or if two know different transactions to be committed under the same ids. That one
-    is behind, or holds other transactions than another where neither knows what is committed, is no fault.
+    Exit status 1 if one is damaged, or if two know different transactions to be committed under the same ids. It is no
+    fault if one is behind, or if two differ where neither knows what is committed.
     """
     from polonaise.admin.comparison import compare as compared
 
@@ -249,7 +252,7 @@ def _replica_row(partition: PartitionId, each: ReplicaReport) -> list[object]:
 
 
 def _told_of(report: ComparisonReport) -> str:
-    """What the replicas of a partition have in common, for people."""
+    """Describe what the replicas of a partition have in common, in one line for people."""
     told = f"partition {report.partition}: "
     if len(report.replicas) < 2:
         return told + "only one of these holds it"
@@ -315,7 +318,7 @@ _TRANSACTION_HEADING = (
 async def _dumped(
     paths: list[str], after: TransactionId, transactions: bool, damaged: Callable[[SegmentDamaged], None] | None
 ) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
-    """Each row, for machines and for people; behind damage, too, if `damaged` is there to be told of it."""
+    """Yield each row as JSON fields and as text. With `damaged`, which is called for each damage, go on behind it."""
     from polonaise.storage import files, offline
 
     for path in paths:

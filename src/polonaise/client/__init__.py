@@ -1,8 +1,11 @@
-"""The client library: runs transaction contexts, learns the fate of every append, keeps views, reads.
+"""The client library: runs transaction contexts, learns the fate of every append, keeps views, and reads.
 
-`protocol/` decides: what cannot be meant (`arguments`), which append committed (`outstanding`), where the feed is
-(`subscription`), what goes into a frame (`packing`), what to try again (`outcomes`). Around it: `log` is what an
-application sees, `connected` what that stands on from start to close, `running` runs contexts, `partition` sends
-appends, `mounting` keeps a partition mounted wherever it moves, `applying` feeds the view, `reading` reads without one,
-`links` and `routes` find the servers.
+Begin with `log`, the class that an application uses, then `appends`: one append from its call to its receipt. Then
+`mounting`, which keeps a partition mounted wherever it moves, and `applying`, which feeds the view. `running` runs
+contexts, `turntaking` in turns where they want the same locks; `batchreader` reads without a view; `producer` and
+`once` repeat appends safely. `connected` starts and closes all of it; `routes`, `links` and `requests` find servers and
+talk to them. `protocol/` decides, without I/O: which append committed, where the feed is, what to try again.
+
+What applications use is what `polonaise` exports, documented in `docs/applications.md`: a change there is a change of
+the public interface. All else may be changed.
 """

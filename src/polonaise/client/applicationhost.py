@@ -1,4 +1,4 @@
-"""The machine as a client finds it: shared with an application, which is not the client's to stop."""
+"""The host of a client: the machine, shared with an application, which a client must not stop."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ _log = logging.getLogger("polonaise.client")
 
 
 class ApplicationHost(RealHost):
-    """As `RealHost`, but a mistake of the client's own ends the client and not the whole process."""
+    """A `RealHost` on which a mistake of the client's own ends the client, and not the process."""
 
     def __init__(self) -> None:
         super().__init__(disk_threads=1)
         self.on_fail: Callable[[BaseException], None] | None = None
 
     def fail(self, error: BaseException) -> None:
+        """End the client that is told by `on_fail`, and leave the process alone."""
         _log.critical("this client stops: %s", error, exc_info=error)
         if self.on_fail is not None:
             self.on_fail(error)

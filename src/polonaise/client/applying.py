@@ -1,4 +1,8 @@
-"""Giving the feed to the application's view: strictly by id, again after a failure, never faster than it can."""
+"""Applies the feed to the application's view: strictly by id, again after a failure, no faster than the view can.
+
+What was received and not applied is bounded by credit: bytes are given back to the server only when the view has
+applied them, so a slow view stops its own feed, and no queue grows.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ from collections import deque
 from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from polonaise.client.asking import Questions
-from polonaise.client.bodies import Bodies, Wanted
+from polonaise.client.appends import PartitionAppends
+from polonaise.client.bodies import BodyFetcher, Wanted
 from polonaise.client.mounting import Form
-from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, takes_own
 from polonaise.client.waiting import AppliedMark, Given
@@ -31,20 +35,23 @@ _log = logging.getLogger("polonaise.client")
 
 
 class MarkOnly:
-    """Takes a feed of which only the ids matter: for a client without a view, which still learns its fates."""
+    """Takes the feed of a client without a view: moves the client high-water mark, and drops the batches.
+
+    Such a client needs the feed, too: the fates of its appends come with it. Bodies stay at the server (LAZY).
+    """
 
     form = Form(BodyForm.LAZY)
     begins_by = ""
 
-    def __init__(self, appends: PartitionAppends, questions: Questions) -> None:
+    def __init__(self, appends: PartitionAppends, requests: Requests) -> None:
         self._appends = appends
         self._mark = appends.mark
-        self._questions = questions
+        self._requests = requests
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
-        """From the end of the log as it is now."""
-        mark = await self._questions.high_water_mark(self._appends.partition, None, self._report)
+        """Begin at the committed high-water mark: nobody is to be given what is in the log already."""
+        mark = await self._requests.high_water_mark(self._appends.partition, None, self._report)
         self._mark.reach(mark)
         return mark
 
@@ -52,12 +59,18 @@ class MarkOnly:
         self._appends.trouble = error
 
     def offer(self, batch: Batch) -> None:
+        """Move the mark to the end of the batch, and give its bytes back."""
         self._mark.reach(batch.last)
         self.mounting.taken(batch.length)
 
 
 class Applier:
-    """Applies one partition's feed to the view: one transaction at a time, or in runs where the view takes them."""
+    """Applies one partition's feed to the view: one transaction at a time, or in runs for a view with `apply_run`.
+
+    Two marks are kept apart. The view's own (`_given`) is the last transaction that the view has applied. The client's
+    (`_mark`) may be further on: it passes over the library's own transactions, which no view is given. When the view
+    fails, or names another mark than expected, its word counts: it is asked how far it is, and fed from there.
+    """
 
     begins_by = "the view to tell its high-water mark"
 
@@ -67,7 +80,7 @@ class Applier:
         view: View | RunView,
         partition: PartitionId,
         mark: AppliedMark,
-        bodies: Bodies,
+        bodies: BodyFetcher,
         form: Form,
         settings: ClientSettings,
     ) -> None:
@@ -82,15 +95,15 @@ class Applier:
         self._arrived = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._singly_until = NO_TRANSACTION
-        """A run up to here has failed: its transactions are offered one by one."""
+        """The end of a run that failed: transactions up to this id are given to the view one by one."""
         self._given = NO_TRANSACTION
-        """The view's own mark. The client's may be further on, behind what the library wrote for itself."""
+        """The view's own mark, as the view last said or showed."""
         self._own = takes_own(view)
         self.form = form
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
-        """From the view's own mark."""
+        """Ask the view for its mark; the feed has to start after it."""
         mark = await self._views_mark()
         self._mark.trouble = None
         self._given = mark
@@ -98,12 +111,14 @@ class Applier:
         return mark
 
     def offer(self, batch: Batch) -> None:
+        """Queue a batch of the feed for `apply_all`."""
+        # Bodies are requested now and awaited when the batch is applied: the requests run ahead of the view.
         wanted = None if batch.has_data else self._bodies.want(batch, self._mark.value)
         self._queue.append((batch, wanted))
         self._arrived.set()
 
     async def apply_all(self) -> None:
-        """Apply what arrives, for ever; a task of its own."""
+        """Apply what arrives, until cancelled; run as a task. A `PolonaiseError` of a step stops the partition."""
         apply = self._apply_together if hasattr(self._view, "apply_run") else self._apply_each
         while True:
             await self._arrived.wait()
@@ -115,16 +130,17 @@ class Applier:
                     self.mounting.stop(error)
                     return
                 self._give_back()
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # a view of plain functions never waits: other tasks need their turn
 
     def _give_back(self) -> None:
-        """Let go of the batches that are done with: the server may send as many bytes more."""
+        """Drop the batches that are applied, and give their bytes back as credit."""
+        # By the mark, not by what was just applied: the view may have taken a part, or be far beyond.
         queue, mark = self._queue, self._mark.value
         while queue and queue[0][0].last <= mark:
             self.mounting.taken(queue.popleft()[0].length)
 
     async def _apply_each(self) -> None:
-        """Apply the first batch, one transaction after the other, as far as the view takes them."""
+        """Apply the first batch, one transaction after the other, until the view fails on one."""
         batch, wanted = self._queue[0]
         bodies = None if wanted is None else await wanted.bodies()
         apply, reach = cast(View, self._view).apply, self._mark.reach
@@ -134,18 +150,20 @@ class Applier:
                 if applied is not None:
                     await self._while_told(applied, tx.id, tx.id)
             except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
+                # The batch stays in the queue: the mark decides where it is taken up again.
                 await self._failed(tx.id, error)
                 return
             self._given = tx.id
-            reach(tx.id)
+            reach(tx.id)  # at once, because contexts wait for single ids, and the rest of the batch may take long
+        # The batch may end with the library's own transactions, which have no other sign of being passed.
         if batch.last > self._mark.value:
             reach(batch.last)
         self._went_well()
 
     async def _apply_together(self) -> None:
-        """Apply what has queued up, within the bounds of a run."""
+        """Apply one run of what has queued up."""
         run, through = await self._next_run()
-        if not run:
+        if not run:  # nothing but the library's own transactions
             self._mark.reach(through)
             return
         try:
@@ -156,20 +174,23 @@ class Applier:
             if len(run) == 1 or isinstance(error, ViewUnavailable | ViewUnfit):
                 await self._failed(run[0].id, error)
             else:
+                # Which of them is to blame is not known, so none is reported; alone, the one that can't be applied
+                # will be, and all before it are applied. The mark is asked for because a part may have been applied.
                 _log.info("the view failed on a run from %d of partition %d: %r", run[0].id, self._partition, error)
                 self._singly_until = run[-1].id
                 await self._ask_mark()
             return
         self._moved_to(reached)
+        # Not otherwise: behind a mark within the run, transactions follow that the view still needs.
         if self._mark.value == run[-1].id:
             self._mark.reach(through)
         if reached >= run[0].id:
             self._went_well()
         else:
-            await self._rest()
+            await self._rest()  # it took nothing, or went back: offered again at once, it would mostly do the same
 
     async def _while_told(self, applying: Awaitable[T], first: TransactionId, last: TransactionId) -> T:
-        """Wait for the view; meanwhile, whoever waits for its mark is told what it is applying, and for how long."""
+        """Wait for the view; error messages and `Log.trouble` tell meanwhile what it applies, and for how long."""
         self._mark.given = Given(first, last, self._loop.time())
         try:
             return await applying
@@ -177,15 +198,16 @@ class Applier:
             self._mark.given = None
 
     async def _next_run(self) -> tuple[list[Transaction], TransactionId]:
-        """What comes next of the queue, and through which id nothing else is for the view.
+        """Return the next transactions for the view, within the bounds of a run, and the id that they reach.
 
-        Waits for bodies only while it has nothing.
+        That id is above the last transaction's where only the library's own follow. Waits for bodies only as long as
+        the run is empty: what is there need not wait for what is on its way.
         """
         settings, through = self._settings, self._mark.value
         count_max = 1 if through < self._singly_until else settings.run_count_max
         run: list[Transaction] = []
         size = 0
-        for batch, wanted in tuple(self._queue):
+        for batch, wanted in tuple(self._queue):  # a copy: batches arrive while bodies are awaited
             bodies = None
             if wanted is not None:
                 if run and not wanted.done:
@@ -193,7 +215,7 @@ class Applier:
                 bodies = await wanted.bodies()
             for tx in self._transactions(batch, bodies):
                 size += len(tx.data)
-                if run and size > settings.run_bytes_max:
+                if run and size > settings.run_bytes_max:  # the first is always taken, however large
                     return run, through
                 run.append(tx)
                 through = tx.id
@@ -203,6 +225,7 @@ class Applier:
         return run, through
 
     def _transactions(self, batch: Batch, bodies: dict[TransactionId, bytes] | None) -> Iterator[Transaction]:
+        """Return the transactions of a batch behind the client's mark, with these bodies if it came without data."""
         if bodies is None:
             return batch.transactions(self._mark.value, own=self._own)
         return _with_bodies(batch, bodies, self._mark.value, self._own)
@@ -212,7 +235,11 @@ class Applier:
         self._mark.trouble = None
 
     async def _failed(self, transaction: TransactionId, error: Exception) -> None:
-        """Report, rest, and ask the view how far it is: that may have changed under it. Raises `ViewUnfit`."""
+        """Report the failure, pause, and ask the view for its mark. Raises `ViewUnfit`.
+
+        The mark is asked for because it may have changed: the view may have applied the transaction before it failed,
+        another process may have moved the same store on, or a backup may have been restored.
+        """
         if isinstance(error, ViewUnfit):
             raise error
         if isinstance(error, ViewUnavailable):
@@ -223,6 +250,7 @@ class Applier:
         await self._ask_mark()
 
     async def _report(self, transaction: TransactionId, error: Exception) -> None:
+        """Call the view's `failed` for a transaction, and show the failure in `Log.trouble`."""
         text = f"the view failed on transaction {transaction} of partition {self._partition}: {error!r}"
         _log.warning("%s", text)
         self._mark.trouble = ViewFailed(text)
@@ -234,6 +262,7 @@ class Applier:
             _log.exception("the view's `failed` itself failed, on %d of partition %d", transaction, self._partition)
 
     def _note(self, error: ViewUnavailable) -> None:
+        """Show in `Log.trouble` that the view's store can't be used; log it once, not for each try."""
         if self._mark.trouble is None or self._mark.trouble.text != error.text:
             _log.warning("partition %d waits for its view: %s", self._partition, error)
         self._mark.trouble = error
@@ -242,7 +271,9 @@ class Applier:
         self._moved_to(await self._views_mark())
 
     def _moved_to(self, mark: TransactionId) -> None:
-        """The view says that it is here: further on, or back (its database was restored)."""
+        """Follow the view to the mark that it named: further on, or back (its database was restored)."""
+        # Back compared with its own mark. Compared with the client's, which passes over the library's own transactions,
+        # a view that has not moved would seem to have gone back.
         given, self._given = self._given, mark
         if mark < given:
             self._go_back(mark)
@@ -251,24 +282,26 @@ class Applier:
             self._mark.reach(mark)
 
     def _go_back(self, mark: TransactionId) -> None:
-        """The view lost what it had applied: it needs everything from there again."""
+        """Have everything above `mark` fed again, because the view lost what it had applied."""
         self._mark.value = mark
+        # Dropped, because the new feed brings these batches again. Their bytes are given back before the rewind, whose
+        # mount asks for the credit that is free then.
         dropped, self._queue = self._queue, deque()
         for batch, _ in dropped:
             self.mounting.taken(batch.length)
         self.mounting.rewind(mark)
 
     async def _views_mark(self) -> TransactionId:
-        """What the view says, however often it is asked.
+        """Ask the view for its mark, again and again until it answers; return it.
 
-        Raises `ViewUnfit`, `Forked`, and `BadOption` for what is no mark.
+        Raises `ViewUnfit`, `Forked`, and `BadOption` for an answer that is no mark.
         """
         while True:
             try:
                 asked: Any = self._view.high_water_mark(self._partition)
                 mark = await asked if hasattr(asked, "__await__") else asked
             except (ViewUnfit, Forked):
-                raise
+                raise  # asking again would not help
             except ViewUnavailable as error:
                 self._note(error)
             except Exception as error:  # noqa: BLE001 - the application's own code; asked until it answers
@@ -289,20 +322,20 @@ class Applier:
 def _with_bodies(
     batch: Batch, bodies: dict[TransactionId, bytes], after: TransactionId, own: bool
 ) -> Iterator[Transaction]:
-    """The transactions of a batch that came without data; those that nobody wanted have an empty body."""
+    """Yield the transactions after id `after` of a batch that came without data; a body that is not given is empty."""
     clients, generations, sequences = batch.client_ids, batch.generations, batch.sequences
     headers, first = batch.headers, batch.first
-    for place in range(max(0, after + 1 - first), batch.count):
-        if generations[place] < 0 and not own:
+    for position in range(max(0, after + 1 - first), batch.count):
+        if generations[position] < 0 and not own:
             continue
-        transaction = first + place
+        transaction = first + position
         yield Transaction(
             batch.partition,
             transaction,
-            headers[place],
+            headers[position],
             bodies.get(transaction, b""),
             batch.commit_time_us,
-            clients[place],
-            generations[place],
-            sequences[place],
+            clients[position],
+            generations[position],
+            sequences[position],
         )

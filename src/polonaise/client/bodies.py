@@ -1,4 +1,4 @@
-"""Bodies that do not come with the feed: which are wanted, and fetching them a little ahead of their use."""
+"""Fetches bodies that do not come with the feed: those that the application wants, ahead of their use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from polonaise.checksum import crc32
-from polonaise.client.asking import Questions
+from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
 from polonaise.errors import Closed, DataDamaged, PolonaiseError, ProtocolError
@@ -21,11 +21,11 @@ from polonaise.wire.fetches import encode_fetch, parse_bodies
 _log = logging.getLogger("polonaise.client")
 
 _DAMAGED_MAX = 5
-"""So often a body that does not fit its CRC is asked for again."""
+"""Attempts to fetch a body that does not fit its CRC."""
 
 
 class Wanted:
-    """The wanted bodies of one batch, on their way."""
+    """The wanted bodies of one batch, under way or fetched."""
 
     __slots__ = ("_fetched", "crcs", "lengths", "transactions")
 
@@ -38,49 +38,51 @@ class Wanted:
 
     @property
     def done(self) -> bool:
-        """Whether `bodies` has something to say at once."""
+        """Whether `bodies` returns, or raises, at once."""
         return self._fetched.done()
 
     async def bodies(self) -> dict[TransactionId, bytes]:
-        """Them, once fetched. Raises what made fetching them impossible."""
-        return await asyncio.shield(self._fetched)
+        """Wait until the bodies are fetched; return them by id. Raises the error that fetching ended with."""
+        return await asyncio.shield(self._fetched)  # a wait that is given up must not cancel the fetch
 
     def found(self, bodies: dict[TransactionId, bytes]) -> None:
+        """End the fetch with these bodies."""
         if not self._fetched.done():
             self._fetched.set_result(bodies)
 
     def failed(self, error: PolonaiseError) -> None:
+        """End the fetch with this error, unless it has ended."""
         if not self._fetched.done():
             self._fetched.set_exception(error)
 
     def chunks(self, bytes_max: int) -> list[tuple[int, int]]:
-        """(start, stop) of parts that are at most this large, or one body."""
+        """Return the places (start, stop) of parts that have at most `bytes_max` bytes, or are one body."""
         cuts, start, size = [], 0, 0
-        for place, length in enumerate(self.lengths):
+        for position, length in enumerate(self.lengths):
             if size and size + length > bytes_max:
-                cuts.append((start, place))
-                start, size = place, 0
+                cuts.append((start, position))
+                start, size = position, 0
             size += length
         if start < len(self.lengths):
             cuts.append((start, len(self.lengths)))
         return cuts
 
 
-class Bodies:
-    """Fetches bodies for one partition's view, several requests at once, in the order in which they are wanted."""
+class BodyFetcher:
+    """Fetches bodies for one partition's view, several batches at once, beginning in the order of the feed."""
 
     def __init__(
         self,
         host: Host,
         partition: PartitionId,
-        questions: Questions,
+        requests: Requests,
         wants: Callable[[int], bool] | None,
         own: bool,
         settings: ClientSettings,
     ) -> None:
         self._host = host
         self._partition = partition
-        self._questions = questions
+        self._requests = requests
         self._wants = wants
         self._own = own
         self._settings = settings
@@ -88,17 +90,22 @@ class Bodies:
         self._running = 0
 
     def want(self, batch: Batch, after: TransactionId) -> Wanted:
-        """Begin to fetch the bodies of this batch, which came without data, that the application wants."""
+        """Begin to fetch the bodies of a batch that came without data, as far as the application wants them.
+
+        Those up to id `after` are left out: they are applied.
+        """
         ends, crcs, first = batch.data_ends.tolist(), batch.data_crcs.tolist(), batch.first
         wants = self._wants
-        places = [
-            place
-            for place, (header, generation) in enumerate(zip(batch.headers, batch.generations, strict=True))
-            if first + place > after and (self._own if generation < 0 else wants is None or wants(header))
+        positions = [
+            position
+            for position, (header, generation) in enumerate(zip(batch.headers, batch.generations, strict=True))
+            if first + position > after and (self._own if generation < 0 else wants is None or wants(header))
         ]
-        lengths = [ends[place] - (ends[place - 1] if place else 0) for place in places]
-        wanted = Wanted([first + place for place in places], lengths, [crcs[place] for place in places])
-        if places:
+        lengths = [ends[position] - (ends[position - 1] if position else 0) for position in positions]
+        wanted = Wanted(
+            [first + position for position in positions], lengths, [crcs[position] for position in positions]
+        )
+        if positions:
             self._waiting.append(wanted)
             self._start()
         else:
@@ -119,13 +126,15 @@ class Bodies:
         except PolonaiseError as error:
             wanted.failed(error)
         finally:
+            # Only if neither was said, as when the task is cancelled.
             wanted.failed(Closed("fetching was interrupted"))
             self._running -= 1
             self._start()
 
     async def _fetch_checked(self, transactions: list[TransactionId], crcs: list[int]) -> dict[TransactionId, bytes]:
+        """Fetch bodies and check them against the CRCs of the feed. Raises `DataDamaged` after several attempts."""
         for _ in range(_DAMAGED_MAX):
-            answer = await self._questions.ask(self._partition, encode_fetch(transactions), messages.Bodies, None)
+            answer = await self._requests.ask(self._partition, encode_fetch(transactions), messages.Bodies, None)
             try:
                 bodies = parse_bodies(answer, len(transactions))
             except ProtocolError as error:

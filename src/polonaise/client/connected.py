@@ -1,4 +1,4 @@
-"""One client's connection to a cluster: begun, its partitions mounted as they are used, and ended with all it holds."""
+"""The life of a client: start, mount partitions as they are used, and close with everything it holds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.applying import Applier, MarkOnly
-from polonaise.client.asking import Questions
-from polonaise.client.bodies import Bodies
+from polonaise.client.bodies import BodyFetcher
 from polonaise.client.links import Links
 from polonaise.client.mounting import Form, Mounting
-from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.receipt import Receipt
+from polonaise.client.requests import Requests
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, close_view, takes_own, tell_cluster
@@ -28,16 +28,24 @@ if TYPE_CHECKING:
     from typing import Self
 
 Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
-"""(what was given to `append`, or the context's arguments; how many partitions there are) → the partition."""
+"""A function that chooses the partition of a call without `partition=`: `partitioner(given, partition_count)`.
+
+`given` is a tuple: the data given to `append`, or the arguments of the context. It must never change its answer for the
+same thing: a lock means nothing outside its partition. ::
+
+    polonaise.connect(address, partitioner=lambda given, count: given[0] % count)
+"""
 
 
 class _Partition(NamedTuple):
+    """What a client holds of one partition that it uses."""
+
     appends: PartitionAppends
     mounting: Mounting
 
 
 class Connected:
-    """What a `Log` stands on: `start`, a partition's appends for whoever wants to use them, and `close`."""
+    """The base of `Log`: connects to a cluster, mounts partitions as they are used, and closes."""
 
     def __init__(
         self,
@@ -62,28 +70,30 @@ class Connected:
         self._partitions: dict[PartitionId, _Partition] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._submitted: dict[int, asyncio.Task[Receipt]] = {}
-        """Contexts that run behind the application's back; they end with this."""
+        """The tasks of unfinished submissions, by number; `close` cancels them."""
         self._routes: Routes
         self._links: Links
-        self._questions: Questions
+        self._requests: Requests
         self._loop: asyncio.AbstractEventLoop
         self._closed = False
         self.whereabouts: Callable[[], str] = lambda: ""
-        """What is known of who serves the log, for whoever waits for it; for whoever opens logs to set."""
+        """Describes which process serves the log, for error messages; set by the code that opens the log."""
         self._fault: PolonaiseError | None = None
         self.client_id: ClientId = 0
-        """Unique in the cluster, from the coordinator; 0 before `start`."""
+        """This client's id, unique in the cluster, given out by the coordinator; 0 before `start`."""
         self.cluster_key = b""
-        """Names the cluster, 16 bytes; empty before `start`."""
+        """The cluster's key, 16 bytes that no other cluster has; empty before `start`."""
         self.partition_count = 0
-        """How many partitions the cluster has; 0 before `start`."""
+        """The number of partitions of the cluster; 0 before `start`."""
 
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Learn what the cluster is, and mount what the view needs.
+        """Read the cluster's description, and begin to mount the partitions that the view needs.
 
-        Raises `NotInitialized`, `CoordinatorUnavailable`, or `UnknownPartition` for partitions the cluster lacks.
+        `async with` calls it. Returns before the partitions are mounted (`ready` waits for that). Raises
+        `NotInitialized`, `CoordinatorUnavailable`, `UnknownPartition` for `partitions` that the cluster lacks, `Closed`
+        after `close`, and `BadOption` if called twice.
         """
         if self._closed:
             raise Closed("this client was closed: make a new one")
@@ -94,11 +104,12 @@ class Connected:
         self.cluster_key = description.key
         self.partition_count = description.partitions
         if self._view is not None:
+            # Before the first mark is read: a view kept from another log refuses to tell it.
             tell_cluster(self._view, description.key)
         self.client_id = await self._coordinator.unique_id()
         self._routes = Routes(self._host, self._coordinator, self._settings, lambda: self.whereabouts())
         self._links = Links(self._host, self.client_id, description.key, self._settings)
-        self._questions = Questions(self._host, self._routes, self._links, self._settings)
+        self._requests = Requests(self._host, self._routes, self._links, self._settings)
         self._tasks.append(await self._routes.start())
         wanted = self._wanted_partitions
         if wanted is None:
@@ -107,16 +118,21 @@ class Connected:
             self._appends_of(partition)
 
     async def close(self) -> None:
-        """End everything. Appends that were sent and not decided are `AppendUnknown`; the others were never sent."""
+        """Close the client: end its tasks, submissions and connections, and close its view.
+
+        Every pending append is settled: as `AppendUnknown` if it was sent, as `Closed` if it was not. A second call
+        does nothing.
+        """
         if self._closed:
             return
         self._closed = True
         error = Closed("this client was closed")
+        # First of all: what waits is told why it ends, before the tasks that would have served it are cancelled.
         for partition in self._partitions.values():
             partition.mounting.stop(error)
         submitted = list(self._submitted.values())
         if submitted:
-            await asyncio.wait(submitted, timeout=0)
+            await asyncio.wait(submitted, timeout=0)  # one turn of the loop: they end with that reason, uncancelled
         ending: list[asyncio.Task[Any]] = [*self._tasks, *submitted]
         for task in ending:
             task.cancel()
@@ -124,13 +140,14 @@ class Connected:
             self._links.close()
         if ending:
             await asyncio.wait(ending)
+        # Last: until its tasks have ended, one of them may be within the view.
         if self._view is not None:
             await close_view(self._view)
 
     def fail(self, error: BaseException) -> None:
-        """Stop every partition, those in use and those to come: nothing that this client says is to be trusted.
+        """Stop every partition, those in use and those to come, because this client can't be trusted any more.
 
-        A mistake of this library's own, or the nodes that it hosted have stopped themselves.
+        Called for a mistake of this library's own, and when the nodes that this process hosted have stopped themselves.
         """
         fault = error if isinstance(error, PolonaiseError) else PolonaiseError(f"the client failed: {error!r}")
         self._fault = self._fault or fault
@@ -139,7 +156,7 @@ class Connected:
 
     @property
     def failure(self) -> PolonaiseError | None:
-        """Why this client stopped all its work for good, if it did; opening the log anew may help."""
+        """Why this client stopped all its work for good; None while it works. Opening the log anew may help."""
         return self._fault
 
     async def __aenter__(self) -> Self:
@@ -158,22 +175,24 @@ class Connected:
     # ------------------------------------------------------------------ partitions
 
     def _appends_of(self, partition: PartitionId | None, given: tuple[Any, ...] = ()) -> PartitionAppends:
-        """The partition's appends; begins to mount it if it is not."""
+        """Return the partition's appends; begin to mount the partition at its first use."""
         if partition is None:
             partition = self._choose(given)
         try:
             return self._partitions[partition].appends
         except (KeyError, TypeError):
-            pass  # not used yet, or nothing that a partition is named by
+            pass  # not used yet, or no partition number at all: checked below, off the hot path
         self._check_partition(partition)
         if self._fault is not None:
             raise fresh(self._fault)
         appends = PartitionAppends(partition, self.client_id, self._settings)
         taker: Applier | MarkOnly
         if self._view is None:
-            taker = MarkOnly(appends, self._questions)
+            taker = MarkOnly(appends, self._requests)
         else:
-            bodies = Bodies(self._host, partition, self._questions, self._wants, takes_own(self._view), self._settings)
+            bodies = BodyFetcher(
+                self._host, partition, self._requests, self._wants, takes_own(self._view), self._settings
+            )
             taker = Applier(self._host, self._view, partition, appends.mark, bodies, self._form, self._settings)
             self._tasks.append(self._host.spawn(taker.apply_all(), f"client: apply partition {partition}"))
         mounting = Mounting(self._host, appends, taker, self._routes, self._links, self._settings)
@@ -214,9 +233,9 @@ class Connected:
             raise fresh(self._fault)
         return partition
 
-    def _question_s(self, timeout: float | None) -> float:
+    def _answer_s(self, timeout: float | None) -> float:
         given = checked_seconds("timeout", timeout)
-        return self._settings.question_s_max if given is None else given
+        return self._settings.answer_s_max if given is None else given
 
     def _deadline_s(self, timeout: float | None) -> float | None:
         given = checked_seconds("timeout", timeout)

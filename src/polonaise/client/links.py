@@ -1,4 +1,4 @@
-"""Connections to servers: one stream per server for everything ordered, one for bulk on demand."""
+"""A client's connections to servers: to each one stream for all that is ordered, and one for bulk on demand."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 Kind: TypeAlias = Literal["stream", "bulk"]
 
 
-class Mounted(Protocol):
-    """One partition's end of a stream."""
+class MountedPartition(Protocol):
+    """The receiver of one partition's messages on a stream."""
 
     def receive(self, stream: Stream, message: Message, request: int) -> None: ...
 
@@ -28,10 +28,9 @@ class Mounted(Protocol):
 
 
 class Stream:
-    """The stream connection to one server, shared by all partitions that it owns.
+    """The stream connection to one server, shared by all partitions that the server owns.
 
-    `sequence` tells the server which of this client's connections is the latest: what it hears on an older one is
-    void.
+    `sequence` tells the server which of this client's connections is the latest: messages on an older one are void.
     """
 
     def __init__(self, host: Host, address: str, sequence: int) -> None:
@@ -40,30 +39,33 @@ class Stream:
         self.address = address
         self.sequence = sequence
         self._last_request = 0
-        self.partitions: dict[PartitionId, Mounted] = {}
+        self.partitions: dict[PartitionId, MountedPartition] = {}
         self.connection: Connection
 
     def next_request(self) -> int:
-        """A fresh request number; streams number everything themselves, so none is an answer to somebody else."""
+        """Return a new request number, unique on the stream: no answer is taken for another partition's."""
         self._last_request = self._last_request % 0xFFFF_FFFF + 1
         return self._last_request
 
     def received(self, _: Connection, message: Message, request: int, partition: int) -> None:
+        """Pass a message to its partition; drop it if the partition is not mounted here any more."""
         mounted = self.partitions.get(partition)
         if mounted is None:
             return
         try:
             mounted.receive(self, message, request)
         except InvariantViolated as error:
+            # A mistake of this client: all of it has to end, and not this connection alone.
             self._host.fail(error)
             raise
 
     def closed(self, _: Connection, error: PolonaiseError) -> None:
+        """Tell every partition on this stream that the connection has closed."""
         for mounted in list(self.partitions.values()):
             mounted.lost(self, error)
 
     def close_unless_used(self) -> None:
-        """A partition is served elsewhere now: a stream that serves none is closed."""
+        """Close the stream if no partition is mounted on it. Called when one has moved to another server."""
         if not self.partitions:
             self.connection.close()
 
@@ -84,7 +86,7 @@ class Stream:
 
 
 class Links:
-    """All connections of one client."""
+    """The connections of one client."""
 
     def __init__(self, host: Host, client_id: ClientId, cluster_key: bytes, settings: ClientSettings) -> None:
         self._host = host
@@ -97,24 +99,28 @@ class Links:
         self._closed = False
 
     async def stream(self, address: str) -> Stream:
-        """The open stream to this server; connects if there is none. Raises `ConnectionLost` and what was refused."""
+        """Return the open stream to a server; connect if there is none. Raises `ConnectionLost`, or the refusal."""
         while (held := self._streams.get(address)) is None or held.connection.closed:
             await self._connected("stream", address)
         return held
 
     async def bulk(self, address: str) -> Connection:
-        """The open bulk connection to this server, as `stream`."""
+        """Return the open bulk connection to a server, as `stream`.
+
+        For reads, bodies and other requests: a gigabyte of bodies must not delay the feed.
+        """
         while (held := self._bulk.get(address)) is None or held.closed:
             await self._connected("bulk", address)
         return held
 
     def close(self) -> None:
+        """Close all connections, and make no more."""
         self._closed = True
         for connection in [*(stream.connection for stream in self._streams.values()), *self._bulk.values()]:
             connection.close()
 
     async def _connected(self, kind: Kind, address: str) -> None:
-        """One attempt to connect, shared by all who want this connection at the same time."""
+        """Wait for one attempt to connect, shared by all that want this connection at the same time."""
         if self._closed:
             raise Closed("this client was closed")
         attempt = self._attempts.get((kind, address))
@@ -138,13 +144,14 @@ class Links:
         else:
             attempt.set_result(None)
             if self._closed:
-                self.close()
+                self.close()  # it was closed meanwhile, without this connection
         finally:
             if not attempt.done():
                 attempt.set_exception(ConnectionLost("connecting was interrupted"))
             del self._attempts[kind, address]
 
     async def _connect_stream(self, address: str) -> None:
+        # Before connecting, so that a later attempt has the higher number whichever of them gets through first.
         self._sequence += 1
         stream = Stream(self._host, address, self._sequence)
 
@@ -173,6 +180,6 @@ class Links:
 
 
 def _unasked(_: Connection, message: Message, request: int, partition: int) -> None:
-    """Answers whose question has run out of time come late; anything else has no business on a bulk connection."""
+    """Drop an answer that came after its request's deadline. Raises `ProtocolError` for a message that is no answer."""
     if not request:
         raise ProtocolError(f"an unasked-for {type(message).__name__} on a bulk connection")

@@ -1,4 +1,4 @@
-"""The log, as an application sees it."""
+"""The `Log` class: the client's public interface to a cluster's log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polonaise.client.protocol.draft import (
 )
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.protocol.once import Once, checked_once_key, digest_of_request
+from polonaise.client.protocol.oncekeys import Once, checked_once_key, digest_of_request
 from polonaise.client.readable import ReadableLog
 from polonaise.client.receipt import Receipt
 from polonaise.client.running import Context, Running, Submission
@@ -46,28 +46,45 @@ Ts = TypeVarTuple("Ts")
 
 
 class Serializer(Protocol):
-    """Turns the application's values into bodies and back."""
+    """Convert the application's values into transaction bodies, and back."""
 
     def encode(self, value: Any) -> bytes:
-        """The body of a transaction that carries this value."""
+        """Return the body, bytes, of a transaction that carries this value."""
 
     def decode(self, data: bytes) -> Any:
-        """The value that `encode` made this body of."""
+        """Return the value from which `encode` made this body."""
 
 
 class Log(ReadableLog):
-    """One client of a cluster's log. Use it as an asynchronous context manager, or `start` and `close` it.
+    """One client of a cluster's log: appends, runs transaction contexts, keeps a view, and reads.
 
-    Nothing waits for ever: what has no deadline of its own ends with `close`, which settles every append that is
-    pending, as unknown (`AppendUnknown`) if it was sent. Giving up waiting, by cancellation or a deadline, leaves
-    nothing behind and changes no fate. Connections, mounts and moves of partitions are taken care of; nothing is lost
-    or doubled through any of them.
+    `polonaise.connect` makes one. Use it as an asynchronous context manager, or call `start` and `close`, and only in
+    the event loop that started it (`WrongEventLoop` elsewhere; `Forked` in a child process).
 
-    `view` is kept up to date from all partitions (or from those in `partitions`); without one, partitions are mounted
-    as they are used, and the client high-water mark is what the server has fed. `bodies` says how they travel to the
-    view: with the feed (`BodyForm.INLINE`); fetched for the headers that `wants` accepts, and empty for the others
-    (`LAZY`); or with the feed where `header & mask == value`, with `header_filter=(mask, value)`, fetched otherwise as
-    for LAZY (`FILTERED`).
+    ::
+
+        async with polonaise.connect("embedded:./bank", view=balances) as log:
+            receipt = await log.run(withdraw, 1, 30, partition=0, timeout=10)
+            await receipt.applied()
+
+    Every wait ends: a call without a deadline of its own ends with `close`, which settles every pending append, as
+    unknown (`AppendUnknown`) if it was sent. Giving up a wait, by cancellation or by a deadline, leaves nothing behind
+    and changes no fate. The client reconnects, remounts and follows partitions to other servers by itself; no
+    transaction is lost or doubled through that.
+
+    Parameters (`polonaise.connect` takes the same, without the first two):
+
+    - `host`, `coordinator`: the machine, and the coordinator of the cluster.
+    - `view`: the application's state, kept up to date from all partitions, or from those in `partitions`. Without a
+      view, partitions are mounted as they are used, and the client high-water mark is what the server has fed.
+    - `settings`: bounds and deadlines; see `ClientSettings`.
+    - `serializer`: encodes what `append` and contexts are given; without one, they take bytes.
+    - `partitioner`: chooses the partition of a call that names none.
+    - `bodies`: how bodies travel to the view. `BodyForm.INLINE`: with the feed. `LAZY`: fetched for the headers that
+      `wants` accepts, and empty for the others. `FILTERED`: with the feed where `header & mask == value`, given
+      `header_filter=(mask, value)`; for other headers as `LAZY`.
+
+    Raises `BadOption` for an invalid option.
     """
 
     def __init__(
@@ -96,6 +113,7 @@ class Log(ReadableLog):
             settings=settings or ClientSettings(),
             partitioner=partitioner,
             partitions=partitions,
+            # As they travel: unsigned, while the headers that they are compared with may be negative.
             form=Form(bodies, mask & 0xFFFF_FFFF, value & 0xFFFF_FFFF),
             wants=wants,
         )
@@ -117,17 +135,31 @@ class Log(ReadableLog):
         partition: PartitionId | None = None,
         timeout: float | None = None,
     ) -> Receipt:
-        """Run `context(tx, *args)` until what it builds is committed; the receipt, whose `value` is what it returned.
+        """Run `context(tx, *args)`, a transaction context, until the transaction that it builds is committed.
 
-        The client high-water mark is taken before the context runs. When another transaction has changed meanwhile
-        what the context's locks cover, it runs again as soon as this client has applied that. Waits while the
-        partition is not ready or has too many appends outstanding.
+        Returns the receipt of the append; its `value` is what the context returned.
 
-        `timeout` is in seconds, over all runs. Raises `Abandoned` if the context gives up, what the context raises, and
-        after `timeout` seconds either `AppendExpired` (nothing was appended, nothing will be) or `AppendUnknown` (it
-        was sent and may still commit: await the error's `receipt`). Further `ExpectationFailed`, `BodyTooLarge`,
-        `TooManyLocks`, `RegistersFull`, `ClientAhead`, `Closed`, and `BadOption` for an argument that cannot be meant.
-        Without a timeout it goes on for as long as the client.
+        ::
+
+            def withdraw(tx, account, amount):
+                tx.write_lock("account", account)
+                if balances.of(account) < amount:
+                    return tx.abandon("insufficient funds")
+                tx.append(b"%d %d" % (account, -amount))
+
+            receipt = await log.run(withdraw, 1, 30, partition=0, timeout=10)
+
+        The client high-water mark is taken before the context runs. When another transaction has meanwhile changed
+        what the context's locks cover, the context runs again as soon as this client has applied that transaction.
+        Waits while the partition is not ready or has too many appends outstanding.
+
+        `timeout` is in seconds, over all runs; without one, `run` goes on until the client is closed. Raises:
+
+        - what the context raises, and `Abandoned` if the context gives up or appends nothing;
+        - after `timeout` seconds `AppendExpired` (nothing was appended, and nothing will be), or `AppendUnknown` (the
+          append was sent and may still commit: await the error's `receipt`);
+        - `ExpectationFailed`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull` for what the context built;
+        - `ClientAhead`, `Closed`, or what else stopped the partition; `BadOption` for an invalid argument.
         """
         self._check_run(context, timeout)
         return await self._running.run(self._appends_of(partition, args), context, args, timeout)
@@ -139,10 +171,10 @@ class Log(ReadableLog):
         partition: PartitionId | None = None,
         timeout: float | None = None,
     ) -> Submission:
-        """As `run`, but returns at once and goes on behind the caller's back; see `Submission`.
+        """Run a context as `run` does, in a task of its own; return its `Submission` at once.
 
-        Raises `Overloaded` when as many submissions as the settings allow are unfinished, `BadOption` for an argument
-        that cannot be meant; everything else is the submission's to raise.
+        Raises `Overloaded` when `ClientSettings.submissions_max` submissions are unfinished, and `BadOption` for an
+        invalid argument. Every other error is raised by awaiting the submission.
         """
         self._check_run(context, timeout)
         if len(self._submitted) >= self._settings.submissions_max:
@@ -166,19 +198,28 @@ class Log(ReadableLog):
         partition: PartitionId | None = None,
         timeout: float | None = None,
     ) -> Once:
-        """Run `context(tx, *args)` as `run`, unless that was done under this key before: what was done, either way.
+        """Run `context(tx, *args)` as `run` does, unless that was done under this key before.
 
-        For requests that bring a key of their own and may come again (`docs/web-services.md`). The client's view keeps
-        the keys of a partition with what the contexts returned, as JSON (`SqlView.once_table`); whoever asks at the
-        same time waits for the first. A context that abandons or raises leaves the key free. With `request`, such as
-        the request's body, the same key for another request raises `OnceDiffers`.
+        Returns what was done, now or then (`Once.repeated` tells which). For requests that bring a key of their own
+        and may come twice (`docs/web-services.md`):
 
-        Raises what `run` raises. After `AppendUnknown` call it again with the same key, which says what became of it.
+        ::
+
+            done = await log.once(idempotency_key, withdraw, 1, 30, request=body, partition=0, timeout=10)
+
+        The client's view keeps the keys of a partition together with what the contexts returned, as JSON
+        (`SqlView.once_table`). Of several calls with one key at the same time, the first one appends and the others
+        return what it did. A context that abandons or raises leaves the key free. `request`, such as the body of the
+        request, is compared with that of the first time: the same key for another request raises `OnceDiffers`.
+
+        `timeout` is in seconds. Raises what `run` raises, and `BadOption` for an invalid key, for a view that keeps no
+        keys, and for a returned value that is not JSON. After `AppendUnknown` call again with the same key: the answer
+        says what became of the append.
         """
         self._check_run(context, timeout)
         view, text, asked = once_view(self._view), checked_once_key(key), digest_of_request(request)
         appends = self._appends_of(partition, args)
-        return await run_once(self._running, view, self._questions, appends, text, asked, context, args, timeout)
+        return await run_once(self._running, view, self._requests, appends, text, asked, context, args, timeout)
 
     def _check_run(self, context: Context, timeout: float | None) -> None:
         if not callable(context):
@@ -201,14 +242,21 @@ class Log(ReadableLog):
         expectations: Iterable[Expectation] = (),
         changes: Iterable[Change] = (),
     ) -> Receipt:
-        """Append one transaction; for those who bring their own loop. Returns at once: `await` the receipt, or not.
+        """Append one transaction, without a context; return its receipt at once. `await` the receipt, or not.
 
-        Nothing is tried again: the receipt raises `LockConflict`, `ExpectationFailed`, `AppendFailed` (not in the log
-        and never will be; append again) and so on. What cannot be meant or is too large is refused at once:
-        `BadOption`, `BodyTooLarge`, `TooManyLocks`, `UnknownPartition`, `Closed`. `high_water_mark` is what the
-        transaction was built on; without it, what this client has applied. Never waits: raises `Overloaded` when too
-        much is outstanding, and then `await log.ready(partition)` waits for room. All appends of one turn of the loop
-        go out together.
+        ::
+
+            receipt = await log.append(b"1 100", partition=0, locks=[Lock("account", 1)])
+
+        `data` is bytes, or what the client's serializer encodes; `header` an integer of 32 bits, signed.
+        `high_water_mark` is the id up to which the application had applied the log when it built the transaction, by
+        which its locks are judged; by default, what this client has applied.
+
+        A failed append is not tried again. Awaiting the receipt raises `LockConflict`, `ExpectationFailed`,
+        `RegistersFull`, `AppendFailed` (not in the log, and never will be: append again), `AppendUnknown`, and so on.
+        An append that is invalid or too large is refused at once, with `BadOption`, `BodyTooLarge`, `TooManyLocks`,
+        `UnknownPartition` or `Closed`. Never waits: raises `Overloaded` when too much is outstanding, and then
+        `await log.ready(partition)` waits for room. All appends of one turn of the event loop are sent together.
         """
         appends = self._appends_of(partition, (data,))
         if self.serializer is not None:
@@ -232,10 +280,17 @@ class Log(ReadableLog):
         expectations: Iterable[Expectation] = (),
         changes: Iterable[Change] = (),
     ) -> Receipt:
-        """As `append`, for many transactions that commit as one: several times as fast as a context for each of them.
+        """Append many transactions that commit as one, all or none; return their receipt at once.
 
-        Bodies are in the group as they are to be in the log; the client's serializer is not asked. `expectations` and
-        `changes` are the group's. Raises `BodyTooLarge` for a group past `Limits`, `Overloaded` as `append`.
+        Several times as fast as a context for each transaction.
+
+        ::
+
+            receipt = await log.append_group(Group.of([b"1 100", b"2 50"]), partition=0)
+            receipt.ids  # one after the other
+
+        The group's bodies go into the log as they are, without the client's serializer. `expectations` and `changes`
+        belong to the group as a whole. Raises what `append` raises, and `BodyTooLarge` for a group past `Limits`.
         """
         appends = self._appends_of(partition, (group,))
         if not isinstance(group, Group):
@@ -248,7 +303,8 @@ class Log(ReadableLog):
     async def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
         """Wait until the partition is mounted and has room for another append.
 
-        Raises `DeadlineExceeded` after `timeout` seconds, `ClientAhead`, or what else stopped the partition.
+        Raises `DeadlineExceeded` after `timeout` seconds, naming what the partition waits for; `ClientAhead`, or what
+        else stopped the partition.
         """
         appends = self._appends_of(partition)
         deadline_s = self._deadline_s(timeout)
@@ -258,12 +314,13 @@ class Log(ReadableLog):
             raise DeadlineExceeded(
                 f"partition {appends.partition} was not ready within {timeout:g} s: {appends.obstacle()}"
             ) from appends.trouble
-        appends.admission.give_back()
+        appends.admission.give_back()  # only to see that there was one: `append` takes no slot
 
     async def flush(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> TransactionId:
-        """Wait until the fate of everything appended to the partition so far is known.
+        """Wait until the fate of every append made to the partition so far is known.
 
-        Returns the committed high-water mark then. Raises `DeadlineExceeded` after `timeout` seconds.
+        Returns the partition's committed high-water mark at that time. Raises `DeadlineExceeded` after `timeout`
+        seconds, or what stopped the partition. Says nothing of how the appends ended: their receipts do.
         """
         appends = self._appends_of(partition)
         deadline_s = self._deadline_s(timeout)
@@ -277,10 +334,15 @@ class Log(ReadableLog):
     async def producer(
         self, name: str, *, partition: PartitionId | None = None, timeout: float | None = None
     ) -> Producer:
-        """Open an idempotent producer of the partition; whoever had it open is fenced.
+        """Open an idempotent producer of the partition, and fence the process that had it open before.
 
-        Raises `BadOption` for a name that is empty or longer than a register's key, `DeadlineExceeded` after
-        `timeout` seconds (default `question_s_max`).
+        ::
+
+            producer = await log.producer("billing", partition=0)
+            await producer.append(producer.last_sequence + 1, b"invoice 17")
+
+        Raises `BadOption` for a name that is empty or longer than a register's key allows, and `DeadlineExceeded` after
+        `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         self._check_open()
         check_loop(self._loop)
@@ -293,24 +355,30 @@ class Log(ReadableLog):
         return await open_producer(
             name,
             self._appends_of(partition),
-            self._questions,
+            self._requests,
             self._host,
             check,
             settings.limits,
             (settings.retry_s_min, settings.retry_s_max),
-            self._question_s(timeout),
+            self._answer_s(timeout),
         )
 
     # ------------------------------------------------------------------ marks
 
     def applied(self, partition: PartitionId | None = None) -> TransactionId:
-        """The client high-water mark: the last id that this client's view has applied (or was fed, without one)."""
+        """Return the client high-water mark: the last id that this client's view has applied; -1 for none.
+
+        Without a view, the last id that this client was fed.
+        """
         return self._appends_of(partition).mark.value
 
     async def wait_applied(
         self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> None:
-        """Wait until this client's view has applied `id`. Raises `DeadlineExceeded` after `timeout` seconds."""
+        """Wait until this client's view has applied `id`.
+
+        Raises `DeadlineExceeded` after `timeout` seconds, naming what keeps the view, or what stopped the partition.
+        """
         appends = self._appends_of(partition)
         checked_id("id", id)
         deadline_s = self._deadline_s(timeout)
@@ -324,16 +392,20 @@ class Log(ReadableLog):
             ) from trouble
 
     async def high_water_mark(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> int:
-        """The committed high-water mark, proved by the owner after it was asked. -1 for an empty partition.
+        """Return the partition's committed high-water mark; -1 for an empty partition.
 
-        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        The owner proves it after the request arrived, so it is never older than this call. Raises `DeadlineExceeded`
+        after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
-        return await self._questions.high_water_mark(self._readable(partition), self._question_s(timeout))
+        return await self._requests.high_water_mark(self._readable(partition), self._answer_s(timeout))
 
     async def high_water_marks(
         self, partitions: Iterable[PartitionId], *, timeout: float | None = None
     ) -> dict[PartitionId, TransactionId]:
-        """The committed high-water marks of several partitions, asked for at the same time; as `high_water_mark`."""
+        """Return the committed high-water marks of several partitions, requested at the same time.
+
+        Raises what `high_water_mark` raises, for the first partition that fails.
+        """
         asked = {
             partition: asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout))
             for partition in partitions
@@ -349,9 +421,11 @@ class Log(ReadableLog):
     async def wait_committed(
         self, above: Mapping[PartitionId, TransactionId], *, timeout: float
     ) -> dict[PartitionId, TransactionId]:
-        """Wait until something above the id given for it is committed in one of these partitions.
+        """Wait until one of these partitions has committed a transaction above the id given for that partition.
 
-        Returns what is known to be committed in those that answered first; nothing after `timeout` seconds.
+        Returns the committed high-water marks of the partitions that answered first and have moved on; an empty dict
+        after `timeout` seconds. Raises what the request to a partition's owner raises, such as `DeadlineExceeded` when
+        the owner has not answered `ClientSettings.answer_s_max` seconds after that.
         """
         wait_s = checked_seconds("timeout", timeout) or 0.0
         asked = {
@@ -368,62 +442,65 @@ class Log(ReadableLog):
         return {partition: mark for partition, mark in found.items() if mark > above[partition]}
 
     async def _committed_above(self, partition: PartitionId, after: TransactionId, wait_s: float) -> TransactionId:
-        question = Read(
+        # One byte, without bodies: of the answer, only the committed high-water mark is used.
+        request = Read(
             first=checked_id("id", after) + 1, bytes_max=1, wait_ms=int(wait_s * 1000), with_data=0, after_time_us=0
         )
-        timeout = wait_s + self._settings.question_s_max
-        answer = await self._questions.ask(partition, question, Batches, timeout, wait_s=wait_s)
+        timeout = wait_s + self._settings.answer_s_max
+        answer = await self._requests.ask(partition, request, Batches, timeout, wait_s=wait_s)
         return answer.committed
 
     async def register(
         self, key: bytes, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> bytes | None:
-        """The value of a register, proved by the owner after it was asked; None if it is absent.
+        """Return the value of a register; None if the register is absent.
 
-        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        The owner proves it after the request arrived, so it is never older than this call. Raises `BadOption` for an
+        invalid key, and `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
-        return await self._questions.register(self._readable(partition), checked_key(key), self._question_s(timeout))
+        return await self._requests.register(self._readable(partition), checked_key(key), self._answer_s(timeout))
 
     async def list_registers(
         self, prefix: bytes = b"", partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> dict[bytes, bytes]:
-        """The registers whose keys begin with `prefix`, with their values, in the order of their keys.
+        """Return the registers whose keys begin with `prefix`, with their values, in the order of their keys.
 
-        Proved by the owner after it was asked, in pages of up to 4,096 registers or 256 KiB: what one page holds is all
-        of one moment. Of what changes between two pages it has the one or the other value; a register that is there all
-        the time is in it, and none is twice. Those of the library are there too: keys that begin with `producer/` are
-        its producers', with `spark/` its Spark sinks'. Raises `DeadlineExceeded` after `timeout` seconds over all pages
-        (default `question_s_max`).
+        The owner proves them after each request arrived, in pages of up to 4,096 registers or 256 KiB. All of one page
+        is of one moment. A register that changes between two pages is returned with its old or its new value; one that
+        is present all the time is returned, and none is returned twice. The library's own registers are included: keys
+        that begin with `producer/` belong to producers, those with `spark/` to Spark sinks. Raises `DeadlineExceeded`
+        after `timeout` seconds over all pages (default `ClientSettings.answer_s_max`).
         """
         readable, checked = self._readable(partition), checked_key(prefix)
-        return await self._questions.registers(readable, checked, self._question_s(timeout))
+        return await self._requests.registers(readable, checked, self._answer_s(timeout))
 
     async def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
-        """How the server that owns the partition is, as it says itself: a JSON document, read.
+        """Return the health report of the server that owns the partition: a parsed JSON document.
 
-        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
-        document = await self._questions.health(self._readable(partition), self._question_s(timeout))
+        document = await self._requests.health(self._readable(partition), self._answer_s(timeout))
         return json.loads(document)
 
     async def trim(
         self, partition: PartitionId, before: TransactionId, fragments: bytes, *, timeout: float | None = None
     ) -> tuple[TransactionId, bool]:
-        """Have the storage nodes drop, for good, some of what lies below `before`; ask again until it is done.
+        """Have the storage nodes drop, for good, some of the history below id `before`; repeat until done.
 
-        For `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of the
-        fragments that were verified. Returns the first id that all storage nodes of the session still hold, and
-        whether nothing is left to be dropped. Raises `NotArchived` when the server does not find the same, `BeyondLog`
-        when `before` is not committed, `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        Meant for `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of
+        the verified fragments. Returns the first id that all storage nodes of the session still hold, and whether
+        nothing is left to be dropped. Raises `NotArchived` when the server finds other fragments, `BeyondLog` when
+        `before` is not committed, and `DeadlineExceeded` after `timeout` seconds (default
+        `ClientSettings.answer_s_max`).
         """
-        told = await self._questions.trim(self._readable(partition), before, fragments, self._question_s(timeout))
+        told = await self._requests.trim(self._readable(partition), before, fragments, self._answer_s(timeout))
         return told.first, bool(told.done)
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
-        """Why a mounted partition is not ready, commits nothing, or its view gets no further, at the moment.
+        """Return why a mounted partition is not ready, commits nothing, or its view does not advance, at the moment.
 
-        With full disks, or without a quorum, it names the storage nodes, as the server that owns the partition does. A
-        view that has been applying the same for 5 s is told, too. None if all is well, or the partition was never used.
+        When disks are full or a quorum is missing, the error names the storage nodes. A view that has been applying the
+        same transaction for 5 s counts as trouble, too. None if all is well, or if the partition was never used.
         """
         held = self._partitions.get(partition)
         if held is None:
@@ -432,5 +509,5 @@ class Log(ReadableLog):
         return appends.stopped or appends.trouble or appends.hindrance or appends.views_trouble()
 
     def decode(self, tx: Transaction) -> Any:
-        """The value of a transaction, by the client's serializer; its bytes without one."""
+        """Return the value of a transaction, decoded by the client's serializer; its bytes without a serializer."""
         return tx.data if self.serializer is None else self.serializer.decode(tx.data)

@@ -1,4 +1,8 @@
-"""Keeps one partition mounted: finds its owner, mounts, takes the feed, and begins again whenever that ends."""
+"""Keeps one partition mounted: finds its owner, mounts, takes the feed, and begins again whenever that ends.
+
+A mount is one attempt on one stream (`_Attempt`). Its end, for whatever reason, is a value (`_Ended`); what is known of
+the feed outlives it in a `Subscription`, so the next mount goes on where this one stopped.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ import logging
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.links import Links, Stream
-from polonaise.client.partition import PartitionAppends
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.subscription import Subscription, Verdict
+from polonaise.client.protocol.subscription import MountVerdict, Subscription
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import own_loop
@@ -48,11 +52,11 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 _log = logging.getLogger("polonaise.client")
 
 _HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
-"""What no pause mends: the partition stops and says so. Anything else may pass."""
+"""Errors that no pause mends: the partition stops with them. Any other error may pass, and is tried again."""
 
 
 class Form(NamedTuple):
-    """How bodies are to travel with the feed."""
+    """The form in which a mount asks for bodies: with the feed, on request, or by header."""
 
     form: BodyForm = BodyForm.INLINE
     filter_mask: int = 0
@@ -60,21 +64,21 @@ class Form(NamedTuple):
 
 
 class FeedTaker(Protocol):
-    """Where a feed goes: to the application's view, or nowhere but the client high-water mark."""
+    """The receiver of a feed: it passes it to the application's view, or only moves the client high-water mark."""
 
     form: Form
     begins_by: str
-    """What `begin` waits for, if that is not the partition's owner."""
+    """What `begin` waits for, in words, for error messages; empty if it waits for the partition's owner."""
 
     async def begin(self) -> TransactionId:
-        """The mark from which the feed has to start."""
+        """Return the mark after which the feed has to start."""
 
     def offer(self, batch: Batch) -> None:
-        """A batch that continues the feed. Every byte of it is given back with `Mounting.taken` once applied."""
+        """Take a batch that continues the feed. Each byte of it is given back with `Mounting.taken` once applied."""
 
 
 class _Ended(NamedTuple):
-    """Why a mount, or the try of one, is over."""
+    """Why a mount, or an attempt to mount, is over, and whether to pause before the next one."""
 
     error: PolonaiseError
     pause: bool = True
@@ -87,23 +91,27 @@ class _Attempt:
     stream: Stream
     request: int
     sent_before: int
-    """The highest sequence sent before it."""
+    """The highest sequence that was sent before the mount: the answer READY decides all up to it."""
     generation: Generation
-    """The largest generation that the assignment, or the answer, spoke of."""
+    """The generation of the owner, by the assignment, or by the answer if that names a later one."""
     ended: asyncio.Future[_Ended]
     heard_s: float
+    """The loop's time at which the mount last made progress: feed received, or credit given back."""
     ready: bool = False
+    """Whether the mount was answered, so that appends may go out."""
 
     def end(self, error: PolonaiseError, *, pause: bool = True) -> None:
+        """End the mount. Only the first reason counts: what follows is mostly its consequence."""
         if not self.ended.done():
             self.ended.set_result(_Ended(error, pause))
 
 
 class Mounting:
-    """One partition's place in the cluster, as this client has it.
+    """Keeps this client's mount of one partition.
 
-    Everything received is taken up in its order, at once and without awaiting, so that an answer and the feed around
-    it can't be confused. What comes of a mount that is over is ignored.
+    Messages are handled in the order of their arrival, at once and without awaiting: an answer settles everything that
+    the feed before it did not bring, so the two must not be taken in another order. Messages of a mount that is over
+    are ignored, because the next mount settles what they would have said.
     """
 
     def __init__(
@@ -126,18 +134,20 @@ class Mounting:
         self._subscription = Subscription(-1)
         self._attempt: _Attempt | None = None
         self._stream: Stream | None = None
-        """The stream of the latest attempt."""
+        """The stream of the latest attempt, kept so that it can be closed once the partition has moved elsewhere."""
         self._untaken_bytes = 0
-        """Feed that was offered and not given back."""
+        """Bytes of feed that were offered and not given back."""
         self._owed_bytes = 0
-        """Credit to give back to the server, in steps."""
+        """Bytes of credit not yet given back to the server: it is sent in steps, not in a message for each batch."""
         self._begun = False
         appends.waits_for = self._waits_for
         appends.whereabouts = self._routes.whereabouts
 
     async def keep_mounted(self) -> None:
-        """Until the partition stops; a task of its own."""
+        """Mount the partition, again and again until it stops; run as a task."""
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        # The mark comes first, and once: a mount says from where it is to be fed. Later mounts go on where the last
+        # one stopped.
         try:
             self._subscription = Subscription(await self._taker.begin())
             self._begun = True
@@ -154,9 +164,11 @@ class Mounting:
             if ended.pause:
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))
             if ended.error.retry is Retry.ELSEWHERE:
+                # After the pause: the coordinator may learn of the change only now.
                 await self._routes.reread()
 
     def _waits_for(self) -> str:
+        """Return what the partition waits for before it is mounted, for error messages."""
         owner = self._routes.known(self._partition)
         if not self._begun and self._taker.begins_by:
             return self._taker.begins_by
@@ -165,6 +177,7 @@ class Mounting:
         return f"an answer of {self._attempt.stream.address} to its mount{self._routes.whereabouts()}"
 
     def _note(self, error: PolonaiseError) -> None:
+        """Remember why the partition is not mounted; log it if the kind of trouble is a new one."""
         before = self._appends.trouble
         if before is None or before.code != error.code:
             _log.info("partition %d is not mounted: %s", self._partition, error)
@@ -174,36 +187,41 @@ class Mounting:
         self._appends.trouble = error
 
     async def _mount_once(self, backoff: Backoff) -> _Ended:
-        """Find the owner, mount, and stay until that ends."""
+        """Find the owner, mount, and wait until the mount ends; return why."""
         try:
             owner = await self._routes.owner(self._partition)
             stream = await self._links.stream(owner.address)
         except PolonaiseError as error:
             return _Ended(error)
+        # A stream is shared by the partitions of one server; the one to the former owner may have lost its last.
         before, self._stream = self._stream, stream
         if before is not None and before is not stream:
             before.close_unless_used()
         attempt = self._begin(stream, owner)
         try:
+            # It may have closed before this partition was among those that are told; then `lost` is not called.
             if stream.connection.closed:
                 return _Ended(stream.connection.closed)
             ended = await attempt.ended
-            if attempt.ready:
+            if attempt.ready:  # not for each connection: an owner that refuses every mount is not to be pressed
                 backoff.reset()
             return ended
         finally:
             self._finish(attempt)
 
     def _begin(self, stream: Stream, owner: Owner) -> _Attempt:
+        """Send a mount, and be the receiver of the partition's messages on the stream."""
         subscription, settings = self._subscription, self._settings
+        # Raised before the answer: an owner of an earlier generation must not be believed, whatever it answers.
         subscription.generation_known = max(subscription.generation_known, owner.generation)
         request = stream.next_request()
         attempt = _Attempt(
             stream, request, self._appends.sent, owner.generation, self._loop.create_future(), self._loop.time()
         )
+        # Both before the mount is sent, so that even the first message is received.
         self._attempt = attempt
         stream.partitions[self._partition] = self
-        self._owed_bytes = 0
+        self._owed_bytes = 0  # the mount brings its whole credit: what was owed for the one before is in it
         form = self._taker.form
         mount = Mount(
             connection_sequence=stream.sequence,
@@ -219,6 +237,8 @@ class Mounting:
         return attempt
 
     def _finish(self, attempt: _Attempt) -> None:
+        """Leave a mount that has ended: hold appends back, and tell the server that it need not feed on."""
+        # Before anything else: an append sent now would belong to a mount whose answers are not heard any more.
         self._appends.shut()
         self._attempt = None
         stream = attempt.stream
@@ -227,7 +247,12 @@ class Mounting:
         stream.partitions.pop(self._partition, None)
 
     def _check_silence(self, attempt: _Attempt) -> None:
-        """While a mount has no answer: does anything come? A view that takes nothing is not the server's fault."""
+        """End a mount that has no answer, and has made no progress, for `mount_s_max` seconds.
+
+        The answer comes after the feed of all that was missed, so it may take long, and only silence counts. Not while
+        the view has half of the credit or more still to apply: then the server may be waiting for credit, and it is
+        the view that is slow.
+        """
         if attempt.ready or attempt.ended.done():
             return
         now, patience = self._loop.time(), self._settings.mount_s_max
@@ -239,7 +264,7 @@ class Mounting:
     # ------------------------------------------------------------------ events
 
     def stop(self, error: PolonaiseError) -> None:
-        """Nothing goes on in this partition any more, and everybody who waits is told why."""
+        """Stop the partition for good: fail its appends and every wait with this error, and end the mount."""
         if self._appends.stopped is None and not isinstance(error, Closed):
             _log.error("partition %d stops: %s", self._partition, error)
         self._appends.stop(error)
@@ -248,22 +273,27 @@ class Mounting:
             self._attempt.end(error)
 
     def rewind(self, client_high_water_mark: TransactionId) -> None:
-        """The application's mark has gone back: feed again from there."""
+        """Mount anew, to be fed again from this mark, because the application's view has gone back to it."""
         self._subscription.rewind(client_high_water_mark)
         if self._attempt is not None:
             self._attempt.end(PartitionNotReady("the view went back to an earlier mark"), pause=False)
 
     def _assigned(self, assignment: Assignment) -> None:
+        """End the mount when the coordinator has given the partition to a later owner; mount that one without a pause.
+
+        Not for the same generation: the assignment may be older than what the answer to the mount said.
+        """
         owner, attempt = assignment.owners.get(self._partition), self._attempt
         if attempt is not None and owner is not None and owner.generation > attempt.generation:
             attempt.end(NotOwner(f"partition {self._partition} has moved to {owner.address}"), pause=False)
 
     def lost(self, stream: Stream, error: PolonaiseError) -> None:
+        """End the mount, if it is on this stream: the connection has closed."""
         if self._attempt is not None and self._attempt.stream is stream:
             self._attempt.end(error)
 
     def receive(self, stream: Stream, message: Message, request: int) -> None:
-        """A message of this partition. Raises `ProtocolError` for what has no business here: the stream is closed."""
+        """Handle a message of this partition. Raises `ProtocolError` for an unexpected one, which closes the stream."""
         attempt = self._attempt
         if attempt is None or attempt.stream is not stream or attempt.ended.done():
             return
@@ -275,6 +305,7 @@ class Mounting:
         elif kind is Flushed:
             self._appends.flushed(request, cast(Flushed, message).high_water_mark)
         elif kind is Mounted:
+            # The request number tells the answer to this mount from one to a mount before it on the same stream.
             if request == attempt.request and not attempt.ready:
                 self._answered(attempt, cast(Mounted, message))
             elif not request and attempt.ready:
@@ -286,10 +317,12 @@ class Mounting:
             raise ProtocolError(f"{kind.__name__} from a server")
 
     def _fed(self, attempt: _Attempt, message: Feed) -> None:
+        """Check a fed batch, read the fates of own appends from it, and offer it to the taker."""
         payload = message.payload[0] if message.payload else b""
         try:
             batch = Batch.parse(payload)
         except BatchDamaged as error:
+            # The connection is not to be relied upon: the other partitions on it mount again, too.
             _log.error("a damaged batch in the feed of partition %d: %s", self._partition, error)
             attempt.stream.connection.abort(ConnectionLost(f"damaged feed: {error}"))
             return
@@ -298,12 +331,15 @@ class Mounting:
         attempt.heard_s = self._loop.time()
         try:
             brings = self._subscription.fed(batch)
+            # Fates before the view: a receipt is settled though the view may be slow. And once for each batch: after a
+            # rewind a batch is fed again whose fates were told.
             if brings and self._subscription.unjudged(batch):
                 self._appends.judge(batch)
         except OutOfOrder as error:
             attempt.end(error)
             return
         except (LogForked, ConsistencyLost) as error:
+            # A promise of the log is broken. Another mount would only hide it.
             self.stop(error)
             return
         self._untaken_bytes += batch.length
@@ -313,10 +349,11 @@ class Mounting:
             self.taken(batch.length)
 
     def taken(self, length: int) -> None:
-        """So many bytes of feed were applied, or are not needed: the server may send as many more."""
+        """Give back the bytes of feed that were applied or are not needed, so that the server may send as many more."""
         self._untaken_bytes -= length
         self._owed_bytes += length
         attempt = self._attempt
+        # In eighths of the credit: few messages, and the server still never runs out while the view keeps up.
         if attempt is None or self._owed_bytes * 8 < self._settings.credit_bytes:
             return
         attempt.heard_s = self._loop.time()
@@ -324,6 +361,7 @@ class Mounting:
         self._owed_bytes = 0
 
     def _refused(self, attempt: _Attempt, message: AppendsFailed) -> None:
+        """Settle the appends that the owner refused; mount anew if it has another generation than they carry."""
         rows = decode_failures(message.rows)
         self._appends.refused(rows)
         for row in rows:
@@ -333,7 +371,7 @@ class Mounting:
                 return
 
     def _told(self, message: Mounted) -> None:
-        """What keeps the appends of a mount that is ready from being committed, if anything does."""
+        """Remember what keeps the appends of a ready mount from being committed, or that nothing does any more."""
         before, self._appends.hindrance = self._appends.hindrance, None
         if message.state == MountState.NOT_READY:
             hindrance = PartitionNotReady(f"partition {self._partition} commits nothing just now: {message.reason}")
@@ -342,19 +380,21 @@ class Mounting:
             _log.info("%s", self._appends.hindrance or f"partition {self._partition} commits again")
 
     def _answered(self, attempt: _Attempt, message: Mounted) -> None:
+        """Act on the answer to the mount, as `Subscription.mounted` judges it."""
         try:
             state = MountState(message.state)
         except ValueError as error:
             raise ProtocolError(f"unknown mount state {message.state}") from error
         match self._subscription.mounted(state, message.generation, message.high_water_mark):
-            case Verdict.READY:
+            case MountVerdict.READY:
                 attempt.ready = True
                 attempt.generation = max(attempt.generation, message.generation)
                 self._appends.open(attempt.stream, message.generation, attempt.sent_before, message.append_window)
                 self._appends.trouble = None
-            case Verdict.ASK_AGAIN:
+            case MountVerdict.ASK_AGAIN:
                 attempt.end(PartitionNotReady(message.reason or "the owner has no session yet"))
-            case Verdict.CLIENT_AHEAD:
+            case MountVerdict.CLIENT_AHEAD:
+                # Stops, and does not try again: whatever went on from here would be built on what the log lacks.
                 mark, there = self._subscription.received, message.high_water_mark
                 self.stop(
                     ClientAhead(
@@ -362,8 +402,8 @@ class Mounting:
                         "its database is of another log, or the log lost transactions; compare before anything else"
                     )
                 )
-            case Verdict.OLD_GENERATION:
+            case MountVerdict.OLD_GENERATION:
                 known = self._subscription.generation_known
                 attempt.end(WrongGeneration(f"an owner of generation {message.generation} answered; {known} exists"))
-            case Verdict.INCOMPLETE:
+            case MountVerdict.INCOMPLETE:
                 attempt.end(OutOfOrder(f"ready at {message.high_water_mark} without having fed everything up to there"))

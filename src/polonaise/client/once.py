@@ -1,4 +1,4 @@
-"""Doing something once, however often it is asked for: for requests that bring a key of their own."""
+"""`log.once`: runs a context once for a key, however often it is called with that key."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from polonaise.client.asking import Questions
-from polonaise.client.partition import PartitionAppends
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.draft import Draft, append_own
-from polonaise.client.protocol.once import LOCK, Once, OnceRecord, encoded_value
+from polonaise.client.protocol.oncekeys import LOCK, Once, OnceRecord, encoded_value
+from polonaise.client.requests import Requests
 from polonaise.client.running import Running, check_leaves_time
 from polonaise.errors import AppendExpired, BadOption, DeadlineExceeded, OnceDiffers
 from polonaise.terms import OwnKind, PartitionId, TransactionId
@@ -18,14 +18,14 @@ _NOT_SEEN: Final = "whether the key was used before could not be seen"
 
 
 class OnceView(Protocol):
-    """A view that keeps what was done once, in the same atomic step as what was done."""
+    """A view that keeps the records of keys, in the same atomic step as the transactions that they record."""
 
     def once(self, partition: PartitionId, key: str) -> Awaitable[tuple[TransactionId, OnceRecord] | None]:
-        """What was done under this key, with the id of its first transaction, as far as the view has applied it."""
+        """Return the id of the first transaction and the record under this key; None if the view has applied none."""
 
 
 class _Found(Exception):
-    """It was done before."""
+    """Ends the run of a context because the key was used before."""
 
     def __init__(self, id: TransactionId, record: OnceRecord) -> None:
         super().__init__(id)
@@ -34,7 +34,7 @@ class _Found(Exception):
 
 
 def once_view(view: Any) -> OnceView:
-    """The client's view, if it keeps keys. Raises `BadOption`."""
+    """Return the client's view as one that keeps keys. Raises `BadOption` if it keeps none."""
     if not getattr(view, "keeps_once", False):
         raise BadOption(
             "log.once looks keys up in the client's view: connect with a SqlView whose class says "
@@ -47,7 +47,7 @@ def once_view(view: Any) -> OnceView:
 async def run_once(
     running: Running,
     view: OnceView,
-    questions: Questions,
+    requests: Requests,
     appends: PartitionAppends,
     key: str,
     request: str,
@@ -55,16 +55,18 @@ async def run_once(
     args: tuple[Any, ...],
     timeout: float | None,
 ) -> Once:
-    """Run a context once for a key, as `Log.once` says.
+    """Run a context once for a key; see `Log.once`.
 
-    Everything that was done before this was asked is applied first, so that its key is found and nothing runs. The lock
-    on the key makes two at the same time one after the other: the second is refused, and runs again when the view has
-    applied the first, whose row it then finds. What keeps the key is in the same group.
+    The view first applies everything that is committed by now, so that a key that was used before is found and nothing
+    runs. A WRITE lock on the key puts two calls at the same time one after the other: the second append is refused, and
+    its context runs again when the view has applied the first one, whose record it then finds. The record is appended
+    in one group with the context's transactions: all of it is committed, or nothing.
     """
     partition, loop = appends.partition, appends.loop
+    # Checked here, too: catching up would spend the time, and then be blamed for it.
     check_leaves_time(timeout, partition)
     deadline_s = None if timeout is None else loop.time() + timeout
-    await _caught_up(questions, appends, timeout, deadline_s)
+    await _caught_up(requests, appends, timeout, deadline_s)
     looking_since_s: float | None = None
 
     def waits_for() -> str:
@@ -77,22 +79,22 @@ async def run_once(
         nonlocal looking_since_s
         looking_since_s = loop.time()
         found = await view.once(partition, key)
-        looking_since_s = None  # not where it is given up: that is when it is asked for
+        looking_since_s = None  # not after a look-up that was given up: `waits_for` is called just then
         if found is not None:
             raise _Found(*found)
 
     async def guarded(tx: Draft, *given: Any) -> str:
         tx.write_lock(LOCK, key)
-        await look()
+        await look()  # after the mark was taken: a record that is applied later is a conflict of the lock
         try:
             made = context(tx, *given)
             if made is not None and hasattr(made, "__await__"):
                 made = await made
         except Exception:
-            await look()
+            await look()  # as below: it may have failed because of what was done under this key
             raise
         if tx.abandoned is not None:
-            await look()  # what it gave up for may be what was done under this key since it was looked up
+            await look()  # the reason to give up may be what was done under this key since it was looked up
         value = encoded_value(made)
         if tx.bodies:
             append_own(tx, OwnKind.ONCE, OnceRecord(key, request, len(tx.bodies), value).pack())
@@ -113,11 +115,11 @@ async def run_once(
 
 
 async def _caught_up(
-    questions: Questions, appends: PartitionAppends, timeout: float | None, deadline_s: float | None
+    requests: Requests, appends: PartitionAppends, timeout: float | None, deadline_s: float | None
 ) -> None:
-    """Wait until the view has applied all that is committed by now."""
+    """Wait until the view has applied all that is committed by now. Raises `AppendExpired` after the deadline."""
     try:
-        committed = await questions.high_water_mark(appends.partition, timeout)
+        committed = await requests.high_water_mark(appends.partition, timeout)
         await appends.mark.wait(committed, deadline_s)
     except (DeadlineExceeded, TimeoutError) as error:
         raise AppendExpired(

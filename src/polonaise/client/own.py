@@ -1,4 +1,4 @@
-"""Appends that change registers of the library's own."""
+"""Appends by other parts of the library, which change registers under the library's own prefixes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def append_own(
     expectations: Iterable[Expectation] = (),
     changes: Iterable[Change] = (),
 ) -> Receipt:
-    """Append a transaction that says what `kind` means by the registers that it changes. As `Log.append`.
+    """Append an own transaction, whose meaning is `kind` and the registers that it changes. As `Log.append`.
 
-    No application is given it.
+    No application is given that transaction.
     """
     appends = log._appends_of(partition)
     return appends.append(b"", int(kind), None, b"", [*operations(expectations, changes, own=True), _OWN])
@@ -41,7 +41,7 @@ def append_group_own(
     expectations: Iterable[Expectation] = (),
     changes: Iterable[Change] = (),
 ) -> Receipt:
-    """Append an application's transactions, with changes of registers that are the library's. As `Log.append_group`."""
+    """Append an application's transactions, together with changes of the library's registers. As `Log.append_group`."""
     appends = log._appends_of(partition)
     group.check(log._settings.limits)
     return appends.append_group(group, None, operations(expectations, changes, own=True))

@@ -1,4 +1,4 @@
-"""Idempotent producers: the application numbers its appends, and none is in the log twice, whatever crashes."""
+"""Idempotent producers: the application numbers its appends, and no number is in the log twice, whatever crashes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from polonaise.client.asking import Questions
-from polonaise.client.partition import PartitionAppends
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.arguments import checked_id, checked_seconds, encoded, wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Expectation, Limits, checked_header, joined, operations
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.receipt import Receipt
+from polonaise.client.requests import Requests
 from polonaise.errors import (
     AppendUnknown,
     BadOption,
@@ -33,10 +33,17 @@ _PRODUCE = CHANGE + ChangeKind.PRODUCE
 
 
 class Producer:
-    """A named writer of one partition, opened by one process at a time; opening it again fences the one before.
+    """A named writer of one partition that numbers its appends; returned by `Log.producer`.
 
-    Numbers start at 0 and rise by one. At most 16 appends are on their way at once, because the log remembers the
-    last 16: so every one of them can be repeated after a crash and is answered with the id that it got the first time.
+    ::
+
+        producer = await log.producer("billing", partition=0)
+        for number in range(producer.last_sequence + 1, len(invoices)):  # after a crash, it goes on from there
+            await producer.append(number, invoices[number])
+
+    One process at a time has a producer open; opening it again fences the one before. Numbers start at 0 and rise by
+    one. At most 16 appends are under way at once, because the log remembers the last 16: each of them can be repeated
+    after a crash, and is answered with the id of the first time.
     """
 
     def __init__(
@@ -53,9 +60,9 @@ class Producer:
         self.name = name
         self._limits = limits
         self.epoch = produced.epoch
-        """How often it was opened; the latest opener holds it."""
+        """How often the producer was opened, this time included."""
         self.last_sequence = produced.last_sequence
-        """The last number that is in the log as far as this producer knows; -1 for none."""
+        """The last number that this producer knows to be in the log; -1 for none."""
         self._key = key
         self._appends = appends
         self._host = host
@@ -74,12 +81,14 @@ class Producer:
         locks: Iterable[Lock] = (),
         timeout: float | None = None,
     ) -> TransactionId:
-        """Append under this number; the id of the transaction, which for a repetition is the id of the first time.
+        """Append `data` under the number `sequence`, wait until it is committed, and return its transaction id.
 
-        Tries again by itself whatever may pass. Raises `ProducerFenced` when another process has opened the producer,
-        `ProducerSequence` for a number that is neither the next nor one of the last 16, `ProducerDiffers` for one of
-        these under which another body or header is in the log, and `AppendUnknown` after `timeout` seconds: call it
-        again with the same number to learn what became of it.
+        A repetition appends nothing, and returns the id of the first time. Failures that may pass are tried again.
+
+        Raises `ProducerFenced` when another process has opened the producer, `ProducerSequence` for a number that is
+        neither the next nor one of the last 16, `ProducerDiffers` for a number that is in the log with another body or
+        header, and `AppendUnknown` after `timeout` seconds: call again with the same number to learn what became of the
+        append. Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`, `BadOption`, `Closed`.
         """
         checked_id("sequence", sequence, 0, "a producer's numbers are integers from 0 to 2**63 - 1")
         checked_seconds("timeout", timeout)
@@ -101,6 +110,8 @@ class Producer:
             earlier, self._under_way[sequence] = self._under_way.get(sequence), mine
             try:
                 if earlier is not None:
+                    # The same number twice at a time: the second is sent when the first is over, so `_under_way` needs
+                    # one place for both. Shielded: giving up the second must not cancel the future of the first.
                     await asyncio.shield(earlier)
                 return await self._append_until_decided(sequence, body, header, locks)
             finally:
@@ -112,11 +123,13 @@ class Producer:
         backoff = Backoff(*self._retry_s)
         produce = [(_PRODUCE, self._key, pack_request(self.epoch, sequence))]
         while True:
+            # Only to wait until the partition is mounted and has room; `append` takes no slot.
             await self._appends.admission.take(None)
             self._appends.admission.give_back()
             try:
                 receipt = await self._appends.append(body, header, None, locks, produce)
             except ProducerSequence:
+                # A lower number may have failed for a passing reason and be on its way again: this one comes after it.
                 before = [number for number in self._under_way if number < sequence]
                 if not before:
                     raise
@@ -134,14 +147,14 @@ class Producer:
 async def open_producer(
     name: str,
     appends: PartitionAppends,
-    questions: Questions,
+    requests: Requests,
     host: Host,
     check: Callable[[Any], bytes],
     limits: Limits,
     retry_s: tuple[float, float],
     timeout: float,
 ) -> Producer:
-    """Open the producer under the next epoch. As `Log.producer`."""
+    """Open the producer under the next epoch; see `Log.producer`."""
     if not isinstance(name, str):
         raise wrong("name", name, "a producer's name is text")
     key = KEY_PREFIX + encoded("name", name)
@@ -151,12 +164,12 @@ async def open_producer(
     try:
         async with asyncio.timeout(timeout):
             while True:
-                held = await questions.register(appends.partition, key, timeout)
+                held = await requests.register(appends.partition, key, timeout)
                 produced = Produced.none() if held is None else Produced.parse(held)
                 try:
                     await _open(key, held, produced, appends)
                 except (ExpectationFailed, ProducerFenced):
-                    pass
+                    pass  # another process has opened it since the register was read: read it anew, and fence that one
                 except PolonaiseError as error:
                     if error.retry is not Retry.AGAIN:
                         raise
@@ -171,6 +184,7 @@ async def open_producer(
 
 
 async def _open(key: bytes, held: bytes | None, produced: Produced, appends: PartitionAppends) -> Receipt:
+    """Append the own transaction that raises the producer's epoch, expecting the register to be as it was read."""
     expectation = Expectation.absent(key) if held is None else Expectation.equals(key, held)
     asked = [*operations([expectation], []), (_PRODUCE, key, pack_request(produced.epoch + 1, OPEN))]
     await appends.admission.take(None)

@@ -1,19 +1,22 @@
-"""Reading a log through a client: transactions, whole batches, by time, one by its id."""
+"""The reading half of a client: transactions or whole batches, from an id or a time, or one transaction."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
+from polonaise.client.batchreader import BatchReader, TransactionReader, first_batch
 from polonaise.client.connected import Connected
 from polonaise.client.protocol.arguments import INT64_MAX, checked_id, wrong
-from polonaise.client.reading import BatchReader, TransactionReader, first_batch
 from polonaise.errors import BadOption, BeyondLog, OwnTransaction
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import Batches, Read
 
 
 class ReadableLog(Connected):
-    """The part of a client that reads: it needs no view, and nothing to be mounted."""
+    """The reading methods of `Log`. They need no view and mount no partition.
+
+    An owner answers them; nothing that is not committed is ever returned.
+    """
 
     def read(
         self,
@@ -24,12 +27,20 @@ class ReadableLog(Connected):
         follow: bool = False,
         timeout: float | None = None,
     ) -> TransactionReader:
-        """The application's transactions with ids above `after`, in order: `async for tx in log.read(0, after=-1)`.
+        """Read the application's transactions with ids above `after`, in order.
 
-        Ends at `until` (inclusive), or without it at what was committed when the reading began; with `follow` it goes
-        on and waits for more. Every byte is checked. Raises `BatchDamaged`, `DataDamaged` or `LogForked` rather than
-        yield what is not the log, `DeadlineExceeded` when nothing can be read for `timeout` seconds; after that, and
-        after a wait that was given up, whoever reads on goes on from there.
+        ::
+
+            async for tx in log.read(0, after=-1):
+                print(tx.id, tx.data)
+
+        Ends at id `until` (inclusive); by default at the committed high-water mark of when the reading began. With
+        `follow` the reading does not end, but waits for more transactions. The library's own transactions are left out.
+
+        Every byte is checked. Raises `BatchDamaged`, `DataDamaged` or `LogForked` rather than yield what is not the
+        log, and `DeadlineExceeded` when nothing can be read for `timeout` seconds (default
+        `ClientSettings.answer_s_max`). After `DeadlineExceeded`, and after a wait that was given up, the reading can be
+        continued from where it was.
         """
         reader = self.read_batches(partition, after=after, until=until, follow=follow, timeout=timeout)
         return TransactionReader(reader, after, until)
@@ -44,26 +55,24 @@ class ReadableLog(Connected):
         with_data: bool = True,
         timeout: float | None = None,
     ) -> BatchReader:
-        """Read whole batches, otherwise like `read`: much faster, for those who look at columns.
+        """Read whole batches: like `read`, but much faster for code that works on a batch's columns.
 
-        What the library wrote for itself is in them, and is recognized by a generation below 0;
-        `Batch.transactions` leaves it out.
-
-        The first and the last batch may reach beyond `after` and `until`. With `with_data=False` bodies stay behind,
-        and the batches' CRCs can't be checked.
+        The first and the last batch may reach beyond `after` and `until`. With `with_data=False` the batches come
+        without bodies, and their CRCs can't be checked. Batches hold the library's own transactions too, recognizable
+        by a generation below 0; `Batch.transactions` leaves them out.
         """
         checked_id("after", after)
         if until is not None:
             checked_id("until", until)
         return BatchReader(
-            self._questions,
+            self._requests,
             self._settings,
             self._readable(partition),
             after=after,
             until=until,
             follow=follow,
             with_data=with_data,
-            timeout=self._question_s(timeout),
+            timeout=self._answer_s(timeout),
         )
 
     def read_time(
@@ -74,37 +83,39 @@ class ReadableLog(Connected):
         follow: bool = False,
         timeout: float | None = None,
     ) -> TransactionReader:
-        """Read from the first transaction committed at `since` or later: microseconds UTC, or an aware datetime.
+        """Read from the first transaction with a commit time of `since` or later; otherwise like `read`.
 
-        Raises `BadOption` for a datetime without a time zone.
+        `since` is microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for a datetime
+        without one.
         """
         since_us = _microseconds(since)
         reader = BatchReader(
-            self._questions,
+            self._requests,
             self._settings,
             self._readable(partition),
             follow=follow,
             since_us=since_us,
-            timeout=self._question_s(timeout),
+            timeout=self._answer_s(timeout),
         )
         return TransactionReader(reader, -1, None, since_us)
 
     async def transaction(
         self, id: TransactionId, partition: PartitionId | None = None, *, timeout: float | None = None
     ) -> Transaction:
-        """One transaction, checked. Raises `BeyondLog` when it is not committed (yet).
+        """Return one transaction by its id, its bytes checked.
 
-        Raises `OwnTransaction` for the id of what the library wrote for itself, such as that a producer was opened.
-        Raises `DeadlineExceeded` after `timeout` seconds (default `question_s_max`).
+        Raises `BeyondLog` when the transaction is not committed (yet), `OwnTransaction` for an id that the library
+        used for itself, such as to open a producer, and `DeadlineExceeded` after `timeout` seconds (default
+        `ClientSettings.answer_s_max`).
         """
         partition = self._readable(partition)
         if not isinstance(id, int):
             raise wrong("id", id, "a transaction's id is an integer")
-        timeout_s = self._question_s(timeout)
+        timeout_s = self._answer_s(timeout)
         if not 0 <= id <= INT64_MAX:
             raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
-        question = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
-        answer = await self._questions.ask(partition, question, Batches, timeout_s)
+        request = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
+        answer = await self._requests.ask(partition, request, Batches, timeout_s)
         batch = first_batch(answer)
         if batch is not None and batch.partition == partition and batch.first <= id <= batch.last:
             found = next(batch.transactions(id - 1, own=True))

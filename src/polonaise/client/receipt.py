@@ -1,4 +1,4 @@
-"""The receipt of an append: await it for its fate."""
+"""Receipts: objects that an application awaits to learn the fate of an append."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ from polonaise.errors import DeadlineExceeded, PolonaiseError
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
-    from polonaise.client.partition import PartitionAppends
+    from polonaise.client.appends import PartitionAppends
 
 
 class Receipt(Pending):
     """One append, or a group that commits as one, on its way or settled.
 
-    `await receipt` returns the receipt itself once the append is committed and raises what it failed with; it may be
-    awaited by any number of tasks, at any time, again and again, and giving up waiting changes nothing about the
-    append. `id` is the (first) transaction id, -1 until committed; `sequence` its number among this client's appends
-    to the partition; `count` how many transactions it is.
+    ::
+
+        receipt = await log.append(b"1 100", partition=0)
+        print("committed as", receipt.id)
+        await receipt.applied()  # this client's view has applied it
+
+    `await receipt` returns the receipt itself once the append is committed, and raises the error that it failed with.
+    Any number of tasks may await it, at any time, again and again; giving up waiting changes nothing about the append.
+
+    `id` is the (first) transaction id, -1 until committed; `sequence` the append's (first) number among this client's
+    appends to the partition, from 1; `count` the number of transactions.
     """
 
     __slots__ = ("_appends", "value")
@@ -37,36 +44,36 @@ class Receipt(Pending):
         self.failure = None
         self.watchers = None
         self.value: Any = None
-        """What the context returned in the run that committed; None for an append without one."""
+        """The value that the context returned in the run that committed; None for an append without a context."""
 
     @property
     def partition(self) -> PartitionId:
-        """Where it was appended."""
+        """The partition that it was appended to."""
         return self._appends.partition
 
     @property
     def ids(self) -> range:
-        """The ids of all transactions of a committed group; empty until then."""
+        """The ids of all its transactions; empty until committed."""
         return range(self.id, self.id + self.count) if self.id >= 0 else range(0)
 
     @property
     def last_id(self) -> TransactionId:
-        """The id of the last transaction of a committed group; -1 until then."""
+        """The id of its last transaction; -1 until committed."""
         return self.id + self.count - 1 if self.id >= 0 else -1
 
     @property
     def done(self) -> bool:
-        """Whether the fate is known."""
+        """Whether the fate is known, either way."""
         return self.settled
 
     @property
     def committed(self) -> bool:
-        """Whether it is in the log for good; False while that is not known, too."""
+        """Whether the append is known to be committed. False also while the fate is not known."""
         return self.id >= 0
 
     @property
     def error(self) -> PolonaiseError | None:
-        """Why it failed; None while pending and once committed."""
+        """The error that awaiting the receipt raises; None while pending and once committed."""
         if self.failure is None:
             return None
         error = outcomes.error_of(self.failure, self.partition, self.sequence, self)
@@ -86,17 +93,17 @@ class Receipt(Pending):
         return self
 
     def wait(self, deadline_s: float | None) -> Awaitable[None]:
-        """Await this, in the client's loop, until it is settled, either way.
+        """Wait, in the client's event loop, until the fate is known, either way; raise nothing for a failed append.
 
-        Raises `TimeoutError` after the deadline, a time of the loop.
+        `deadline_s` is a time of the loop; None for no deadline. Raises `TimeoutError` after it.
         """
         return _settled() if self.settled else until(self._future(), deadline_s)
 
     async def applied(self, timeout: float | None = None) -> None:
-        """Wait until it is committed and this client's own view has applied it.
+        """Wait until the append is committed and this client's own view has applied it.
 
-        Raises what the append failed with, and `DeadlineExceeded` after `timeout` seconds: that changes nothing about
-        the append, and both can be waited for again.
+        Raises the error that the append failed with, and `DeadlineExceeded` after `timeout` seconds. That changes
+        nothing about the append: wait again.
         """
         given = checked_seconds("timeout", timeout)
         deadline_s = None if given is None else asyncio.get_running_loop().time() + given
@@ -122,7 +129,7 @@ class Receipt(Pending):
     def _future(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._appends.loop.create_future()
         if self.watchers is None:
-            self.watchers = future  # mostly there is but one, and a list for it would be one more object per append
+            self.watchers = future  # nearly always the only one: a list for it would be one more object per append
         else:
             self.watchers = [watcher for watcher in _each(self.watchers) if not watcher.done()]
             self.watchers.append(future)
@@ -134,16 +141,16 @@ class Receipt(Pending):
 
 
 def _each(watchers: Any) -> Any:
-    """The futures among a receipt's `watchers`."""
+    """Return the futures in a receipt's `watchers`, which is one future or a list of them."""
     return watchers if type(watchers) is list else (watchers,)
 
 
 async def _settled() -> None:
-    """There is nothing to wait for."""
+    """Return at once: the awaitable for a receipt that is settled already."""
 
 
 def tell(settled: list[Pending]) -> None:
-    """Wake everybody who waits for one of these fates."""
+    """Wake every task that awaits one of these receipts."""
     for receipt in settled:
         watchers, receipt.watchers = receipt.watchers, None
         for future in _each(watchers) if watchers is not None else ():

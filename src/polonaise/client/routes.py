@@ -1,4 +1,4 @@
-"""Which server owns which partition, as the coordinator says, kept up to date by watching."""
+"""The assignment as a client knows it: which server owns which partition, kept up to date from the coordinator."""
 
 from __future__ import annotations
 
@@ -18,42 +18,46 @@ _log = logging.getLogger("polonaise.client")
 
 
 class Routes:
-    """The assignment. Whoever is refused by a server that owns a partition no more asks here again."""
+    """Finds the owner of a partition, by an assignment that is watched, and read anew when a server refuses.
+
+    A server that no longer owns a partition refuses, and names no other: the coordinator is the only source.
+    """
 
     def __init__(
         self, host: Host, coordinator: Coordinator, settings: ClientSettings, whereabouts: Callable[[], str]
     ) -> None:
-        """`whereabouts`: what else is known of who serves the log, for whoever waits; empty for nothing."""
+        """`whereabouts` returns what is known of the process that serves the log, for messages; empty for nothing."""
         self._host = host
         self._whereabouts = whereabouts
         self._coordinator = coordinator
         self._settings = settings
         self._known: Versioned[Assignment] = Versioned(-1, Assignment())
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done at the next newer assignment."""
         self._trouble = ""
-        """Why the assignment can't be had; empty when it was had last."""
+        """Why the last attempt to read the assignment failed; empty if it succeeded."""
         self.listeners: dict[Callable[[Assignment], None], None] = {}
-        """Told of every newer assignment."""
+        """The functions that are called with every newer assignment. A dict for its order: listeners come and go."""
 
     async def start(self) -> asyncio.Task[None]:
-        """Read the assignment, and go on watching it."""
+        """Read the assignment; return a task that goes on watching it."""
         self._learn(await self._coordinator.assignment())
         return self._host.spawn(self._watch(), "client: watch the assignment")
 
     def known(self, partition: PartitionId) -> Owner | None:
-        """The owner, as far as this client knows; None while the partition has none."""
+        """Return the owner of a partition, as far as this client knows; None while it has none."""
         return self._known.value.owners.get(partition)
 
     async def owner(self, partition: PartitionId) -> Owner:
-        """The owner of the partition; waits, without a deadline of its own, while it has none."""
+        """Return the owner of a partition; wait, without a deadline of its own, while it has none."""
         while True:
             owner = self.known(partition)
             if owner is not None:
                 return owner
-            await asyncio.shield(self._changed)
+            await asyncio.shield(self._changed)  # shared: one wait that is given up must not cancel the others
 
     def waits_for(self, partition: PartitionId) -> str:
-        """Who is waited for when the partition does not answer, in words."""
+        """Return what is waited for when the partition does not answer, for error messages."""
         owner = self.known(partition)
         if self._trouble:
             return f"an assignment that can be read: {self._trouble}"
@@ -62,12 +66,12 @@ class Routes:
         return f"its owner, {owner.address}{self.whereabouts()}"
 
     def whereabouts(self) -> str:
-        """What else is known of who serves the log, as the end of a sentence."""
+        """Return what is known of the process that serves the log, as the end of a sentence."""
         known = self._whereabouts()
         return f"; {known}" if known else ""
 
     async def reread(self) -> None:
-        """A server says that the assignment has moved on: read it, if the coordinator can be reached."""
+        """Read the assignment, which has changed as a server says; do without if the coordinator can't be reached."""
         try:
             async with asyncio.timeout(self._settings.request_s_max):
                 self._learn(await self._coordinator.assignment())
@@ -75,11 +79,13 @@ class Routes:
             self._say(str(error) or "the coordinator did not answer")
 
     def _say(self, trouble: str) -> None:
+        """Remember and log why the assignment can't be read, once for the same reason."""
         if trouble != self._trouble:
             self._trouble = trouble
             _log.warning("the assignment can't be read, and is tried again: %s", trouble)
 
     def _learn(self, found: Versioned[Assignment]) -> None:
+        """Take an assignment that was read, unless a newer one is known; wake those who wait for a change."""
         self._trouble = ""
         if found.version <= self._known.version:
             return
@@ -97,7 +103,7 @@ class Routes:
                     self._learn(await self._coordinator.assignment_after(self._known.version))
                 backoff.reset()
             except TimeoutError:
-                continue
+                continue  # nothing has changed; asked again, in case the coordinator lost the wait
             except PolonaiseError as error:
                 self._say(str(error))
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))

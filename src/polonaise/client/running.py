@@ -1,4 +1,4 @@
-"""Running transaction contexts until they commit, are abandoned, fail, or run out of time."""
+"""Runs transaction contexts until they commit, are abandoned, fail, or run out of time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequ
 from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
-from polonaise.client.partition import PartitionAppends
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Draft, Limits
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, next_step
-from polonaise.client.protocol.outstanding import Failure, Unordered
+from polonaise.client.protocol.outstanding import AppendFailure, Unordered
 from polonaise.client.protocol.turns import Turn, checked
 from polonaise.client.receipt import Receipt
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, ExpectationFailed, PolonaiseError
@@ -21,27 +21,28 @@ from polonaise.host import Host
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
 Context: TypeAlias = Callable[..., Awaitable[Any] | Any]
-"""`context(tx, *args)`: builds one transaction on `tx`, a `Draft`. A plain function or a coroutine function.
+"""A transaction context: `context(tx, *args)` builds one transaction on `tx`, a `Draft`.
 
-It may run several times, each time on newer state, so it must do nothing but read and build.
+A plain function or a coroutine function. It may run several times, each time on newer state, so it must do nothing but
+read the view's state and build.
 """
 
 _NOTHING_APPENDED = "the context appended nothing"
 
 
 class OutcomeKind(enum.Enum):
-    """How a submission can end."""
+    """The ways in which a submission can end."""
 
     COMMITTED = "committed"
-    """The transaction is in the log: `receipt` says where."""
+    """The transaction is in the log; `receipt` says where."""
     ABANDONED = "abandoned"
-    """The context decided to append nothing, or did not append anything (`Abandoned`)."""
+    """The context gave up, or appended nothing (`Abandoned`)."""
     EXPIRED = "expired"
-    """The deadline passed; nothing was appended, and nothing will be (`AppendExpired`): submit it again."""
+    """The deadline passed; nothing was appended, and nothing will be (`AppendExpired`). Submit it again."""
     RAISED = "raised"
-    """The context, or what it asked for, failed in a way that trying again does not mend; nothing was appended."""
+    """The context or its append failed in a way that another run does not mend, or was cancelled; `error` says how."""
     UNKNOWN = "unknown"
-    """The append was sent and its fate is not known (yet), it may commit (`AppendUnknown`): await `receipt`."""
+    """The append was sent, and may still commit (`AppendUnknown`). Await `receipt` for its fate."""
 
 
 class Outcome(NamedTuple):
@@ -49,13 +50,13 @@ class Outcome(NamedTuple):
 
     kind: OutcomeKind
     receipt: Receipt | None = None
-    """COMMITTED and UNKNOWN: the append's."""
+    """The receipt of the append, when COMMITTED or UNKNOWN; else None."""
     error: BaseException | None = None
-    """What awaiting the submission raises; None when committed."""
+    """The error that awaiting the submission raises; None when COMMITTED."""
 
 
 class _Tally:
-    """How often a context has run in vain, and why: said when its time is over."""
+    """Counts the refused appends of one context, and remembers why, for the message of `AppendExpired`."""
 
     __slots__ = ("because", "conflicts", "last", "overtaken", "races", "refused")
 
@@ -63,15 +64,16 @@ class _Tally:
         self.refused = 0
         self.conflicts = 0
         self.races = 0
-        """How often the position that it demanded was taken before its append was ordered."""
+        """How often another transaction had taken the demanded position."""
         self.last = -1
-        """The transaction that the last conflict was with."""
+        """The transaction with which the last conflict was."""
         self.overtaken = ""
-        """The position that the last append demanded, if that is why it was refused, and where the log was by then."""
+        """A clause on the position that the last append demanded, if it was refused for that; else empty."""
         self.because = ""
-        """What kept the last append that failed, as far as is known."""
+        """A clause on what kept the last failed append from being committed, if known; else empty."""
 
-    def add(self, failure: Failure, position: TransactionId | None) -> None:
+    def add(self, failure: AppendFailure, position: TransactionId | None) -> None:
+        """Count a refused append; `position` is the id that it demanded, if any."""
         self.refused += 1
         self.overtaken = ""
         self.because = f"; what kept the last one: {failure.cause}" if failure.cause else ""
@@ -93,7 +95,7 @@ class _Tally:
 
 
 class Running:
-    """Runs contexts for one client."""
+    """Runs the contexts of one client."""
 
     def __init__(
         self, host: Host, limits: Limits, encode: Callable[[Any], bytes] | None, retry_s: tuple[float, float]
@@ -113,16 +115,19 @@ class Running:
         deadline_s: float | None = None,
         waits_for: Callable[[], str] = lambda: "",
     ) -> Receipt:
-        """Run a context until what it appends is committed, as `Log.run` says.
+        """Run a context until its append is committed; return the receipt. See `Log.run`.
 
-        `deadline_s`, a time of the loop, is when `timeout` is over if part of it was spent before. `waits_for` says
-        what a context that is given up was waiting for, if that is not the application's.
+        `deadline_s`, a time of the loop, is when `timeout` is over, where part of that was spent before. `waits_for`
+        returns what a context that has run out of time was waiting for, if it waited for the library and not for the
+        application; else an empty string.
         """
         check_leaves_time(timeout, appends.partition)
         run = _Run(self._host, appends, self._retry_s, timeout, deadline_s, waits_for)
         try:
             while True:
-                # Most contexts need not wait here, and a coroutine that does not wait still has its price.
+                # The mark is taken before the context reads anything: what it reads later is at least that new, and
+                # anything newer counts as a conflict. Most contexts need not wait for their turn or for room, and a
+                # coroutine that does not wait still has its price.
                 mark = run.begin_now()
                 draft = Draft(
                     appends.partition, await run.begin() if mark is None else mark, self._limits, self._encode
@@ -133,25 +138,28 @@ class Running:
                         value = await run.awaited(value)
                     receipt = run.append(draft, value)
                 finally:
+                    # Refuses what a task that the context left behind would add. By now the append counts by itself,
+                    # if there is one; the slot was held so that what the context built could surely be appended.
                     draft.end()
                     appends.admission.give_back()
-                del draft  # thousands may wait for their fates at a time, and none needs it for that
+                del draft  # frees its bodies and locks: thousands of contexts may wait for a fate at a time
                 if receipt is None:
-                    continue
+                    continue  # others go first; `begin` waits for its turn
                 try:
                     await receipt.wait(run.deadline_s)
                 except (TimeoutError, asyncio.CancelledError) as error:
-                    run.give_up(receipt, error)
+                    run.give_up(receipt, error)  # returns only if the append was settled at the last moment
                 if receipt.failure is None:
                     run.committed(receipt)
                     return receipt
                 await run.refused(receipt)
         finally:
+            # However it ended, cancelled or not: the contexts behind it must not wait for its turn for ever.
             run.end()
 
 
 def check_leaves_time(timeout: float | None, partition: PartitionId) -> None:
-    """Raises `AppendExpired` for 0 seconds: that is no time to append anything in."""
+    """Raise `AppendExpired` for a timeout of 0 seconds, in which nothing can be appended."""
     if timeout == 0:
         raise AppendExpired(
             f"nothing was appended to partition {partition}, and nothing will be: "
@@ -160,7 +168,7 @@ def check_leaves_time(timeout: float | None, partition: PartitionId) -> None:
 
 
 class _Run:
-    """One context on its way: its deadline, its turn among others that want the same, and how often it was refused."""
+    """The runs of one context: their deadline, their turn among contexts with the same locks, their refusals."""
 
     __slots__ = ("_appends", "_backoff", "_began_s", "_host", "_locks", "_position", "_retry_s", "_tally", "_timeout",
                  "_turn", "_waits_for", "deadline_s")  # fmt: skip
@@ -181,16 +189,17 @@ class _Run:
         self._backoff: Backoff | None = None
         self._turn: Turn | None = None
         self._tally: _Tally | None = None
-        """None before it was refused."""
+        """None until an append was refused."""
         self._began_s = 0.0
         self._locks: Sequence[Lock] = ()
-        """The locks of the append that was built last; the next field is the position that it demands."""
+        """The locks of the append that was built last."""
         self._position: TransactionId | None = None
+        """The position that the append that was built last demands."""
         self._waits_for = waits_for
         self.deadline_s = appends.loop.time() + timeout if deadline_s is None and timeout is not None else deadline_s
 
     def begin_now(self) -> TransactionId | None:
-        """Begin at once, with what `begin` returns, if there is nothing to wait for; else return None."""
+        """Begin a run if there is nothing to wait for, and return its mark, as `begin` does; else return None."""
         appends = self._appends
         if self._turn is not None or not appends.admission.take_now():
             return None
@@ -198,8 +207,10 @@ class _Run:
         return appends.mark.value
 
     async def begin(self) -> TransactionId:
-        """Wait until the context may run, with a slot for its append; the mark that it will be judged by."""
+        """Wait until the context may run, take a slot for its append, and return the mark that it is judged by."""
         appends = self._appends
+        # The turn first: a slot that is held while waiting for a turn would be missing to contexts that can go on, the
+        # ones before it among them.
         if self._turn is not None:
             try:
                 await appends.turntaking.wait(self._turn, self._host.random.random, self.deadline_s)
@@ -214,7 +225,7 @@ class _Run:
         return appends.mark.value
 
     def _took_too_long(self) -> str:
-        """What took the time: this run of the context, or those before it that were refused."""
+        """Return what took the time, for a message: this run of the context, or the refused ones before it."""
         if waited := self._waits_for():
             return waited
         ran_s = self._appends.loop.time() - self._began_s
@@ -223,7 +234,7 @@ class _Run:
         return "the context took too long"
 
     async def awaited(self, made: Awaitable[Any]) -> Any:
-        """What a context that is a coroutine returns, within the deadline."""
+        """Await a context's coroutine within the deadline; return its value. Raises `AppendExpired` after it."""
         if self.deadline_s is None:
             return await made
         limit = asyncio.timeout_at(self.deadline_s)
@@ -232,22 +243,23 @@ class _Run:
                 return await made
         except TimeoutError:
             if not limit.expired():
-                raise
+                raise  # the application's own `TimeoutError`
             raise self._expired(self._took_too_long()) from None
 
     def append(self, draft: Draft, value: Any) -> Receipt | None:
-        """Append what the context built, which returned `value`; None if others that want the same go first.
+        """Append what the context built; return its receipt, or None if contexts with the same locks go first.
 
-        Raises unless the context has built something that can be appended, in time.
+        `value` is what the context returned. Raises `Abandoned`, `BadOption` or `ExpectationFailed` if there is nothing
+        that could be appended, and `AppendExpired` after the deadline.
         """
         _check(draft, value)
         appends = self._appends
         if self.deadline_s is not None and appends.loop.time() >= self.deadline_s:
-            raise self._expired(self._took_too_long())
+            raise self._expired(self._took_too_long())  # `awaited` does not see a plain function that took too long
         self._locks, self._position = draft.locks, draft.position
         turns = appends.turntaking.turns
         if self._turn is None and turns.wanted(draft.locks) and turns.contended(wanted := checked(draft.locks)):
-            # It would be refused, or push itself in.
+            # Sent now, the append would be refused, or make the append of a context that came before be refused.
             self._turn = turns.join(wanted)
             return None
         receipt = appends.append_draft(draft)
@@ -255,49 +267,53 @@ class _Run:
         return receipt
 
     def committed(self, receipt: Receipt) -> None:
-        """The append is in the log: those who wait for its locks go on once this client has applied it."""
+        """Let the contexts behind go on as soon as this client has applied the append, which is committed."""
         turntaking = self._appends.turntaking
         if turntaking.turns.wanted(self._locks):
             turntaking.turns.committed(checked(self._locks), receipt.last_id)
         if self._turn is not None:
+            # Not at once: the next context would run on a state without this transaction, and be refused.
             turntaking.leave_once_applied(self._turn, receipt.last_id, self._began_s)
             self._turn = None
 
     async def refused(self, receipt: Receipt) -> None:
-        """Wait until the context may run again, after its append has failed. Raises what running it can't mend."""
+        """Wait until the context may run again, after its append has failed. Raises the error that no run can mend."""
         failure = receipt.failure
         assert failure is not None
         if failure.reason in (Unordered.UNKNOWN, Unordered.STOPPED):
-            await receipt
+            # The client has ended, or its partition. Where the append was sent, another run might append it twice.
+            await receipt  # raises
         if self._tally is None:
             self._tally = _Tally()
         again = next_step(failure, self._position, self._tally.races)
         self._tally.add(failure, self._position)
         if again is None:
-            await receipt
+            await receipt  # raises
             raise AssertionError(f"append {receipt.sequence} failed, and says not why")
         turns, conflict = self._appends.turntaking.turns, failure.reason is FailureReason.LOCK_CONFLICT
+        # Joined before waiting for the conflicting transaction to be applied: places are in the order of refusals.
         if conflict and self._turn is None:
             self._turn = turns.join(checked(self._locks))
         await self._wait_to_run_again(again)
+        # After it: only a transaction that was fed tells who wrote it.
         if conflict and self._turn is not None:
             turns.beaten(self._turn, again.after)
 
     def end(self) -> None:
-        """It is over: whoever waits behind it goes on."""
+        """Give up the turn, if it is still held, so that the contexts behind it go on."""
         if self._turn is not None:
             self._appends.turntaking.leave(self._turn)
 
     def give_up(self, receipt: Receipt, error: BaseException) -> None:
-        """The append's fate is waited for no longer, for this error: raises what the caller is told.
+        """Raise what the caller is told when waiting for the append's fate ends with this error.
 
-        Returns if the append was settled at that very moment.
+        The append is withdrawn if it was not sent. Returns if the append was settled at that very moment.
         """
         appends = self._appends
         if isinstance(error, asyncio.CancelledError):
             appends.withdraw(receipt)
             raise error
-        obstacle = appends.obstacle()
+        obstacle = appends.obstacle()  # before withdrawing, which would leave this append out of what is undecided
         if appends.withdraw(receipt):
             raise self._expired(f"the append was never sent: {obstacle}") from None
         if not receipt.settled:
@@ -320,6 +336,7 @@ class _Run:
         pause_s = self._backoff.pause_s(self._host.random.random())
         now = self._appends.loop.time()
         if deadline_s is not None and now + pause_s >= deadline_s:
+            # Not before the deadline: a caller who tries again in a loop would else press the log without any pause.
             await asyncio.sleep(max(0.0, deadline_s - now))
             raise self._expired(
                 f"appends failed again and again{(self._tally and self._tally.because) or appends.because()}"
@@ -351,7 +368,16 @@ def _check(draft: Draft, made: Any) -> None:
 
 
 class Submission:
-    """A context that is being run behind the caller's back. `await` it for the receipt, or ask for its outcome."""
+    """A context that runs in a task of its own; returned by `Log.submit`.
+
+    ::
+
+        submission = log.submit(withdraw, 1, 30, partition=0, timeout=10)
+        receipt = await submission  # or, without exceptions:
+        outcome = await submission.outcome()
+
+    Any number of tasks may await it. Giving up waiting does not end it; `cancel` does.
+    """
 
     __slots__ = ("_task", "_traceback")
 
@@ -360,7 +386,7 @@ class Submission:
         self._traceback: TracebackType | None = None
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        """The receipt, once committed; raises what ended it otherwise. Giving up waiting does not end it."""
+        """Wait for the receipt of the committed append. Raises what `Log.run` raises."""
         return self._ended().__await__()
 
     async def _ended(self) -> Receipt:
@@ -372,22 +398,22 @@ class Submission:
         return self._task.result()
 
     def _kept(self, error: BaseException) -> BaseException:
-        """What ended it, with the traceback of the first time, however often it is raised."""
+        """Return the error with its first traceback, which would otherwise grow each time that it is raised."""
         if self._traceback is None:
             self._traceback = error.__traceback__
         return error.with_traceback(self._traceback)
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, one way or the other."""
+        """Whether the submission has ended, in any way."""
         return self._task.done()
 
     def cancel(self) -> None:
-        """End it. An append that was sent may commit all the same."""
+        """Cancel the context's runs. An append that was sent may commit all the same."""
         self._task.cancel()
 
     async def outcome(self) -> Outcome:
-        """How it ended, as a value: raises nothing but the waiter's own cancellation."""
+        """Wait until the submission has ended; return how, as a value. Raises only the waiter's own cancellation."""
         await asyncio.wait([self._task])
         if self._task.cancelled():
             return Outcome(OutcomeKind.RAISED, None, asyncio.CancelledError())

@@ -1,4 +1,4 @@
-"""Settings of a client, with the reasons for the defaults."""
+"""The settings of a client, with their units."""
 
 from __future__ import annotations
 
@@ -10,56 +10,60 @@ from polonaise.link.connection import LinkSettings
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Bounds in bytes, counts and seconds. Every queue has one; every wait has one or ends with the client."""
+    """The bounds and deadlines of a client, in bytes, counts and seconds.
+
+    Every queue is bounded; every wait has a deadline, or ends when the client is closed. ::
+
+        polonaise.connect(address, settings=ClientSettings(name="billing", answer_s_max=5))
+    """
 
     name: str = "client"
-    """Shown in the servers' messages and consoles."""
+    """The name of this client in the messages of servers."""
     link: LinkSettings = field(default_factory=LinkSettings)
-    """Of each connection: heartbeats, deadlines, bounds."""
+    """The settings of each connection: heartbeats, deadlines, bounds."""
     limits: Limits = field(default_factory=Limits)
-    """Of one append; larger ones than the servers' own are refused there."""
+    """The bounds of one append. Servers have bounds of their own, and refuse what exceeds those."""
     outstanding_count_max: int = 16_384
-    """Appends of one partition whose fate is not known yet; beyond, `run` waits and `append` refuses."""
+    """Appends of one partition whose fate is not known. At this bound `run` waits, and `append` raises `Overloaded`."""
     outstanding_bytes_max: int = 32 * 1024 * 1024
-    """Bytes of their bodies, their locks, and the keys and values that they expect and change."""
+    """The same bound in bytes: of their bodies, locks, and the keys and values that they expect and change."""
     submissions_max: int = 16_384
-    """Contexts that `submit` has taken and not finished, over all partitions."""
+    """Unfinished submissions over all partitions. At this bound `submit` raises `Overloaded`."""
     frame_count_max: int = 4_096
-    """Transactions in one append frame."""
+    """Transactions in one append frame; only a group may exceed it."""
     frame_bytes_max: int = 1024 * 1024
-    """Bodies in one append frame: large enough to be cheap, small enough not to hold up what comes behind."""
+    """Bytes of one append frame: large enough to be cheap, small enough not to delay the frames behind it."""
     credit_bytes: int = 4 * 1024 * 1024
-    """Feed of one partition that was received and not applied yet. A slow view stops its own feed, nobody else's."""
+    """Bytes of one partition's feed that are received and not applied. A slow view stops its own feed and no other."""
     run_count_max: int = 4_096
-    """Transactions that a view which takes runs is given at once: enough to make one commit of its store cheap for
-    each."""
+    """Transactions of one run, for a view with `apply_run`: enough to make one commit of its store cheap for each."""
     run_bytes_max: int = 1024 * 1024
-    """And bytes: a part of the credit only, so that the feed goes on meanwhile."""
+    """Bytes of bodies of one run: less than `credit_bytes`, so that the feed goes on while the view applies it."""
     idle_flush_s: float = 1.0
-    """Appends that hear nothing for this long are asked after with a flush."""
+    """Seconds without news of appends that were sent, after which the client sends a flush to learn their fate."""
     connect_s_max: float = 5.0
-    """Deadline of one try to connect to a server; it is tried again for as long as the caller waits."""
+    """Deadline of one attempt to connect to a server; further attempts follow for as long as the caller waits."""
     request_s_max: float = 10.0
-    """Deadline of one try of a request; the caller's own deadline covers all tries."""
-    question_s_max: float = 30.0
-    """Deadline of a question to the log when the caller gives none."""
+    """Deadline of one attempt of a request; the caller's own deadline covers all attempts."""
+    answer_s_max: float = 30.0
+    """The default `timeout` of methods that wait for an answer, such as `Log.high_water_mark` and `Log.read`."""
     mount_s_max: float = 15.0
-    """A mount that brings neither feed nor answer for this long is tried again."""
+    """Seconds without feed or answer after which a mount is given up and tried again."""
     retry_s_min: float = 0.02
-    """The first pause before something is tried again; each further one is longer, with jitter."""
+    """The first pause before another attempt; each further pause is twice as long, with jitter."""
     retry_s_max: float = 2.0
-    """The longest such pause."""
+    """The longest pause before another attempt."""
     apply_retry_s_max: float = 2.0
-    """The longest pause before a transaction that the view could not apply is tried again."""
+    """The longest pause before the view is given again a transaction that it could not apply."""
     coordinator_s_max: float = 30.0
-    """Deadline of one wait for a newer assignment."""
+    """Deadline of one request to the coordinator for a newer assignment; repeated without a pause."""
     read_bytes: int = 2 * 1024 * 1024
-    """Bytes per answer of a reader."""
+    """Bytes of batches that a reader asks for in one request."""
     reads_ahead: int = 3
-    """Answers that a reader of a known range has on their way at once, while one is consumed."""
+    """Requests that a reader of a known range has under way at once, while one answer is consumed."""
     follow_s_max: float = 10.0
-    """How long a server lets a reader at the end of the log wait for more."""
+    """Seconds that a request of a following reader waits at the server for more transactions."""
     fetch_bytes: int = 1024 * 1024
-    """Bodies asked for at once, where they do not come with the feed."""
+    """Bytes of bodies fetched with one request, where bodies do not come with the feed."""
     fetches_max: int = 4
-    """Such requests at once, per partition."""
+    """Batches whose bodies are fetched at the same time, per partition."""

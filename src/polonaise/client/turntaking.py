@@ -1,4 +1,4 @@
-"""Waiting for one's turn among contexts that want the same locks."""
+"""Lets contexts that want the same locks wait for their turns."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ from polonaise.terms import ClientId, TransactionId
 
 
 class TurnTaking:
-    """Tells contexts of one partition when it is their turn, as `Turns` decides."""
+    """Wakes the contexts of one partition when it is their turn, as `Turns` decides."""
 
     def __init__(self, client_id: ClientId, mark: AppliedMark) -> None:
         self.turns = Turns(client_id)
         self._mark = mark
         self._courteous: set[asyncio.Future[None]] = set()
-        """The contexts that let rivals go first; they look again when one has gone."""
+        """The futures of contexts that let rivals go first, woken when a rival has committed."""
         self._waiting: set[asyncio.Future[None]] = set()
+        """The futures of contexts that wait for other contexts of this client."""
         self._stopped: PolonaiseError | None = None
 
     async def wait(self, turn: Turn, chance: Callable[[], float], deadline_s: float | None) -> None:
-        """Until it is this one's turn. Raises `TimeoutError`, or what stopped the partition."""
+        """Wait until it is this turn. Raises `TimeoutError` after the deadline, or what stopped the partition.
+
+        `chance` returns a random number from 0 to 1.
+        """
         if not turn.granted:
             turn.waiter = asyncio.get_running_loop().create_future()
             await self._until(turn.waiter, self._waiting, deadline_s)
         await self._let_rivals_go(turn, chance(), deadline_s)
+        # On a state without the rivals' last commits the context would only be refused.
         await self._mark.wait(self.turns.newest(turn), deadline_s)
 
     async def _let_rivals_go(self, turn: Turn, chance: float, deadline_s: float | None) -> None:
+        """Wait until the rivals that are owed a turn have committed, or do not come in time."""
         turns, loop = self.turns, asyncio.get_running_loop()
         if not turns.owed(turn):
             return
@@ -47,6 +53,7 @@ class TurnTaking:
     async def _until(
         self, future: asyncio.Future[None], kept: set[asyncio.Future[None]], deadline_s: float | None
     ) -> None:
+        """Wait for a future that is kept in this set meanwhile, so that `stop` finds it."""
         if self._stopped is not None:
             raise fresh(self._stopped)
         kept.add(future)
@@ -56,29 +63,32 @@ class TurnTaking:
             kept.discard(future)
 
     def leave(self, turn: Turn) -> None:
-        """It is over, or given up."""
+        """Give up a turn, and wake the contexts that are granted by that."""
         for ready in self.turns.leave(turn):
             if ready.waiter is not None and not ready.waiter.done():
                 ready.waiter.set_result(None)
 
     def leave_once_applied(self, turn: Turn, transaction: TransactionId, began_s: float) -> None:
-        """Its append is committed as this: the next one goes when it is applied, and so known to its context."""
+        """Give up a turn whose append is committed, once this client has applied it.
+
+        Only then does the next context see it. `began_s` is the loop's time at which the run began.
+        """
         loop = asyncio.get_running_loop()
 
         def applied(reached: asyncio.Future[None]) -> None:
             if not reached.cancelled() and reached.exception() is None:
                 self.turns.took(loop.time() - began_s)
-            self.leave(turn)
+            self.leave(turn)  # also when the mark rises no more: the others must not wait for ever
 
         self._mark.reached(transaction).add_done_callback(applied)
 
     def fed(self, first: TransactionId, clients: Sequence[ClientId]) -> None:
-        """A batch of the feed, with who wrote each of its transactions."""
+        """Take note of who wrote each transaction of a fed batch; wake the contexts that let a rival go first."""
         if self.turns.watching and self.turns.fed(first, clients):
             _wake(self._courteous)
 
     def stop(self, error: PolonaiseError) -> None:
-        """The partition goes on no more: everybody who waits is told why."""
+        """End every wait with this error, now and from now on: the partition has stopped."""
         self._stopped = error
         for future in [*self._waiting, *self._courteous]:
             if not future.done():

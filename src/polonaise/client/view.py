@@ -1,4 +1,4 @@
-"""What an application derives from the log, as the client sees it."""
+"""Views: the protocols by which an application keeps state from the log."""
 
 from __future__ import annotations
 
@@ -12,80 +12,104 @@ _log = logging.getLogger("polonaise.client")
 
 
 class View(Protocol):
-    """State kept from the log: a database, a cache, a report. Methods may be plain or coroutines.
+    """State kept from the log by an application: a database, a cache, a report.
 
-    Its high-water mark must be stored together with what was applied, in one atomic step: then each transaction is
-    applied exactly once, whatever dies when.
+    ::
 
-    Two kinds of failure are not a transaction's fault, and any method may say so: `ViewUnavailable` (the store can't be
-    reached: tried again until it can, nothing is reported, `Log.trouble` tells) and `ViewUnfit` (the store is not what
-    the view needs: the partition stops).
+        class Balances:
+            def __init__(self):
+                self.marks, self.accounts = {}, {}
 
-    A view that outlives its process may have a method `belongs_to(cluster_key)`, plain, which the client calls before
-    any other: to refuse, in `high_water_mark`, what was kept from another log. Ids alone don't tell.
+            def high_water_mark(self, partition):
+                return self.marks.get(partition, -1)
 
-    A view that holds threads or connections may have a method `close`, plain or a coroutine, which the client calls
-    when it ends. Another client may be given the same view afterwards.
+            def apply(self, tx):
+                account, amount = tx.data.decode().split()
+                self.accounts[account] = self.accounts.get(account, 0) + int(amount)
+                self.marks[tx.partition] = tx.id
+
+            def failed(self, partition, id, error):
+                print(f"transaction {id} can't be applied: {error}")
+
+    Methods may be plain functions or coroutine functions; the client calls them in its event loop. `polonaise.SqlView`
+    is a view in a database.
+
+    The applied high-water mark must be stored together with what was applied, in one atomic step: then each transaction
+    is applied exactly once, whatever dies when.
+
+    Two errors say that no transaction is to blame, and any method may raise them: `ViewUnavailable` (the store can't be
+    reached: the client tries again until it can, reports nothing to `failed`, and says so in `Log.trouble`) and
+    `ViewUnfit` (the store is not what the view needs: the partition stops).
+
+    A view that outlives its process may have a plain method `belongs_to(cluster_key)`, which the client calls before
+    any other. With it the view can refuse, in `high_water_mark`, state that was kept from another log: ids alone don't
+    tell two logs apart.
+
+    A view that holds threads or connections may have a method `close`, plain or a coroutine function, which the client
+    calls when it ends. Another client may be given the same view afterwards.
     """
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId | Awaitable[TransactionId]:
-        """The id of the last transaction of the partition that was applied; -1 for none.
+        """Return the id of the last transaction of the partition that was applied; -1 for none.
 
-        Asked when the client mounts the partition, and again after `apply` has failed.
+        Called when the client mounts the partition, and again after `apply` has failed. A mark below the one that was
+        last reached makes the client feed again from there.
         """
 
     def apply(self, tx: Transaction) -> Awaitable[None] | None:
-        """Apply one transaction. Called strictly by id, one at a time per partition; none is left out.
+        """Apply one transaction. Called in the order of ids, one at a time per partition, and for every transaction.
 
-        Ids rise, and need not follow one another: what the library writes for itself, such as that a producer was
-        opened, is in the log too and is given to nobody.
+        Ids rise, but may leave some out: the library's own transactions, such as one that opens a producer, have ids
+        too and are given to no view.
 
-        Partitions are independent: two of them may be within `apply` at once if it is a coroutine. What it raises is
-        reported to `failed`, and the same transaction is delivered again after a pause.
+        Partitions are independent: if `apply` is a coroutine function, it may run for two partitions at once. What it
+        raises is reported to `failed`, and the same transaction is delivered again after a pause.
         """
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
-        """`apply` raised `error` for this transaction; only this partition waits."""
+        """Take note that `apply` raised `error` for this transaction. Only its partition waits until it is applied."""
 
 
 class RunView(Protocol):
-    """A view that takes several transactions at once, so that one atomic step of its store serves them all.
+    """A view that applies several transactions at once, so that one atomic step of its store serves them all.
 
-    A view is one by having `apply_run`; an `apply` that it may have is its own. Everything said of `View` holds.
+    A view with a method `apply_run` is a `RunView`; the client never calls its `apply`, if it has one. For the rest see
+    `View`.
     """
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId | Awaitable[TransactionId]:
-        """As `View.high_water_mark`."""
+        """Return the applied high-water mark of the partition; see `View.high_water_mark`."""
 
     def apply_run(self, run: Sequence[Transaction]) -> TransactionId | Awaitable[TransactionId]:
-        """Apply transactions of one partition: one or more, strictly by id, none left out. The mark reached.
+        """Apply one or more transactions of one partition, in the order of ids; return the mark reached.
 
-        What has queued up comes as one run, within `ClientSettings.run_count_max` and `run_bytes_max`; while the view
-        keeps up, that is what one batch brought. The answer may be below the run's last id (the rest is offered again)
-        and above it (somebody else has moved the same store on: what that covers is skipped).
+        A run is what has queued up, within `ClientSettings.run_count_max` and `run_bytes_max`; while the view keeps up,
+        that is the transactions of one batch. The returned mark may be below the run's last id (the rest is offered
+        again) or above it (another process has moved the same store on: what the mark covers is skipped).
 
-        When a run of several raises, its transactions are offered again one by one; when a run of one raises, that is
-        reported to `failed` and offered again after a pause. So a view need not find out which one it could not take.
+        When a run of several transactions raises, they are offered again one by one. When a run of one raises, that
+        transaction is reported to `failed` and offered again after a pause. So a view need not find out which
+        transaction it could not apply.
         """
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
-        """As `View.failed`."""
+        """Take note that `apply_run` raised `error` for this transaction alone; see `View.failed`."""
 
 
 def takes_own(view: View | RunView) -> bool:
-    """Whether it is a view of the library's that is given what the library wrote for itself, too."""
+    """Whether the view is one of the library's that is given the library's own transactions, too."""
     return bool(getattr(view, "takes_own", False))
 
 
 def tell_cluster(view: View | RunView, cluster_key: bytes) -> None:
-    """Call the view's `belongs_to`, if it has one."""
+    """Tell the view which cluster the log is of, by its `belongs_to`, if it has one."""
     belongs_to = getattr(view, "belongs_to", None)
     if belongs_to is not None:
         belongs_to(cluster_key)
 
 
 async def close_view(view: View | RunView) -> None:
-    """Call the view's `close`, if it has one."""
+    """Call the view's `close`, if it has one. Log what it raises: the client is closing in any case."""
     close = getattr(view, "close", None)
     if close is None:
         return

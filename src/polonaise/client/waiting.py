@@ -1,4 +1,4 @@
-"""Waiting with deadlines, for marks and for room: cheap enough to be done for every append."""
+"""Waits with deadlines, for marks and for room: cheap enough for every append."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ T = TypeVar("T")
 
 
 _processes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, int]] = WeakKeyDictionary()
-"""Which process a client's loop is of. A child has them too, and they do nothing there."""
+"""The process of each client's event loop. After a fork the child has the loops, too, and they do not run there."""
 
 
 def own_loop() -> asyncio.AbstractEventLoop:
-    """The running loop, for a client that is connected in it."""
+    """Return the running event loop, and remember it as a client's of this process."""
     loop = asyncio.get_running_loop()
     _processes[loop] = os.getpid()
     return loop
 
 
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Raises `WrongEventLoop` unless this is called within that loop: another's waiters would never be woken.
+    """Raise `WrongEventLoop` unless called within that loop: waiters of another loop would never be woken.
 
-    Or `Forked`, where that loop is the parent process's.
+    Raises `Forked` if that loop is the parent process's.
     """
     try:
         running = asyncio.get_running_loop()
@@ -49,15 +49,16 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def until(future: asyncio.Future[T], deadline_s: float | None) -> Awaitable[T]:
-    """Await this for the result of `future`, which belongs to this waiter alone.
+    """Return an awaitable for the result of `future`, which must belong to this waiter alone.
 
-    Raises `TimeoutError` when the loop's time passes `deadline_s`. Costs one timer of the loop, and nothing without a
-    deadline: then it is the future itself.
+    Awaiting raises `TimeoutError` when the loop's time passes `deadline_s`. Costs one timer of the loop; without a
+    deadline nothing, for the awaitable is the future itself.
     """
     return future if deadline_s is None else _until(future, deadline_s)
 
 
 async def _until(future: asyncio.Future[T], deadline_s: float) -> T:
+    """Await a future with a deadline. Not `asyncio.timeout`, which costs more, and cancels the task."""
     timer = asyncio.get_running_loop().call_at(deadline_s, _expire, future)
     try:
         return await future
@@ -71,43 +72,45 @@ def _expire(future: asyncio.Future[Any]) -> None:
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:
-    """Mark a failure as seen: whoever waits gets it, and nobody may be waiting any more."""
+    """Mark a future's failure as retrieved, which avoids "exception was never retrieved" when nobody awaits it."""
     if not future.cancelled():
         future.exception()
 
 
 class Given(NamedTuple):
-    """A transaction, or a run of them, that was given to the application's view."""
+    """A transaction, or a run of them, that the application's view is applying."""
 
     first: TransactionId
     last: TransactionId
     since_s: float
-    """By the loop's clock."""
+    """The loop's time at which the view began."""
 
     def told(self, now_s: float) -> str:
-        """For the message of who waits for it."""
+        """Return for the message of an error how long the view has been applying them."""
         which = f"transaction {self.first}" if self.first == self.last else f"transactions {self.first} to {self.last}"
         return f"the view has been applying {which} for {round(now_s - self.since_s, 2):g} s"
 
 
 class AppliedMark:
-    """How far a partition is applied in this process, and who waits for it to get further."""
+    """The client high-water mark of a partition, and the waits for it to rise."""
 
     __slots__ = ("_births", "_stopped", "_sweep_at", "_waiting", "given", "trouble", "value")
 
     def __init__(self, value: TransactionId) -> None:
         self.value = value
-        """The client high-water mark: everything up to this id is applied."""
+        """The client high-water mark: everything up to this id is applied by this client."""
         self.trouble: PolonaiseError | None = None
-        """Why the application's view gets no further at the moment; None while it does."""
+        """Why the application's view does not advance at the moment; None while it does."""
         self.given: Given | None = None
-        """What the view is applying; None while it is not waited for."""
+        """The transactions that the view is applying; None while it applies none."""
         self._waiting: list[tuple[TransactionId, int, asyncio.Future[None]]] = []
+        """A heap of (id, number, future): the number keeps futures from being compared."""
         self._births = 0
         self._sweep_at = 1024
         self._stopped: PolonaiseError | None = None
 
     def reach(self, value: TransactionId) -> None:
+        """Move the mark, and wake the waits up to it."""
         self.value = value
         waiting = self._waiting
         while waiting and waiting[0][0] <= value:
@@ -116,12 +119,12 @@ class AppliedMark:
                 future.set_result(None)
 
     async def wait(self, value: TransactionId, deadline_s: float | None = None) -> None:
-        """Until `value` is applied. Raises `TimeoutError`, or what stopped the partition."""
+        """Wait until `value` is applied. Raises `TimeoutError` after the deadline, or what stopped the partition."""
         if self.value < value:
             await until(self.reached(value), deadline_s)
 
     def reached(self, value: TransactionId) -> asyncio.Future[None]:
-        """Done when `value` is applied, or the mark rises no more."""
+        """Return a future that is done when `value` is applied, or fails when the partition stops."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.value >= value:
             future.set_result(None)
@@ -130,6 +133,8 @@ class AppliedMark:
             future.set_exception(fresh(self._stopped))
             return future
         self._births += 1
+        # Waits that were given up stay in the heap until the mark reaches them, which may be never: swept out before
+        # they are most of it.
         if len(self._waiting) >= self._sweep_at:
             self._waiting = [entry for entry in self._waiting if not entry[2].done()]
             heapify(self._waiting)
@@ -138,7 +143,7 @@ class AppliedMark:
         return future
 
     def stop(self, error: PolonaiseError) -> None:
-        """The mark rises no more: everybody who waits is told why."""
+        """End every wait with this error: the mark rises no more."""
         self._stopped = error
         waiting, self._waiting = self._waiting, []
         for _, _, future in waiting:
@@ -147,23 +152,24 @@ class AppliedMark:
 
 
 class Admission:
-    """Lets contexts in while the partition is ready and its outstanding appends are within bounds; first come first.
+    """Lets contexts in while the partition is mounted and its outstanding appends are within bounds; first come first.
 
-    A slot is taken before the context runs, so that what runs can also be appended, and given back when the append
-    has been registered (it counts by itself then) or is not going to be.
+    A slot is taken before a context runs, so that what it builds can surely be appended. It is given back when the
+    append was registered, and counts by itself, or when there is to be none.
     """
 
     __slots__ = ("_is_open", "_stopped", "_waiting", "taken")
 
     def __init__(self, is_open: Callable[[int], bool]) -> None:
         self._is_open = is_open
-        """Given the slots taken: is there one more?"""
+        """Returns whether there is a slot beside those taken, whose number it is given."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._stopped: PolonaiseError | None = None
         self.taken = 0
+        """The number of slots taken."""
 
     def take_now(self) -> bool:
-        """Take a slot if there is one and nobody waits for it. Raises what stopped the partition."""
+        """Take a slot if there is one that no context waits for; return whether. Raises what stopped the partition."""
         if self._stopped:
             raise fresh(self._stopped)
         if self._waiting or not self._is_open(self.taken):
@@ -172,7 +178,7 @@ class Admission:
         return True
 
     async def take(self, deadline_s: float | None) -> None:
-        """Wait for a slot. Raises `TimeoutError`, or what stopped the partition."""
+        """Wait for a slot, and take it. Raises `TimeoutError` after the deadline, or what stopped the partition."""
         if self.take_now():
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -180,17 +186,19 @@ class Admission:
         try:
             await until(future, deadline_s)
         except BaseException:
+            # Let in and cancelled in the same turn of the loop: the slot is taken, and would never be used.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.give_back()
             raise
 
     def give_back(self) -> None:
+        """Give back a slot, and let in the next context that waits."""
         self.taken -= 1
         if self._waiting:
             self.admit()
 
     def admit(self) -> None:
-        """Something changed: let in whoever may."""
+        """Let waiting contexts in, as far as there is room. Called after a mount, and when fates are settled."""
         waiting = self._waiting
         while waiting:
             if waiting[0].done():
@@ -202,6 +210,7 @@ class Admission:
                 return
 
     def stop(self, error: PolonaiseError) -> None:
+        """End every wait with this error, now and from now on: the partition has stopped."""
         self._stopped = error
         waiting, self._waiting = self._waiting, deque()
         for future in waiting:

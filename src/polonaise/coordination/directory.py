@@ -1,7 +1,7 @@
 """A directory of values that several processes read at any time and change one at a time.
 
-What `coordination.file` keeps its promises with: files that are replaced whole and say what they are, locks that the
-kernel frees at a process's death, and changes that are not cut short by a cancelled caller.
+`coordination.file` keeps its promises with the parts of this module: files that are replaced whole and say what they
+are, locks that the kernel frees at a process's death, and changes that are not cut short by a cancelled caller.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import contextlib
 import posixpath
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from polonaise.checksum import crc32
+from polonaise.coordination.backend import Entry, damaged
 from polonaise.errors import (
     CoordinatorDamaged,
     CoordinatorUnavailable,
@@ -30,13 +31,13 @@ from polonaise.log.openfiles import SharedSync
 
 FORMAT: Final = 1
 UNFINISHED: Final = ".new"
-"""How the name of a value ends that is being written."""
+"""The suffix of the name of a value that is being written."""
 CHANGE_LOCK: Final = "change.lock"
 MEMBERS_LOCK: Final = "members.lock"
 
 _MAGIC: Final = "polonaise-coordinator"
 _TOGETHER_MAX: Final = 64
-"""Changes under one hold of the lock: other processes wait for it meanwhile."""
+"""The largest number of changes under one hold of the lock, because other processes wait for it meanwhile."""
 _PAUSE_MIN_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05
 
@@ -44,25 +45,17 @@ T = TypeVar("T")
 _Outcome: TypeAlias = tuple[Any, PolonaiseError | None]
 
 
-class Sealed(NamedTuple):
-    """A value as its file holds it."""
-
-    cluster_key: bytes
-    version: int
-    payload: bytes
-
-
 def seal(name: str, cluster_key: bytes, version: int, payload: bytes) -> bytes:
-    """The contents of the file of this value: one line that says what it is, then the payload."""
+    """Return the contents of the file of this value: one line that says what it is, then the payload."""
     front = f"{_MAGIC} {FORMAT} {cluster_key.hex()} {name} {version} {len(payload)} ".encode()
     return front + f"{crc32(payload, crc32(front)):08x}\n".encode() + payload
 
 
-def unseal(name: str, raw: bytes, path: str) -> Sealed:
-    """What a file holds. Raises `CoordinatorDamaged` unless it is, whole, what `seal` wrote under this name.
+def unseal(name: str, raw: bytes, path: str) -> Entry:
+    """Return the entry in a file that `seal` wrote under this name.
 
-    Magic, format number and the CRC at the line's end stay where they are in every later format, so that a newer
-    directory (`UnsupportedFormat`) and a damaged one are told apart.
+    Raises `CoordinatorDamaged` for anything else. Magic, format number and the CRC at the line's end stay where they
+    are in every later format, so that a newer directory (`UnsupportedFormat`) and a damaged one are told apart.
     """
     head, newline, payload = raw.partition(b"\n")
     front, summed = head[:-8], head[-8:]
@@ -78,9 +71,10 @@ def unseal(name: str, raw: bytes, path: str) -> Sealed:
         )
     try:
         _, _, key, named, version, _, _ = words
-        found = Sealed(bytes.fromhex(key), int(version), payload)
+        found = Entry(bytes.fromhex(key), int(version), payload)
     except ValueError as error:
         raise damaged(path, f"its first line does not read: {error}") from error
+    # In one form only: a line that was read loosely would be written back changed.
     if seal(named, *found) != raw:
         raise damaged(path, "its first line is not in the form in which it is written")
     if named != name:
@@ -88,17 +82,9 @@ def unseal(name: str, raw: bytes, path: str) -> Sealed:
     return found
 
 
-def damaged(path: str, what: str) -> CoordinatorDamaged:
-    """The refusal that names the file, and says what to do."""
-    return CoordinatorDamaged(
-        f"{path}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator "
-        "directory as it was last; an older copy, or a new one, would let two owners write in one session"
-    )
-
-
 @contextlib.contextmanager
-def door(what: str, *, changes: bool = True) -> Iterator[None]:
-    """What the disk says, in the coordinator's words."""
+def translated_errors(what: str, *, changes: bool = True) -> Iterator[None]:
+    """Translate errors of the disk into those of the coordinator."""
     try:
         yield
     except (DiskFull, DiskFailed) as error:
@@ -112,7 +98,7 @@ def door(what: str, *, changes: bool = True) -> Iterator[None]:
 
 
 class _Request:
-    """One caller's wish to do something alone; `abandoned` when the caller was cancelled."""
+    """One caller's work to be done under a lock; `abandoned` when the caller was cancelled."""
 
     __slots__ = ("abandoned", "changes", "outcome", "work")
 
@@ -125,13 +111,14 @@ class _Request:
         self.abandoned = False
 
     async def done(self) -> _Outcome:
-        """What comes of the work; told once the lock was given back."""
+        """Do the work, and return its outcome, to be told once the lock was given back."""
         try:
             return await self.work(), None
         except PolonaiseError as error:
             return None, error
 
     def tell(self, outcome: _Outcome) -> None:
+        """Give the caller the outcome."""
         result, error = outcome
         if error is None:
             self.outcome.set_result(result)
@@ -140,7 +127,10 @@ class _Request:
 
 
 class ValueDirectory:
-    """The files and the locks. `alone` gives the right to change; everything else does what it says, unchecked."""
+    """The files and the locks of the directory.
+
+    `alone` gives the right to change; everything else does what it says, unchecked.
+    """
 
     def __init__(self, host: Host, path: str, lock_wait_s: float) -> None:
         self.host = host
@@ -159,30 +149,32 @@ class ValueDirectory:
         return self._path
 
     def path(self, name: str) -> str:
+        """Return the path of a file of the directory."""
         return f"{self._path}/{name}"
 
     async def make(self) -> None:
         """Make the directory and those above it, as durable as what will be in it.
 
-        Synced even where they exist: whoever made them may have died before its sync.
+        Synced even where they exist: the process that made them may have died before its sync.
         """
         await self.disk.make_directory(self._path)
         above = posixpath.dirname(self._path)
         await self.disk.sync_directory(above or ".")
         while above not in ("", "/"):
             above = posixpath.dirname(above)
-            # Further up they may be closed to this process; then they are older than it.
+            # Without rights further up, this process did not make those directories, and need not sync them.
             with contextlib.suppress(DiskFailed):
                 await self.disk.sync_directory(above or ".")
 
     async def names(self) -> list[str]:
+        """Return the names in the directory; none without it."""
         try:
             return await self.disk.list(self._path)
         except NotFound:
             return []
 
     async def load(self, name: str) -> bytes | None:
-        """The contents of a file, or None without it."""
+        """Return the contents of a file, or None without it."""
         try:
             return await self.disk.load(self.path(name))
         except NotFound:
@@ -211,18 +203,18 @@ class ValueDirectory:
                 raise error
 
     async def sync(self) -> None:
-        """Every name in the directory stays as it is now, whatever happens."""
+        """Make every name in the directory durable as it is now."""
         await self._sync()
 
     async def alone(self, lock: str, work: Callable[[], Coroutine[Any, Any, T]], changes: str = "") -> T:
         """Do `work` while no other process does anything under this lock.
 
-        Nor does this one, but for work that says which other value it `changes`: so much is done at once, and shares
-        the syncs. Thousands of values may have to be changed when a server begins.
+        Nor does this process, except for work that names another value that it `changes`: such work is done at once,
+        and shares the syncs, because thousands of values may have to be changed when a server begins.
 
-        In a task of its own, because work that has begun goes to its end even when the caller is cancelled: a thread
-        may still be writing when the await is gone, and must not do so after the lock is somebody else's. Work that
-        has not begun by then is not done at all.
+        The work runs in a task of its own, because work that has begun goes to its end even when the caller is
+        cancelled: a thread may still be writing when the await is gone, and must not do so after another process has
+        the lock. Work that has not begun by then is not done at all.
         """
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         request = _Request(work, changes, outcome)
@@ -242,7 +234,7 @@ class ValueDirectory:
             raise
 
     async def _serve(self, lock: str) -> None:
-        """Do what is asked for under this lock, until there is nothing left."""
+        """Serve the requests under this lock until none is left."""
         requests = self._requests[lock]
         while requests:
             try:
@@ -256,12 +248,14 @@ class ValueDirectory:
             if held is None:
                 continue
             outcomes = await self._outcomes(lock, together)
+            # Told after the release: callers that go on at once must not find the lock still held.
             held.release()
             for request, outcome in zip(together, outcomes, strict=True):
                 request.tell(outcome)
         self._serving.discard(lock)
 
     async def _outcomes(self, lock: str, together: Sequence[_Request]) -> Sequence[_Outcome]:
+        """Do the work of these requests together, and return their outcomes in the same order."""
         try:
             if lock == CHANGE_LOCK and not self._swept:
                 await self._sweep()
@@ -272,7 +266,7 @@ class ValueDirectory:
         return await asyncio.gather(*(request.done() for request in together))
 
     def _next_together(self, requests: deque[_Request]) -> list[_Request]:
-        """The oldest request, and those after it that change other values, without the abandoned ones."""
+        """Take the oldest request, and those after it that change other values, without the abandoned ones."""
         together: list[_Request] = []
         while requests and len(together) < _TOGETHER_MAX:
             request = requests[0]
@@ -288,7 +282,10 @@ class ValueDirectory:
         return together
 
     async def _take(self, lock: str) -> DirectoryLock | None:
-        """The lock, or None when all callers have gone away meanwhile."""
+        """Return the lock once it is free, or None when all callers have gone away meanwhile.
+
+        Raises `CoordinatorUnavailable` when another process holds it for longer than `lock_wait_s`.
+        """
         path = self.path(lock)
         clock = self.host.clock
         give_up_s = clock.monotonic_s() + self._lock_wait_s
@@ -312,14 +309,14 @@ class ValueDirectory:
         return None
 
     async def _sweep(self) -> None:
-        """Remove what crashed changes left. With the change lock held, so that nobody's work is swept."""
+        """Remove what crashed changes left. Only with the change lock held, so that no change under way is swept."""
         for name in await self.names():
             if name.endswith(UNFINISHED):
                 await self.disk.remove(self.path(name))
         self._swept = True
 
     async def settle_abandoned(self) -> None:
-        """Wait for changes whose callers were cancelled: "read again" must not be answered before they are decided."""
+        """Wait for changes whose callers were cancelled: "read again" must not be answered before these are decided."""
         while self._abandoned:
             await asyncio.wait([self._abandoned[0]])
 

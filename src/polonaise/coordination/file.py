@@ -1,4 +1,4 @@
-"""The coordinator of one machine: a directory that several processes share, durable, without a service to run.
+"""The backend of one machine: a directory that several processes share, durable, without a service to run.
 
 ::
 
@@ -10,358 +10,316 @@
       members/<server id>                                     locked for its process's life; holds its registration
       members/<server id>.beat                                a number that changes while the server works
 
-A value's file is one line, which names the format, the cluster, the value, its version and a CRC-32 over all, and
-then the value as JSON: an operator can look at it with `cat`, and a file of another cluster or another partition does
-not pass for the one it lies in place of.
+A value's file is one line, which names the format, the cluster, the value, its version and a CRC-32 over all, and then
+the value as JSON: an operator can look at it with `cat`, and a file of another cluster or another partition is not
+taken for the one whose name it has.
 
-**Network file systems are not supported.** Locks and renames do not keep their promises there, and nothing in the
-disk port can tell such a directory from a local one: keeping it on a local disk is up to whoever chooses it.
+**Network file systems are not supported.** Locks and renames do not keep their promises there, and nothing in the disk
+port can tell such a directory from a local one: choose a local disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeVar, cast
+import contextlib
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
 
-from polonaise.coordination.directory import (
-    CHANGE_LOCK,
-    MEMBERS_LOCK,
-    UNFINISHED,
-    Sealed,
-    ValueDirectory,
-    damaged,
-    door,
-    seal,
-    unseal,
-)
-from polonaise.coordination.members import FileMembers, FileMembership
-from polonaise.coordination.values import (
-    Assignment,
-    Beginning,
-    ClusterDescription,
-    PartitionValue,
-    Registration,
-    Versioned,
-)
+from polonaise.coordination.backend import Entry, damaged, missing
+from polonaise.coordination.coordinator import Coordinator
+from polonaise.coordination.directory import CHANGE_LOCK, MEMBERS_LOCK, ValueDirectory, seal, translated_errors, unseal
+from polonaise.coordination.values import DESCRIPTION, is_key
 from polonaise.errors import (
-    AlreadyInitialized,
     BadOption,
-    Closed,
     CoordinatorDamaged,
+    CoordinatorUnavailable,
+    DirectoryInUse,
     DiskFailed,
     NotADirectory,
-    NotInitialized,
+    NotFound,
     PolonaiseError,
-    UnknownPartition,
-    WrongClusterKey,
 )
-from polonaise.host import Host
-from polonaise.terms import PartitionId
+from polonaise.host import DirectoryLock, Host
 
-UNIQUE_ID_MAX: Final = 2**31 - 1
-
-DESCRIPTION: Final = "description"
-_ASSIGNMENT: Final = "assignment"
-_UNIQUE_ID: Final = "unique-id"
-_PARTITION: Final = "partition-"
 _INITIALIZING: Final = "initializing"
 _SYNC_TRIES: Final = 3
+_BEAT: Final = ".beat"
 _PUTS_MAX: Final = 32
-"""Files of a new cluster that are written at the same time."""
+"""How many files of a new cluster are written at the same time."""
 
-T = TypeVar("T")
-V = TypeVar("V", PartitionValue, Assignment)
+
+def coordinator_in(host: Host, directory: str, *, lock_wait_s: float = 10.0) -> Coordinator:
+    """Return the coordinator in a directory on a local disk. Any number of processes may have it open.
+
+    A process that is *stopped* (not dead) within a change holds the lock: the others wait `lock_wait_s` seconds, then
+    raise `CoordinatorUnavailable`.
+    """
+    return Coordinator(FileBackend(host, directory, lock_wait_s), host.clock)
 
 
 class _Held(NamedTuple):
-    """A value of which this process knows that it is whole and durable; `value` once it was decoded."""
+    """An entry that this process knows to be whole and durable, with its bytes."""
 
     raw: bytes
-    found: Sealed
-    value: object = None
+    entry: Entry
 
 
-class FileCoordinator:
-    """A coordinator in a directory on a local disk; any number of processes may have it open.
+@dataclass(slots=True)
+class _Name:
+    """A name that this process has registered."""
 
-    A change holds an OS lock while it reads, compares and replaces, so no update is lost; it is durable before
-    anybody is told of it, and a crash at any point leaves the old value or the new one. Readers take no lock. What a
-    reader returns is durable too: at the first sight of a version it syncs the directory, or a power loss could take
-    back a session that somebody has acted upon.
+    lock: DirectoryLock
+    beats: int = 0
 
-    A value that is missing, torn, damaged, or older than this process has seen it, is refused and never taken for an
-    empty one. A process that is *stopped* (not dead) within a change holds the lock: the others wait `lock_wait_s`
-    and then say so.
+
+class FileBackend:
+    """The backend in a directory on a local disk.
+
+    A change holds an OS lock while it reads, compares and replaces, so no update is lost; it is durable before anybody
+    is told of it, and a crash at any point leaves the old value or the new one. Readers take no lock. What a reader
+    returns is durable too: at the first sight of a version it syncs the directory, or a power loss could take back a
+    session that the reader has acted upon.
+
+    A name is a locked file, which the kernel unlocks when its process dies, however it dies; and beside it a number
+    that changes while the process works, because a process that hangs or is stopped keeps its locks.
     """
 
-    def __init__(self, host: Host, directory: str, *, lock_wait_s: float = 10.0, poll_s: float = 0.05) -> None:
-        """`poll_s`: how often `assignment_after` looks."""
+    def __init__(self, host: Host, directory: str, lock_wait_s: float = 10.0, poll_s: float = 0.05) -> None:
+        """Take a directory. A change waits `lock_wait_s` for another process's; `changed` waits `poll_s` (seconds)."""
         self._values = ValueDirectory(host, directory, lock_wait_s)
+        self._disk = host.disk
         self._directory = directory
         self._poll_s = poll_s
-        self._closed = False
-        self._description: ClusterDescription | None = None
-        self._seen: dict[str, int] = {}
         self._held: dict[str, _Held] = {}
-        """The values as they were read or written last."""
-        self._members = FileMembers(self._values, host.clock)
+        """The entries as they were read or written last."""
+        self._own: dict[str, _Name] = {}
+        """The names of this process."""
 
-    # -------------------------------------------------------------- the port
+    def __str__(self) -> str:
+        return self._directory
 
-    async def initialize(self, description: ClusterDescription, beginning: Beginning | None = None) -> None:
-        """Make the cluster. Cut short at any point, it leaves no cluster, and can be done again.
-
-        With `beginning`, of a log that was restored from elsewhere.
-        """
-        self._check_open()
-        with door(f"making {self._directory}", changes=False):
-            await self._values.make()
-        with door(f"making a cluster in {self._directory}"):
-            await self._values.alone(CHANGE_LOCK, lambda: self._initialize(description, beginning or Beginning()))
-
-    async def describe(self) -> ClusterDescription:
-        self._check_open()
-        with door(f"reading the cluster in {self._directory}", changes=False):
-            try:
-                return await self._describe()
-            except NotADirectory as error:
-                if self._description is not None:  # it was one: what happened to it may be put right
-                    raise
-                raise BadOption(
-                    f"{self._directory} is not a directory: file:PATH names the directory that holds a cluster's "
-                    "description, or that is made for a new cluster"
-                ) from error
-
-    async def partition(self, partition: PartitionId) -> Versioned[PartitionValue]:
-        return await self._get(await self._partition_name(partition), PartitionValue.decode)
-
-    async def set_partition(
-        self, partition: PartitionId, value: PartitionValue, expected_version: int
-    ) -> Versioned[PartitionValue] | None:
-        name = await self._partition_name(partition)
-        version = await self._compare_and_set(name, value, expected_version, PartitionValue.decode)
-        return None if version is None else Versioned(version, value)
-
-    async def assignment(self) -> Versioned[Assignment]:
-        return await self._get(_ASSIGNMENT, Assignment.decode)
-
-    async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        while True:
-            current = await self.assignment()
-            if current.version > version:
-                return current
-            await asyncio.sleep(self._poll_s)
-
-    async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
-        version = await self._compare_and_set(_ASSIGNMENT, value, expected_version, Assignment.decode)
-        return None if version is None else Versioned(version, value)
-
-    async def unique_id(self) -> int:
-        """A number never given out before: durable before it is returned. One that no caller got is not used again."""
-        self._check_open()
-        with door(f"taking a unique id from {self._directory}"):
-            await self._cluster()
-            return await self._values.alone(CHANGE_LOCK, self._next_unique_id)
-
-    async def register(self, registration: Registration) -> FileMembership:
-        """Announce this process. Doing it again changes nothing, so that a lost result is no trouble.
-
-        `DirectoryInUse` when another living process has registered under this server id.
-        """
-        self._check_open()
-        with door(f"registering server {registration.server} in {self._directory}"):
-            cluster = await self._cluster()
-            return await self._values.alone(MEMBERS_LOCK, lambda: self._members.enter(cluster.key, registration))
-
-    async def members(self) -> list[Registration]:
-        self._check_open()
-        with door(f"reading the members in {self._directory}", changes=False):
-            cluster = await self._cluster()
-            return await self._values.alone(MEMBERS_LOCK, lambda: self._members.living(cluster.key))
-
-    async def close(self) -> None:
-        """End this process's registrations and its use of the directory; changes under way are brought to their end.
-
-        Later calls raise `Closed`. Waits at most as long as a change waits for its lock.
-        """
-        self._closed = True
-        await self._members.leave_all()
-        await self._values.settle()
+    def place(self, key: str) -> str:
+        """Return the path of the entry's file."""
+        return self._values.path(key)
 
     # -------------------------------------------------------------- values
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(f"the coordinator in {self._directory} was closed by this process")
+    async def create(self, entries: Mapping[str, Entry]) -> bool:
+        """Make a cluster of all these entries; return False when one exists."""
+        with translated_errors(f"making {self}", changes=False):
+            await self._values.make()
+        with translated_errors(f"making a cluster in {self}"):
+            return await self._values.alone(CHANGE_LOCK, lambda: self._create(entries))
 
-    async def _get(self, name: str, decode: Callable[[bytes], T]) -> Versioned[T]:
-        self._check_open()
-        with door(f"reading {self._values.path(name)}", changes=False):
-            await self._cluster()
+    async def _create(self, entries: Mapping[str, Entry]) -> bool:
+        """Write all entries, the description last: without it no cluster exists, and with it the cluster is whole."""
+        if await self._read(DESCRIPTION) is not None:
+            return False
+        description = entries[DESCRIPTION]
+        # Durable before the first value: values without this file and without a description are a cluster that has lost
+        # its description, and are refused.
+        await self._values.put(_INITIALIZING, seal(_INITIALIZING, description.cluster_key, 0, b"{}"))
+        await self._values.sync()
+        others = ((key, seal(key, *entry)) for key, entry in entries.items() if key != DESCRIPTION)
+        while some := dict(islice(others, _PUTS_MAX)):
+            await self._values.put_all(some)
+        await self._values.sync()
+        await self._replace(DESCRIPTION, description)
+        await self._disk.remove(self._values.path(_INITIALIZING))
+        await self._values.sync()
+        return True
+
+    async def read(self, key: str) -> Entry | None:
+        """Return the present entry, durable, or None without one."""
+        with translated_errors(f"reading {self.place(key)}", changes=False):
+            # A change whose caller was cancelled may still be under way. This read has to see it, or nobody ever may.
             await self._values.settle_abandoned()
-            found = await self._read(name)
-        return Versioned(found.version, self._decoded(name, found, decode))
+            try:
+                return await self._read(key)
+            except NotADirectory as error:
+                if self._held:  # it was a directory before: not a wrong option, but a fault that may pass
+                    raise
+                raise BadOption(
+                    f"{self} is not a directory: file:PATH names the directory that holds a cluster's description, or "
+                    "that is made for a new cluster"
+                ) from error
 
-    async def _compare_and_set(
-        self, name: str, value: V, expected_version: int, decode: Callable[[bytes], V]
-    ) -> int | None:
-        """The new version, or None when the value has another version than the expected one."""
+    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+        """Replace the entry and return the new one, or None when it is no longer `present`."""
 
-        async def change() -> int | None:
-            found = await self._read(name)
-            self._decoded(name, found, decode)
-            if found.version != expected_version:
+        async def change() -> Entry | None:
+            found = await self._read(key)
+            if found is None:
+                raise missing(self.place(key))
+            if present is not None and found != present:
                 return None
-            await self._replace(name, found.cluster_key, expected_version + 1, value.encode())
-            self._held[name] = self._held[name]._replace(value=value)
-            return expected_version + 1
+            entry = Entry(found.cluster_key, found.version + 1, contents)
+            await self._replace(key, entry)
+            return entry
 
-        self._check_open()
-        with door(f"changing {self._values.path(name)}"):
-            await self._cluster()
-            return await self._values.alone(CHANGE_LOCK, change, changes=name)
+        with translated_errors(f"changing {self.place(key)}"):
+            return await self._values.alone(CHANGE_LOCK, change, changes=key)
 
-    async def _next_unique_id(self) -> int:
-        found = await self._read(_UNIQUE_ID)
-        if found.version >= UNIQUE_ID_MAX:
-            raise PolonaiseError(f"all {UNIQUE_ID_MAX} unique ids of {self._directory} have been given out")
-        number = found.version + 1
-        await self._replace(_UNIQUE_ID, found.cluster_key, number, b"{}")
-        return number
+    async def changed(self, key: str, version: int) -> None:
+        """Wait one interval, without looking."""
+        await asyncio.sleep(self._poll_s)
 
-    async def _partition_name(self, partition: PartitionId) -> str:
-        self._check_open()
-        with door(f"reading the cluster in {self._directory}", changes=False):
-            cluster = await self._cluster()
-        if not 0 <= partition < cluster.partitions:
-            raise UnknownPartition(f"partition {partition} of a cluster with {cluster.partitions} partitions")
-        return f"{_PARTITION}{partition}"
-
-    async def _cluster(self) -> ClusterDescription:
-        """The description, which never changes, from memory when it was read before."""
-        return self._description or await self._describe()
-
-    async def _describe(self) -> ClusterDescription:
-        raw = await self._values.load(DESCRIPTION)
+    async def _read(self, key: str) -> Entry | None:
+        """Return the entry in the value's file, checked and durable; None without the file."""
+        raw = await self._values.load(key)
+        if raw is None and key == DESCRIPTION:
+            raw = await self._late_description()
         if raw is None:
-            await self._refuse_without_description()
-            raw = await self._values.load(DESCRIPTION) or b""
-        found = self._checked(DESCRIPTION, raw)
-        description = self._decoded(DESCRIPTION, found, ClusterDescription.decode)
-        if description.key != found.cluster_key:
-            raise damaged(self._values.path(DESCRIPTION), "it names two cluster keys")
-        await self._witness(DESCRIPTION, found.version)
-        self._description = description
-        return description
+            return None
+        held = self._held.get(key)
+        # The same bytes as before are durable already: most reads take no sync.
+        if held is not None and held.raw == raw:
+            return held.entry
+        entry = unseal(key, raw, self.place(key))
+        await self._values.sync()
+        self._held[key] = _Held(raw, entry)
+        return entry
 
-    async def _refuse_without_description(self) -> None:
-        """Say why there is no description; returns when it has appeared meanwhile."""
-        path = self._values.path(DESCRIPTION)
-        if self._description is not None:
-            raise damaged(path, "it is missing, and this process has read it before")
+    async def _late_description(self) -> bytes | None:
+        """Return the description if it has appeared meanwhile; None where no cluster was made.
+
+        Raises `CoordinatorDamaged` when other values exist without it: then it was lost.
+        """
+        # Names first: another process may finish making the cluster between the two.
         names = await self._values.names()
-        if _INITIALIZING not in names and any(_is_value(name) for name in names):
-            if await self._values.disk.exists(path):
-                return
-            raise damaged(path, "it is missing, and other values of its cluster are there")
-        if DESCRIPTION not in names:
-            raise NotInitialized(
-                f"no cluster in {self._directory}: correct the path, or wait until the first server has made it "
-                "(polonaise server run --coordinator … --storage …)"
-            )
+        raw = await self._values.load(DESCRIPTION)
+        if raw is None and _INITIALIZING not in names and any(map(is_key, names)):
+            raise damaged(self.place(DESCRIPTION), "it is missing, and other values of its cluster are there")
+        return raw
 
-    def _decoded(self, name: str, found: Sealed, decode: Callable[[bytes], T]) -> T:
-        """The value; the same object while it stays the same, for it is looked at again and again, and may be large."""
-        held = self._held.get(name)
-        if held is not None and held.found is found and held.value is not None:
-            return cast(T, held.value)
-        try:
-            value = decode(found.payload)
-        except CoordinatorDamaged as error:
-            raise damaged(self._values.path(name), error.text) from error
-        if held is not None and held.found is found:
-            self._held[name] = held._replace(value=value)
-        return value
-
-    async def _read(self, name: str) -> Sealed:
-        """The value's file, checked and durable."""
-        floor = self._seen.get(name, -1)
-        raw = await self._values.load(name)
-        if raw is None:
-            raise damaged(self._values.path(name), "it is missing, in a cluster that has it")
-        held = self._held.get(name)
-        if held is not None and held.raw == raw and held.found.version >= floor:
-            return held.found
-        found = self._checked(name, raw)
-        if found.version < floor:
-            raise damaged(self._values.path(name), f"it went back from version {floor} to {found.version}")
-        await self._witness(name, found.version)
-        self._held[name] = _Held(raw, found)
-        return found
-
-    def _checked(self, name: str, raw: bytes) -> Sealed:
-        path = self._values.path(name)
-        found = unseal(name, raw, path)
-        if self._description is not None and found.cluster_key != self._description.key:
-            raise WrongClusterKey(
-                f"{path} belongs to cluster {found.cluster_key.hex()}, this process to "
-                f"{self._description.key.hex()}: the directory was replaced under it"
-            )
-        return found
-
-    async def _witness(self, name: str, version: int) -> None:
-        """Before a version is told for the first time, make sure that it stays."""
-        if version > self._seen.get(name, -1):
-            await self._values.sync()
-            self._seen[name] = max(version, self._seen.get(name, -1))
-
-    async def _replace(self, name: str, cluster_key: bytes, version: int, payload: bytes) -> None:
+    async def _replace(self, key: str, entry: Entry) -> None:
         """Put a new value in place, durably. Only with the change lock held.
 
-        The new value can be seen from the rename on, and syncing again after a failed sync proves nothing: so it is
-        put in place anew before this is given up.
+        Readers can see the new value from the rename on, and syncing again after a failed sync proves nothing: so it is
+        put in place anew before this gives up.
         """
-        contents = seal(name, cluster_key, version, payload)
+        contents = seal(key, *entry)
         for tries_left in reversed(range(_SYNC_TRIES)):
-            await self._values.put(name, contents)
+            await self._values.put(key, contents)
             try:
                 await self._values.sync()
                 break
             except DiskFailed:
                 if not tries_left:
                     raise
-        self._seen[name] = version
-        self._held[name] = _Held(contents, Sealed(cluster_key, version, payload))
+        self._held[key] = _Held(contents, entry)
 
-    # -------------------------------------------------------------- making a cluster
+    # -------------------------------------------------------------- names
+    #
+    # A name's lock is probed only with the members lock held. So a lock that is found held is that of a living process,
+    # and never that of another probe.
 
-    async def _initialize(self, description: ClusterDescription, beginning: Beginning) -> None:
-        """The description comes last: without it there is no cluster, and with it the cluster is whole."""
+    async def register(self, name: str, entry: Entry) -> bool:
+        """Take a name for the life of this process; return False when another living process has it."""
+        with translated_errors(f"registering {self.place(name)}"):
+            return await self._values.alone(MEMBERS_LOCK, lambda: self._register(name, entry))
+
+    async def _register(self, name: str, entry: Entry) -> bool:
+        """Lock the name's file for the life of this process, and write the registration into it."""
+        if name in self._own:
+            return True
+        path = self.place(name)
+        await self._disk.make_directory(posixpath.dirname(path))
         try:
-            await self._describe()
-        except NotInitialized:
-            pass
-        else:
-            raise AlreadyInitialized(f"{self._directory} holds a cluster: use it, or choose an empty directory")
-        key = description.key
-        await self._values.put(_INITIALIZING, seal(_INITIALIZING, key, 0, b"{}"))
-        await self._values.sync()
-        initial = PartitionValue.initial(description.storage)
-        for first in range(0, description.partitions, _PUTS_MAX):
-            values = {
-                f"{_PARTITION}{partition}": beginning.partitions.get(partition, initial)
-                for partition in range(first, min(first + _PUTS_MAX, description.partitions))
-            }
-            await self._values.put_all({name: seal(name, key, 0, value.encode()) for name, value in values.items()})
-        await self._values.put(_ASSIGNMENT, seal(_ASSIGNMENT, key, 0, beginning.assignment.encode()))
-        await self._values.put(_UNIQUE_ID, seal(_UNIQUE_ID, key, beginning.unique_id, b"{}"))
-        await self._values.sync()
-        await self._replace(DESCRIPTION, key, 0, description.encode())
-        await self._values.disk.remove(self._values.path(_INITIALIZING))
-        await self._values.sync()
-        self._description = description
+            lock = await self._disk.lock(path)
+        except DirectoryInUse:
+            return False
+        try:
+            file = await self._disk.open(path, create=True)
+            try:
+                await file.truncate(0)
+                await file.write(0, [seal(name, *entry)])
+            finally:
+                await file.close()
+        except PolonaiseError:
+            lock.release()
+            raise
+        self._own[name] = _Name(lock)
+        return True
 
+    async def renew(self, name: str) -> None:
+        """Write the next beat. Nothing is synced: only living processes have to see it."""
+        own = self._own.get(name)
+        if own is None:
+            return
+        own.beats += 1
+        with translated_errors(f"renewing {self.place(name)}", changes=False):
+            file = await self._disk.open(self.place(name + _BEAT), create=True)
+            try:
+                await file.write(0, [own.beats.to_bytes(8, "little")])
+            finally:
+                await file.close()
 
-def _is_value(name: str) -> bool:
-    return name in (_ASSIGNMENT, _UNIQUE_ID) or (name.startswith(_PARTITION) and not name.endswith(UNFINISHED))
+    async def leave(self, name: str) -> None:
+        """Give up one's own name."""
+        own = self._own.pop(name, None)
+        if own is None:
+            return
+        with translated_errors(f"leaving {self.place(name)}"):
+            try:
+                await self._values.alone(MEMBERS_LOCK, lambda: self._remove(name))
+            finally:
+                own.lock.release()
+
+    async def _remove(self, name: str) -> None:
+        """Remove the files of a name."""
+        for file in (name, name + _BEAT):
+            with contextlib.suppress(NotFound):
+                await self._disk.remove(self.place(file))
+
+    async def registered(self, folder: str) -> dict[str, Entry]:
+        """Return the living names.
+
+        An entry that does not read has no contents: the caller decides whether that matters.
+        """
+        with translated_errors(f"reading {self.place(folder)}", changes=False):
+            return await self._values.alone(MEMBERS_LOCK, lambda: self._registered(folder))
+
+    async def _registered(self, folder: str) -> dict[str, Entry]:
+        """Return the living names, and remove the files of the dead."""
+        try:
+            files = await self._disk.list(self.place(folder))
+        except NotFound:
+            return {}
+        living: dict[str, Entry] = {}
+        for file in filter(str.isdecimal, files):
+            name = f"{folder}/{file}"
+            if name in self._own or not await self._is_dead(name):
+                living[file] = await self._name(name)
+        return living
+
+    async def _is_dead(self, name: str) -> bool:
+        """Tell whether no living process has this name; remove its files then."""
+        try:
+            lock = await self._disk.lock(self.place(name))
+        except DirectoryInUse:
+            return False
+        try:
+            await self._remove(name)
+        finally:
+            lock.release()
+        return True
+
+    async def _name(self, name: str) -> Entry:
+        """Return the entry of a name, with its latest beat as the version."""
+        own = self._own.get(name)
+        beats = own.beats if own else int.from_bytes(await self._values.load(name + _BEAT) or b"", "little")
+        try:
+            return unseal(name, await self._values.load(name) or b"", self.place(name))._replace(version=beats)
+        except CoordinatorDamaged:
+            return Entry(b"", beats, b"")
+
+    async def close(self) -> None:
+        """Give up this process's names. Waits at most as long as a change waits for its lock."""
+        for name in sorted(self._own):
+            with contextlib.suppress(CoordinatorUnavailable, CoordinatorDamaged):  # its lock is released in any case
+                await self.leave(name)
+        await self._values.settle()

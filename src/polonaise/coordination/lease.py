@@ -1,37 +1,39 @@
-"""Leases of members: whether one still works, told from what it writes, by whoever looks."""
+"""Leases of members: whether a member still works, judged by each observer from what the member writes."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from polonaise.terms import ServerId
 
 LEASE_S: Final = 5.0
-"""A member that has renewed nothing for so long works no more, whatever its process does."""
+"""How long, in seconds, a member may renew nothing before it counts as gone, whatever its process does."""
 RENEW_S: Final = LEASE_S / 4
+"""How often, in seconds, a member renews its lease."""
 
 
 class _Seen(NamedTuple):
     """The last beat of a member that was seen, and for how long it has been the same."""
 
-    beat: bytes
+    beat: int
     looked_s: float
     same_s: float
 
 
 class Leases:
-    """Judges members by their beats: a beat is any bytes that change whenever the member renews its lease.
+    """A judge of members by their beats: a number that changes whenever the member renews its lease.
 
-    Time counts only as far as this process has looked: one that was stopped itself takes nobody for dead when it goes
-    on, however long that was. So each look counts for no more than `RENEW_S`.
+    Time counts only as far as this process has looked: a process that was itself stopped takes nobody for dead when it
+    goes on, however long that was. So each look counts for no more than `RENEW_S`.
     """
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
         self._lease_s = lease_s
         self._seen: dict[ServerId, _Seen] = {}
 
-    def has_run_out(self, server: ServerId, beat: bytes, now_s: float) -> bool:
-        """Whether this member has renewed nothing for the time of a lease; `beat` is what it has written last."""
+    def has_run_out(self, server: ServerId, beat: int, now_s: float) -> bool:
+        """Tell whether this member has renewed nothing for the time of a lease; `beat` is its latest."""
         seen = self._seen.get(server)
         if seen is None or seen.beat != beat:
             self._seen[server] = _Seen(beat, now_s, 0.0)
@@ -40,6 +42,6 @@ class Leases:
         self._seen[server] = _Seen(beat, now_s, same_s)
         return same_s >= self._lease_s
 
-    def forget(self, server: ServerId) -> None:
-        """The member is gone."""
-        self._seen.pop(server, None)
+    def keep_only(self, servers: Collection[ServerId]) -> None:
+        """Forget every other member."""
+        self._seen = {server: seen for server, seen in self._seen.items() if server in servers}

@@ -1,4 +1,4 @@
-"""What the cluster must never forget, as values; each is changed by compare-and-set only."""
+"""The coordinator's values: what the cluster must never forget, and the keys that the values are kept by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from polonaise.errors import CoordinatorDamaged
 from polonaise.terms import (
@@ -20,34 +20,80 @@ from polonaise.terms import (
     TransactionId,
 )
 
+DESCRIPTION: Final = "description"
+ASSIGNMENT: Final = "assignment"
+UNIQUE_ID: Final = "unique-id"
+MEMBERS: Final = "members"
+"""The folder with a name per living server: its id."""
+_PARTITION: Final = "partition-"
+
+
+def partition_key(partition: PartitionId) -> str:
+    """Return the key of a partition's value."""
+    return f"{_PARTITION}{partition}"
+
+
+def is_key(name: str) -> bool:
+    """Tell whether a value of a cluster may be kept by this name."""
+    partition = name.removeprefix(_PARTITION)
+    return name in (DESCRIPTION, ASSIGNMENT, UNIQUE_ID) or (partition != name and partition.isdecimal())
+
+
+class CoordinatorValue:
+    """A value that is kept as JSON, in one form only: a value that was read loosely would be written back changed."""
+
+    __slots__ = ()
+
+    def encode(self) -> bytes:
+        """Return the value as JSON."""
+        raise NotImplementedError
+
+    @classmethod
+    def _of(cls, fields: Any) -> Self:
+        """Return the value that was written as this JSON. May raise anything for any other."""
+        raise NotImplementedError
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """Return the value in `raw`. Raises `CoordinatorDamaged` for anything that `encode` does not write."""
+        try:
+            value = cls._of(json.loads(raw))
+            if value.encode() != raw:
+                raise ValueError("not in the form in which it is written")
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise CoordinatorDamaged(f"it does not read as a {cls.__name__}: {error}") from error
+        return value
+
 
 @dataclass(frozen=True, slots=True)
 class Engagement:
-    """The last session that a replica was engaged in, and where that session ended for it."""
+    """The last session that a replica was engaged in, and where that session ended for the replica."""
 
     session: SessionId
     closing: TransactionId = UNRESOLVED
-    """Ids above this one are not clean on that replica; UNRESOLVED while the session's end is undecided."""
+    """The closing mark: ids above are not clean on that replica. UNRESOLVED while the session's end is undecided."""
 
     @property
     def unresolved(self) -> bool:
+        """Whether the session's end is undecided."""
         return self.closing == UNRESOLVED
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionValue:
+class PartitionValue(CoordinatorValue):
     """The one value per partition: who may write, in which session, to which replicas."""
 
     generation: Generation
     session: SessionId
     members: tuple[StorageId, ...]
     next: tuple[StorageId, ...] | None = None
-    """A pending membership, differing from `members` by one; it becomes `members` at the next engagement."""
+    """A pending membership, differing from `members` by one, that becomes `members` at the next engagement."""
     engagements: Mapping[StorageId, Engagement] = field(default_factory=dict)
-    """Members that were never engaged are missing here."""
+    """The last engagement of each member; members that were never engaged are missing."""
 
     @classmethod
     def initial(cls, members: tuple[StorageId, ...]) -> PartitionValue:
+        """Return the value of a partition that nobody has owned yet."""
         return cls(generation=0, session=NO_SESSION, members=members)
 
     def encode(self) -> bytes:
@@ -61,21 +107,15 @@ class PartitionValue:
         )
 
     @classmethod
-    def decode(cls, raw: bytes) -> PartitionValue:
-        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
-        try:
-            fields = json.loads(raw)
-            following = fields["next"]
-            value = cls(
-                generation=int(fields["generation"]),
-                session=int(fields["session"]),
-                members=_names(fields["members"]),
-                next=None if following is None else _names(following),
-                engagements={name: Engagement(int(s), int(c)) for name, (s, c) in fields["engagements"].items()},
-            )
-            return _as_written(value, raw)
-        except _UNREADABLE as error:
-            raise CoordinatorDamaged(f"a partition's value does not read: {error}") from error
+    def _of(cls, fields: Any) -> Self:
+        following = fields["next"]
+        return cls(
+            generation=int(fields["generation"]),
+            session=int(fields["session"]),
+            members=_names(fields["members"]),
+            next=None if following is None else _names(following),
+            engagements={name: Engagement(int(s), int(c)) for name, (s, c) in fields["engagements"].items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +128,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(CoordinatorValue):
     """Which server owns which partition. A partition without an owner is missing."""
 
     owners: Mapping[PartitionId, Owner] = field(default_factory=dict)
@@ -97,22 +137,16 @@ class Assignment:
         return _encode(owners={str(p): [o.server, o.address, o.generation] for p, o in sorted(self.owners.items())})
 
     @classmethod
-    def decode(cls, raw: bytes) -> Assignment:
-        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
-        try:
-            owners = json.loads(raw)["owners"]
-            value = cls({int(p): Owner(int(s), str(a), int(g)) for p, (s, a, g) in owners.items()})
-            return _as_written(value, raw)
-        except _UNREADABLE as error:
-            raise CoordinatorDamaged(f"the assignment does not read: {error}") from error
+    def _of(cls, fields: Any) -> Self:
+        return cls({int(p): Owner(int(s), str(a), int(g)) for p, (s, a, g) in fields["owners"].items()})
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterDescription:
-    """What a cluster is: its key and its size. Written once."""
+class ClusterDescription(CoordinatorValue):
+    """The description of a cluster: its key and its size. Written once."""
 
     key: bytes
-    """16 bytes that every node of this cluster, and every file it writes, carries."""
+    """The cluster key: 16 bytes that every node of this cluster, and every file it writes, carries."""
     partitions: int
     storage: tuple[StorageId, ...]
     """The storage nodes that hold a replica of each partition."""
@@ -121,32 +155,34 @@ class ClusterDescription:
         return _encode(key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage))
 
     @classmethod
-    def decode(cls, raw: bytes) -> ClusterDescription:
-        """Raises `CoordinatorDamaged` for anything that `encode` does not write."""
-        try:
-            fields = json.loads(raw)
-            value = cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), _names(fields["storage"]))
-            return _as_written(value, raw)
-        except _UNREADABLE as error:
-            raise CoordinatorDamaged(f"the cluster description does not read: {error}") from error
+    def _of(cls, fields: Any) -> Self:
+        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), _names(fields["storage"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a cluster begins with that takes over a log from elsewhere. What is left out begins with nothing."""
+    """The first values of a cluster that takes over a log from elsewhere. Defaults are those of a new cluster."""
 
     partitions: Mapping[PartitionId, PartitionValue] = field(default_factory=dict)
     assignment: Assignment = field(default_factory=Assignment)
     unique_id: int = 0
-    """Numbers up to this one count as given out."""
+    """The number up to which unique ids count as given out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(CoordinatorValue):
     """A member of the cluster that is alive."""
 
     server: ServerId
     address: str
+
+    def encode(self) -> bytes:
+        return json.dumps([self.server, self.address]).encode()
+
+    @classmethod
+    def _of(cls, fields: Any) -> Self:
+        server, address = fields
+        return cls(int(server), str(address))
 
 
 V = TypeVar("V")
@@ -160,25 +196,8 @@ class Versioned(Generic[V]):
     value: V
 
 
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading arbitrary JSON as one of these values can raise."""
-
-
-class _Written(Protocol):
-    def encode(self) -> bytes: ...
-
-
-W = TypeVar("W", bound=_Written)
-
-
-def _as_written(value: W, raw: bytes) -> W:
-    """The value, if these are the bytes it is written as: what was read loosely would be written back changed."""
-    if value.encode() != raw:
-        raise ValueError("not in the form in which it is written")
-    return value
-
-
 def _names(listed: Any) -> tuple[str, ...]:
+    """Return the names as a tuple. Raises `TypeError` for anything but a list of texts."""
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise TypeError("not a list of names")
     return tuple(listed)

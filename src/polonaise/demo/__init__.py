@@ -1,7 +1,10 @@
-"""The bank that `polonaise demo` runs: tellers on a shared view, two kills on the way, then the audit.
+"""The bank that `polonaise demo bank` runs: tellers on a shared view, two kills on the way, then the audit.
 
-`payments` is what has to be paid, `bank` the application (tables, transactions, context), `teller` the process that
-makes payments, `tellers` how such processes are kept, `run` the day, `checks` the audit.
+Begin with `bank`, the application: its tables, transactions and context. `payments` are read from a file or made up.
+`teller` is the process that makes payments, `tellers` starts, kills and restarts such processes, and `run` is the whole
+day. `checks` compares what the day left behind; `sparkjobs` archives, audits and reports it on Spark, with the views of
+`views` and the page of `report`. All of it may be changed as an example is; the checks must not share code with what
+they check.
 """
 
-import polonaise.views  # noqa: F401 - before what needs it, so that whoever lacks SQLAlchemy is told how to get it
+import polonaise.views  # noqa: F401 - first: without SQLAlchemy this says how to get it

@@ -52,7 +52,7 @@ def encode_opening(account: int, balance: int) -> bytes:
 
 
 def decode_opening(data: bytes) -> tuple[int, int]:
-    """(account, balance in hundredths)."""
+    """Return (account, balance in hundredths)."""
     account, balance = json.loads(data)
     return account, balance
 
@@ -85,21 +85,22 @@ class Accounts(SqlView):
             db.execute(_CREDIT, [{"at": account, "amount": sums[account]} for account in sorted(sums)])
 
     def balances(self) -> dict[int, int]:
-        """Of every account."""
+        """Return the balance of every account, in hundredths."""
         with self.reading() as db:
             return {row.account: row.balance for row in db.execute(select(accounts))}
 
     def payments(self) -> Counter[int]:
-        """How often each payment was made."""
+        """Return how often each payment was made."""
         with self.reading() as db:
             return Counter(db.execute(select(made.c.payment)).scalars())
 
 
 def transfer(tx: Draft, view: Accounts, payment: Payment, refuses_overdrafts: bool) -> None:
-    """The transaction context of a payment: refused by the log if its accounts have changed since they were read.
+    """Transfer money: the transaction context of a payment.
 
-    That it is not made yet is read under the same locks. So a teller may try again what it, or another one before it
-    that was killed, has tried without hearing the outcome: the payment is made once.
+    The log refuses the payment if its accounts have changed since they were read.
+    Whether the payment was made already is read under the same locks. So a teller may try again what it, or a killed
+    teller before it, has tried without learning the outcome: the payment is made once.
     """
     for account in payment.accounts:
         tx.write_lock("account", account)

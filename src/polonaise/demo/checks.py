@@ -1,4 +1,4 @@
-"""What must be true after the bank has run: compared from sides that share no code with each other."""
+"""What must be true after the bank has run, checked by comparing sides that share no code with each other."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from polonaise.client.log import Log
 from polonaise.demo.bank import OPENING, PARTITION, PAYMENT, decode_opening
 from polonaise.demo.payments import Book, Payment
 from polonaise.errors import SegmentDamaged
-from polonaise.log.serializability import History
+from polonaise.log.serializability import SerializabilityCheck
 from polonaise.storage.files import find
 from polonaise.storage.offline import dump
 
 _EQUAL_S_MAX: Final = 30.0
-"""How long a storage node that was away may take to catch up."""
+"""Seconds that a storage node that was away may take to catch up."""
 _LOOK_S: Final = 0.3
 
 
-class Held(NamedTuple):
-    """What a storage node holds, by its files."""
+class StorageContents(NamedTuple):
+    """What a storage node holds, according to its files."""
 
     last: int
     digest: str
-    """Of every batch, byte for byte; or why one can't be read."""
+    """Digest of every batch, byte for byte; or the reason why one can't be read."""
 
 
 @dataclass
@@ -38,11 +38,11 @@ class Folded:
 
     balances: dict[int, int] = field(default_factory=dict)
     payments: Counter[int] = field(default_factory=Counter)
-    """How often each payment is in the log."""
+    """The number of times that each payment is in the log."""
     lowest_of: dict[int, int] = field(default_factory=dict)
     """The lowest balance that each account ever had, in the order of the log."""
     last: int = -1
-    history: History = field(default_factory=History)
+    history: SerializabilityCheck = field(default_factory=SerializabilityCheck)
 
     @property
     def lowest(self) -> int | None:
@@ -50,7 +50,7 @@ class Folded:
         return min(self.lowest_of.values(), default=None)
 
     def change(self, account: int, amount: int) -> None:
-        """The log's next change of a balance."""
+        """Apply the log's next change of a balance."""
         balance = self.balances[account] = self.balances.get(account, 0) + amount
         self.lowest_of[account] = min(self.lowest_of.get(account, balance), balance)
 
@@ -65,19 +65,19 @@ class Seen:
     view: dict[int, int]
     """Balances in the tellers' database."""
     view_payments: Counter[int]
-    """How often each payment is in the tellers' database."""
+    """The number of times that each payment is in the tellers' database."""
     rebuilt: dict[int, int]
     """Balances in a second database, made from the log alone."""
     rebuilt_payments: Counter[int]
     folded: Folded
-    replicas: dict[str, Held]
+    replicas: dict[str, StorageContents]
     """What each storage node holds."""
     storage_nodes: int
-    """How many the cluster has, so that one that nobody looked at is missed."""
+    """Number of storage nodes in the cluster, so that one that was not examined is missed."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DemoVerdict:
     what: str
     holds: bool
     detail: str
@@ -85,13 +85,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Told:
-    """What Spark has told of the log after the day."""
+    """What Spark's part found in the log after the day."""
 
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[DemoVerdict] = field(default_factory=list)
     page: str = ""
-    """Where the report is."""
+    """Path of the report."""
     lacking: str = ""
-    """Why there is nothing: no Spark, or no Java, on this machine."""
+    """Why there is no result: no Spark, or no Java, on this machine."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -99,7 +99,7 @@ class Told:
     @classmethod
     def decode(cls, text: str) -> Told:
         fields = json.loads(text)
-        return cls(**{**fields, "verdicts": [Verdict(**each) for each in fields["verdicts"]]})
+        return cls(**{**fields, "verdicts": [DemoVerdict(**each) for each in fields["verdicts"]]})
 
 
 async def fold(log: Log) -> Folded:
@@ -120,8 +120,8 @@ async def fold(log: Log) -> Folded:
     return found
 
 
-async def held(directories: Sequence[Path], last: int) -> dict[str, Held]:
-    """What each storage node holds once all of them hold the log up to `last`, or after a while, if they never do."""
+async def held(directories: Sequence[Path], last: int) -> dict[str, StorageContents]:
+    """Return what each storage node holds, once all hold the log up to `last`, or after `_EQUAL_S_MAX` seconds."""
     until_s = asyncio.get_running_loop().time() + _EQUAL_S_MAX
     while True:
         found = {directory.name: await _held(directory) for directory in directories}
@@ -130,7 +130,7 @@ async def held(directories: Sequence[Path], last: int) -> dict[str, Held]:
         await asyncio.sleep(_LOOK_S)
 
 
-async def _held(directory: Path) -> Held:
+async def _held(directory: Path) -> StorageContents:
     total, last = hashlib.sha256(), -1
     for files in find(str(directory)):
         try:
@@ -138,12 +138,12 @@ async def _held(directory: Path) -> Held:
                 total.update(each.batch.view)
                 last = each.batch.last
         except SegmentDamaged as error:
-            return Held(last, str(error))
-    return Held(last, total.hexdigest())
+            return StorageContents(last, str(error))
+    return StorageContents(last, total.hexdigest())
 
 
-def verdicts(book: Book, seen: Seen) -> list[Verdict]:
-    """Every check, with what it saw."""
+def verdicts(book: Book, seen: Seen) -> list[DemoVerdict]:
+    """Run every check. Each verdict tells what was seen."""
     folded = seen.folded
     doubled = [payment for payment, times in folded.payments.items() if times > 1]
     missing = seen.made - folded.payments.keys()
@@ -151,35 +151,35 @@ def verdicts(book: Book, seen: Seen) -> list[Verdict]:
     unjustified = seen.refused - _uncovered(book, folded)
     history = folded.history
     results = [
-        Verdict(
+        DemoVerdict(
             "every payment that was made is in the log once, and no other",
             not doubled and not missing and not extra,
             f"{len(folded.payments):,} in the log: {len(doubled)} twice, {len(missing)} missing, {len(extra)} not made",
         ),
-        Verdict(
+        DemoVerdict(
             "every payment was made or refused",
             seen.made | seen.refused == {payment.id for payment in book.payments} and not seen.made & seen.refused,
             f"{len(seen.made):,} made, {len(seen.refused):,} refused, {len(book.payments):,} in the input",
         ),
-        Verdict(
+        DemoVerdict(
             "only payments that were not covered were refused",
             not unjustified,
             f"{len(seen.refused):,} refused: {len(unjustified):,} without a reason{_some(unjustified)}",
         ),
         _equal("the view equals a second one, rebuilt from the log alone", seen.view, seen.rebuilt),
         _equal("the view equals the fold of the log", seen.view, folded.balances),
-        Verdict(
+        DemoVerdict(
             "both views and the log hold the same payments",
             seen.view_payments == seen.rebuilt_payments == folded.payments,
             f"{seen.view_payments.total():,}, {seen.rebuilt_payments.total():,} and {folded.payments.total():,}",
         ),
         _equal("the view equals the input", seen.view, _replay(book, seen.made)),
-        Verdict(
+        DemoVerdict(
             "the log is serializable, by its own evidence",
             not history.stale and not history.unjudged and history.judged == folded.last + 1,
             f"{history.judged:,} of {folded.last + 1:,} transactions judged, {len(history.stale)} stale",
         ),
-        Verdict(
+        DemoVerdict(
             "the storage nodes hold the same batches, byte for byte",
             len(seen.replicas) == seen.storage_nodes
             and len(set(seen.replicas.values())) == 1
@@ -193,7 +193,7 @@ def verdicts(book: Book, seen: Seen) -> list[Verdict]:
     if book.refuses_overdrafts:
         lowest = folded.lowest
         results.append(
-            Verdict(
+            DemoVerdict(
                 "no account was ever overdrawn",
                 lowest is not None and lowest >= 0,
                 "no balance at all" if lowest is None else f"lowest balance {lowest / 100:.2f}",
@@ -214,9 +214,10 @@ def _replay(book: Book, made: set[int]) -> dict[int, int]:
 
 
 def _uncovered(book: Book, folded: Folded) -> set[int]:
-    """The payments that may have been refused: at some point of the log their source held less than their amount.
+    """Return the payments that may have been refused: their source once held less than their amount.
 
-    That point need not be the refusal's own, which the log does not tell. What has no source can't lack money.
+    That point need not be when it was refused, which the log does not tell. A payment without a source can't lack
+    money.
     """
     if not book.refuses_overdrafts:
         return set()
@@ -228,19 +229,19 @@ def _some(numbers: set[int]) -> str:
     return f", such as payment {min(numbers)}" if numbers else ""
 
 
-def _equal(what: str, one: dict[int, int], other: dict[int, int]) -> Verdict:
+def _equal(what: str, one: dict[int, int], other: dict[int, int]) -> DemoVerdict:
     different = sorted(a for a in one.keys() | other.keys() if one.get(a) != other.get(a))
     shown = ", ".join(f"account {a}: {one.get(a, 'none')} and {other.get(a, 'none')}" for a in different[:3])
-    return Verdict(what, not different, shown or f"{len(one):,} accounts, to the hundredth")
+    return DemoVerdict(what, not different, shown or f"{len(one):,} accounts, to the hundredth")
 
 
-def _like_the_bank(book: Book, balances: dict[int, int]) -> Verdict:
-    """The bank rounded each row, so its balance may differ from ours by 0.10 per payment."""
+def _like_the_bank(book: Book, balances: dict[int, int]) -> DemoVerdict:
+    """Compare with the bank's balances. The bank rounded each row, so 0.10 per payment is allowed."""
     missing = book.bank_balances.keys() - balances.keys()
     by = {a: abs(balances[a] - balance) for a, balance in book.bank_balances.items() if a not in missing}
     off = missing | {account for account, difference in by.items() if difference > 10 * book.payments_of[account]}
     worst = max(by.values(), default=0)
-    return Verdict(
+    return DemoVerdict(
         "every final balance is the bank's own, to 0.10 per payment",
         not off,
         f"{len(book.bank_balances):,} accounts, largest difference {worst / 100:.2f}, {len(off)} too far off",

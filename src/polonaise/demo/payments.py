@@ -1,4 +1,4 @@
-"""Payments: read from a bank's file, or made up from a seed."""
+"""The payments that the bank makes: read from a bank's file, or made up from a seed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from polonaise.errors import BadOption
 COLUMNS = ("trans_id", "account_id", "date", "direction", "operation", "amount", "balance", "purpose")
 
 _ACCOUNT_MAX: Final = 2**31 - 1
-"""What an INTEGER column holds in every database."""
+"""The largest number that an INTEGER column holds in every database."""
 _ID_MAX: Final = 2**63 - 1
-"""What a BIGINT column holds."""
+"""The largest number that a BIGINT column holds."""
 _AMOUNT_MAX: Final = 2**53 - 1
-"""In hundredths; the sum of many must fit a BIGINT column, too."""
+"""The largest amount, in hundredths: the sum of many must fit into a BIGINT column, too."""
 _OTHER_BANKS: Final = ("AB", "CD", "EF", "GH")
-"""Where made-up salaries come from."""
+"""The banks that made-up salaries come from."""
 _SHOWN_CHARACTERS: Final = 40
-"""Of a value that is named as bad."""
+"""Length at which a bad value is cut in a message."""
 
 
 class Payment(NamedTuple):
-    """Money that moves. Amounts are integers, hundredths of the currency; an account is 0 where it is not ours."""
+    """A movement of money. Amounts are integers, in hundredths of the currency; account 0 is outside of this bank."""
 
     id: int
     source: int
@@ -36,7 +36,7 @@ class Payment(NamedTuple):
     kind: str
     date: str
     bank: str = ""
-    """The other bank, where money comes from one or goes to one and it is known."""
+    """The other bank, if money comes from one or goes to one, and it is known."""
 
     def encode(self) -> bytes:
         return json.dumps(self, separators=(",", ":")).encode()
@@ -50,7 +50,7 @@ class Payment(NamedTuple):
         return tuple(account for account in (self.source, self.target) if account)
 
     def change(self, account: int) -> int:
-        """What this payment does to the balance of an account."""
+        """Return what this payment adds to the balance of an account."""
         return self.amount * ((account == self.target) - (account == self.source))
 
 
@@ -62,22 +62,22 @@ class Book:
     opening: dict[int, int]
     """Balances before the first payment."""
     bank_balances: dict[int, int] = field(default_factory=dict)
-    """The bank's own last balance of each account, where the file tells."""
+    """The bank's own last balance of each account, if the file has it."""
     payments_of: dict[int, int] = field(default_factory=dict)
-    """How many payments touch each account."""
+    """The number of payments that touch each account."""
     unchained: list[int] = field(default_factory=list)
-    """Accounts whose own rows do not chain to within 0.10; they are not compared with the bank."""
+    """Accounts whose own rows do not add up, to within 0.10 each. They are not compared with the bank."""
     bad_rows: list[str] = field(default_factory=list)
     """Rows that could not be used, with their line numbers."""
     refuses_overdrafts: bool = True
 
 
 def read_payments(path: Path) -> Book:
-    """The payments of a bank's file (CSV with at least `COLUMNS`; `counterparty_bank` is read, too), in file order.
+    """Read the payments of a bank's file, in its order: CSV with at least `COLUMNS`, perhaps `counterparty_bank`.
 
-    An account opens with its first row's balance before that row. Bad rows are named, not fatal; a file without the
-    columns is. The bank allowed overdrafts, so nothing is refused. A byte order mark, which spreadsheets write, may
-    come first.
+    An account opens with its first row's balance before that row. Bad rows are named in the result; a file without the
+    columns raises `BadOption`. The bank allowed overdrafts, so nothing is refused. A byte order mark, which
+    spreadsheets write, may come first.
     """
     book = Book([], {}, refuses_overdrafts=False)
     last: dict[int, int] = {}
@@ -94,7 +94,7 @@ def read_payments(path: Path) -> Book:
                     payment, balance, account = _payment(next(rows))
                 except StopIteration:
                     break
-                except (ValueError, csv.Error) as error:  # the reader goes on with the next line
+                except (ValueError, csv.Error) as error:  # go on with the next line
                     book.bad_rows.append(f"line {rows.reader.line_num}: {error}")
                     continue
                 if payment.id in lines:
@@ -119,7 +119,7 @@ def read_payments(path: Path) -> Book:
 
 
 def _payment(row: dict[str, str | None]) -> tuple[Payment, int, int]:
-    """The payment of a row, the balance after it, and the account. Raises `ValueError`, in plain words."""
+    """Return a row's payment, the balance after it, and its account. Raises `ValueError`, in plain words."""
     account = _whole(row, "account_id", 1, _ACCOUNT_MAX)
     amount = _hundredths(row, "amount")
     direction = _text(row, "direction")
@@ -136,7 +136,7 @@ def _payment(row: dict[str, str | None]) -> tuple[Payment, int, int]:
 
 def _text(row: dict[str, str | None], column: str) -> str:
     text = row[column]
-    if text is None or not text.strip():  # None: the row is cut short
+    if text is None or not text.strip():  # None if the row is too short
         raise ValueError(f"{column} is missing")
     return text
 
@@ -154,7 +154,7 @@ def _whole(row: dict[str, str | None], column: str, least: int, most: int) -> in
 def _hundredths(row: dict[str, str | None], column: str) -> int:
     text = _text(row, column)
     value = _number(column, text)
-    if value.copy_abs() >= _AMOUNT_MAX // 100:  # before it is multiplied, which can overflow
+    if value.copy_abs() >= _AMOUNT_MAX // 100:  # checked before the multiplication, which can overflow
         raise ValueError(f"{column} {_shown(text)} is too large")
     return int((value * 100).to_integral_value())
 
@@ -174,7 +174,7 @@ def _shown(text: str) -> str:
 
 
 def make_payments(count: int, seed: int = 1, accounts: int = 500) -> Book:
-    """Payments as a bank sees them: few busy accounts and many quiet ones, salaries, fees, transfers, cash."""
+    """Make up payments as a bank sees them: few busy accounts and many quiet ones; salaries, fees, transfers, cash."""
     source = random.Random(seed)
     weights = [1 / (rank + 1) ** 0.7 for rank in range(accounts)]
     book = Book([], dict.fromkeys(range(1, accounts + 1), 50000))

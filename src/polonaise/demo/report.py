@@ -1,4 +1,4 @@
-"""The bank's own part of a report on its log: volumes, balances, flows between banks, and what is out of the ordinary.
+"""The bank's own part of a report on its log: volumes, balances, flows between banks, and what is unusual.
 
     polonaise pipeline report LOG OUT --sections polonaise.demo.report:bank --title "The bank"
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.demo.bank import OPENING, PAYMENT
 from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
-from polonaise.pipelines.page import Page, Verdict
+from polonaise.pipelines.page import ReportPage, ReportVerdict
 from polonaise.pipelines.tables import Table
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ _HERE: Final = "this bank"
 _UNNAMED: Final = "no bank named"
 _ACCOUNTS_DRAWN: Final = 5
 _TIMES_USUAL: Final = 20
-"""So many times what is usual for its kind, and a payment is out of the ordinary."""
+"""A payment is unusual if it is more than so many times the median of its kind."""
 _DEVIATIONS: Final = 8.0
-"""So many times what the days around it usually differ by, and a day is."""
+"""A day is unusual if it differs from the days around it by more than so many times what those usually differ by."""
 _DAYS_AROUND: Final = 14
 _DAYS_MARKED: Final = 12
 _NAMED_MAX: Final = 20
@@ -53,7 +53,7 @@ _BODIES: Final = f"""
         SELECT transaction_id, target AS account, amount AS change, day FROM payments WHERE target <> 0
     )
 """
-"""Bodies as `Payment.encode` and `encode_opening` make them."""
+"""Reads bodies as `Payment.encode` and `encode_opening` make them."""
 
 _MONTHS: Final = """
     SELECT date_trunc('month', day) AS month, kind, count(*) AS payments, sum(amount) AS amount
@@ -104,8 +104,8 @@ _NEVER_OPENED: Final = """
 """
 
 
-def bank(snapshot: Snapshot, page: Page) -> Mapping[str, Any]:
-    """Add the bank's part to a report; the tables behind it, by name."""
+def bank(snapshot: Snapshot, page: ReportPage) -> Mapping[str, Any]:
+    """Add the bank's part to a report, and return the tables behind it, by name."""
     tables = {name: snapshot.query(_BODIES + sql, schema=_COLUMNS) for name, sql in _TABLES.items()}
     found = {name: table.to_pylist() for name, table in tables.items()}
     page.section("The bank")
@@ -132,7 +132,7 @@ _TABLES: Final = {
 Rows = Sequence[Mapping[str, Any]]
 
 
-def _tell_checks(page: Page, found: Mapping[str, Rows]) -> None:
+def _tell_checks(page: ReportPage, found: Mapping[str, Rows]) -> None:
     payments = sum(row["payments"] for row in found["payments_per_month"])
     (opened,) = found["opened"]
     held = opened["balance"] + sum(row["change"] for row in found["days"])
@@ -146,13 +146,13 @@ def _tell_checks(page: Page, found: Mapping[str, Rows]) -> None:
     )
 
 
-def _none(what: str, wrong: Rows, noun: str, column: str) -> Verdict:
+def _none(what: str, wrong: Rows, noun: str, column: str) -> ReportVerdict:
     some = ", ".join(str(row[column]) for row in wrong[:_NAMED_MAX])
     more = f" and {len(wrong) - _NAMED_MAX:,} more" if len(wrong) > _NAMED_MAX else ""
-    return Verdict(what, not wrong, f"{noun} {some}{more}" if wrong else "")
+    return ReportVerdict(what, not wrong, f"{noun} {some}{more}" if wrong else "")
 
 
-def _tell_volumes(page: Page, months: Rows) -> None:
+def _tell_volumes(page: ReportPage, months: Rows) -> None:
     sums: dict[date, int] = defaultdict(int)
     kinds: dict[str, int] = defaultdict(int)
     for row in months:
@@ -163,7 +163,7 @@ def _tell_volumes(page: Page, months: Rows) -> None:
     page.chart(Bars("Volume by kind", [(kind, amount / 100) for kind, amount in largest], unit=_UNIT))
 
 
-def _tell_balances(page: Page, found: Mapping[str, Rows]) -> None:
+def _tell_balances(page: ReportPage, found: Mapping[str, Rows]) -> None:
     (opened,) = found["opened"]
     held = opened["balance"]
     points = []
@@ -180,7 +180,7 @@ def _tell_balances(page: Page, found: Mapping[str, Rows]) -> None:
     _tell_days(page, found["days"])
 
 
-def _tell_days(page: Page, days: Rows) -> None:
+def _tell_days(page: ReportPage, days: Rows) -> None:
     points = [(row["day"], row["payments"]) for row in days]
     marks = [
         Mark(("payments", day), f"{day}: {count:,} payments, around it {usual:,.0f}")
@@ -190,10 +190,10 @@ def _tell_days(page: Page, days: Rows) -> None:
 
 
 def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, float]]:
-    """Days on which far more or fewer payments were made than around them: (day, payments, what is usual).
+    """Return the days with far more or fewer payments than the days around them: (day, payments, usual number).
 
-    By medians, of two weeks before and after and of how far those are from it: a bank grows, and a few wild days do not
-    make themselves usual. The wildest come first.
+    Compares with the median of two weeks before and after, and with the median distance from it: so a bank may grow,
+    and a few wild days do not make themselves usual. The wildest come first.
     """
     found = []
     for place, (day, count) in enumerate(days):
@@ -205,8 +205,8 @@ def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, floa
     return [(day, count, usual) for _, day, count, usual in sorted(found, reverse=True)]
 
 
-def _tell_flows(page: Page, flows: Rows) -> None:
-    """Between banks that are named: what else there is would make all of them look alike."""
+def _tell_flows(page: ReportPage, flows: Rows) -> None:
+    """Draw the flows between banks that are named. The others would make all of these look alike."""
     amounts = {(row["from_bank"], row["to_bank"]): row["amount"] / 100 for row in flows}
     named = {pair: amount for pair, amount in amounts.items() if _UNNAMED not in pair}
     came, went = (amounts.get(pair, 0) for pair in ((_UNNAMED, _HERE), (_HERE, _UNNAMED)))
@@ -214,7 +214,7 @@ def _tell_flows(page: Page, flows: Rows) -> None:
     page.chart(Flows("Flows between banks", named, unit=_UNIT, note=note))
 
 
-def _tell_unusual(page: Page, unusual: Rows) -> None:
+def _tell_unusual(page: ReportPage, unusual: Rows) -> None:
     columns = ["transaction", "payment", "day", "kind", "from", "to", f"amount, {_UNIT}", "usual for its kind"]
     rows = [
         [

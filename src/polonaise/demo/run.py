@@ -1,4 +1,4 @@
-"""Runs the bank: a cluster of real processes, tellers, two kills on the way, the checks, and then Spark."""
+"""Run the bank: a cluster of real processes, tellers, two kills on the way, the checks, and then Spark."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from rich.text import Text
 
 import polonaise
 from polonaise.demo.bank import OPENING, PARTITION, Accounts, encode_opening
-from polonaise.demo.checks import Seen, Told, Verdict, fold, held, verdicts
+from polonaise.demo.checks import DemoVerdict, Seen, Told, fold, held, verdicts
 from polonaise.demo.payments import Book
-from polonaise.demo.teller import Job, Progress
+from polonaise.demo.teller import Job, TellerReport
 from polonaise.demo.tellers import TellerProcess, shares
 from polonaise.errors import BadOption
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
@@ -36,13 +36,13 @@ from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 AT_A_TIME: Final = 96
 """Payments under way at the same time, of all tellers together."""
 DOWN_S: Final = 1.0
-"""How long the killed storage node stays away."""
+"""Seconds that the killed storage node stays away."""
 _MARKER: Final = "polonaise-demo"
 _TELLER_KILLED_AT: Final = 0.25
 _STORAGE_KILLED_AT: Final = 0.5
 _CAUGHT_UP_S: Final = 60.0
 SPARK_S: Final = 3_600.0
-"""How long Spark may take over the day: a million payments are a matter of minutes."""
+"""Seconds that Spark may take for the day. A million payments take minutes."""
 
 
 @dataclass
@@ -56,17 +56,17 @@ class Day:
     unknown: int = 0
     """Appends whose fate was learnt only after a deadline."""
     runs: int = 0
-    """How often contexts ran; more than payments means conflicts that were run again."""
+    """The number of times that contexts ran. More than there were payments means conflicts."""
     latencies_s: list[float] = field(default_factory=list)
     took_s: float = 0.0
     killed: list[str] = field(default_factory=list)
 
     @property
     def done(self) -> int:
-        """How many payments have an outcome."""
+        """Number of payments that have an outcome."""
         return len(self.made) + len(self.refused)
 
-    def add(self, news: Progress) -> None:
+    def add(self, news: TellerReport) -> None:
         self.made.update(news.made, news.found_made)
         self.refused.update(news.refused)
         self.found_made += len(news.found_made)
@@ -99,7 +99,7 @@ class Bank:
         ]
 
     async def open_accounts(self) -> None:
-        """Open every account with a transaction of its own: what the log does not hold, no view can be made of."""
+        """Open every account with a transaction of its own: a view can be made only of what is in the log."""
 
         def opens(tx: polonaise.Draft, account: int, balance: int) -> None:
             tx.write_lock("account", account)
@@ -114,7 +114,7 @@ class Bank:
             )
 
     async def make_payments(self, on_progress: Callable[[int], None]) -> None:
-        """Let the tellers make all payments; one of them is killed on the way, and a storage node."""
+        """Let the tellers make all payments. On the way, kill one teller and one storage node."""
         self._on_progress = on_progress
         began_s = time.perf_counter()
         try:
@@ -127,7 +127,7 @@ class Bank:
             raise failed.exceptions[0] from None
 
     async def look(self) -> Seen:
-        """What the day has left behind, for the checks."""
+        """Collect what the day has left behind, for the checks."""
         day = self.day
         async with polonaise.connect(self._cluster.coordinator) as log:
             folded = await fold(log)
@@ -147,13 +147,13 @@ class Bank:
         )
 
     async def _caught_up(self, database: str, last: int) -> tuple[dict[int, int], Counter[int]]:
-        """Balances and payments in this database, once it holds the log up to `last`."""
+        """Return balances and payments in this database, once it holds the log up to `last`."""
         view = Accounts(database)
         async with polonaise.connect(self._cluster.coordinator, view=view) as log:
             await log.wait_applied(last, PARTITION, timeout=_CAUGHT_UP_S)
             return view.balances(), view.payments()
 
-    def _heard(self, news: Progress) -> None:
+    def _heard(self, news: TellerReport) -> None:
         self.day.add(news)
         self._progressed.set()
         self._on_progress(self.day.done)
@@ -185,20 +185,20 @@ class Bank:
 
 
 async def _to_its_end(call: Callable[[], None]) -> None:
-    """Run it in a thread. Cancelled, this waits all the same: what is being started has to be stopped, too."""
+    """Run `call` in a thread, and wait for its end even if cancelled: what it starts has to be stopped, too."""
     task = asyncio.ensure_future(asyncio.to_thread(call))
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
         await asyncio.wait([task])
-        task.exception()  # retrieved: an interrupted start fails, and that is nobody's news
+        task.exception()  # avoids "exception was never retrieved": an interrupted start may fail
         raise
     task.result()
 
 
 @contextlib.asynccontextmanager
 async def _started(cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
-    """The cluster, stopped at the end whatever that is."""
+    """Start the cluster, and stop it at the end, whatever happens."""
     try:
         await _to_its_end(cluster.start)
         yield cluster
@@ -207,14 +207,14 @@ async def _started(cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
 
 
 async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> bool:
-    """Run the bank in a temporary directory; whether every check holds.
+    """Run the bank in a temporary directory. Return whether every check holds.
 
-    What Spark makes of its log goes to `output`: the archive, tables, and report.html; in place of an earlier day's.
-    Raises `BadOption` when something else is there.
+    What Spark makes of the log goes to `output`, replacing an earlier day's: the archive, tables, and report.html.
+    Raises `BadOption` if something else is there.
     """
     _make_room(output)
     for row in book.bad_rows:
-        console.print(Text(f"not used: {row}", style="yellow"))  # a Text: what a file says is no markup
+        console.print(Text(f"not used: {row}", style="yellow"))  # a Text: what a file contains is no markup
     for account in book.unchained:
         console.print(f"[yellow]account {account}: its rows do not chain; it is not compared with the bank")
     with tempfile.TemporaryDirectory(prefix="polonaise-demo-") as scratch:
@@ -255,19 +255,19 @@ def _make_room(output: Path) -> None:
 
 
 async def _told(log: str, database: str, seen: Seen, output: Path) -> Told:
-    """What Spark makes of the day, in a process of its own: it ends with all that Spark has started."""
+    """Run Spark's part of the day in a process of its own, so that everything Spark has started ends with it."""
     if find_spec("pyspark") is None:
         return Told(lacking="PySpark is not installed: pip install 'polonaise[spark]'")
     request = json.dumps({"last": seen.folded.last, "balances": seen.folded.balances})
     with (output / "spark.log").open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "polonaise.demo.history", log, database, str(output),
+            sys.executable, "-m", "polonaise.demo.sparkjobs", log, database, str(output),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, process_group=0,
         )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(request.encode() + b"\n")  # and left open: it ends when we do
+            process.stdin.write(request.encode() + b"\n")  # and left open: the process ends when we do
             async with asyncio.timeout(SPARK_S):
                 said = await process.stdout.read()
                 await process.wait()
@@ -287,13 +287,13 @@ async def _told(log: str, database: str, seen: Seen, output: Path) -> Told:
 
 
 async def _end_with_all(process: asyncio.subprocess.Process) -> None:
-    """A process and its group, at once."""
+    """Kill a process and its group, at once."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
 
 
-def _print(console: Console, book: Book, day: Day, seen: Seen, results: Sequence[Verdict]) -> None:
+def _print(console: Console, book: Book, day: Day, seen: Seen, results: Sequence[DemoVerdict]) -> None:
     times = sorted(day.latencies_s) or [0.0]
     table = Table(title="The bank on the log", show_header=False)
     rows = {

@@ -1,8 +1,8 @@
-"""A teller: a process that makes the payments it is given, many at a time, those of one account in their order.
+"""A teller: a process that makes the payments it is given, many at a time, and those of one account in their order.
 
     python -m polonaise.demo.teller JOB
 
-Reads a `Job`, writes `Progress` lines to standard output, and ends when all payments have an outcome.
+Reads a `Job`, writes `TellerReport` lines to standard output, and ends when all payments have an outcome.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from polonaise.demo.payments import Payment
 from polonaise.errors import Abandoned, AppendUnknown
 
 REPORT_S: Final = 0.1
-"""How often a teller says how far it is."""
+"""Seconds between two reports."""
 _PATIENCE_S: Final = 60.0
-"""How long one payment may take before the teller gives up: faults that pass take a second or two."""
+"""Seconds that one payment may take before the teller gives up. Passing faults take a second or two."""
 
 
 @dataclass
 class Job:
-    """What a teller is told."""
+    """A teller's work, as it is told."""
 
     coordinator: str
     database: str
@@ -50,38 +50,38 @@ class Job:
 
 
 @dataclass
-class Progress:
+class TellerReport:
     """What has happened since the teller's last report."""
 
     made: list[int] = field(default_factory=list)
     found_made: list[int] = field(default_factory=list)
-    """Payments that had been made before, by a teller that did not live to say so."""
+    """Payments made before by a teller that was killed before it could say so."""
     refused: list[int] = field(default_factory=list)
     runs: int = 0
-    """How often contexts ran; more often than there are payments means conflicts."""
+    """The number of times that contexts ran. More than there are payments means conflicts."""
     unknown: int = 0
     """Appends whose fate was learnt only after a deadline."""
     latencies_s: list[float] = field(default_factory=list)
-    """Of payments, from their beginning to their outcome."""
+    """Duration of payments in seconds, from beginning to outcome."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode() + b"\n"
 
     @classmethod
-    def decode(cls, line: bytes) -> Progress:
+    def decode(cls, line: bytes) -> TellerReport:
         return cls(**json.loads(line))
 
 
-class InOrder:
-    """Payments in the order that their accounts demand: each when all earlier ones of its accounts have an outcome.
+class OrderedPayments:
+    """Payments in the order that their accounts demand: each is ready when all earlier ones of its accounts are done.
 
-    Those that wait for each other at the counter do not have to be refused by the log and run again.
+    Payments that wait here for each other do not have to be refused by the log and run again.
     """
 
     def __init__(self, payments: Sequence[Payment]) -> None:
         self._queues: dict[int, deque[Payment]] = defaultdict(deque)
         self._behind: dict[int, int] = {}
-        """In how many queues a payment is not the first."""
+        """For each payment, the number of queues in which it is not the first."""
         self._left = len(payments)
         self._ready: asyncio.Queue[Payment | None] = asyncio.Queue()
         for payment in payments:
@@ -94,14 +94,14 @@ class InOrder:
             self._ready.put_nowait(None)
 
     async def next(self) -> Payment | None:
-        """The next one to make; waits for one. None, again and again, when all have an outcome."""
+        """Wait for the next payment to make, and return it. None, from then on, when all have an outcome."""
         payment = await self._ready.get()
         if payment is None:
             self._ready.put_nowait(None)
         return payment
 
     def done(self, payment: Payment) -> None:
-        """It has an outcome."""
+        """Note that a payment has an outcome."""
         self._left -= 1
         for account in payment.accounts:
             queue = self._queues[account]
@@ -121,13 +121,14 @@ class Teller:
         self._log = log
         self._view = view
         self._job = job
-        self._news = Progress()
+        self._news = TellerReport()
 
     async def work(self) -> None:
         """Make every payment, and report."""
-        payments = InOrder(self._job.payments)
+        payments = OrderedPayments(self._job.payments)
         async with asyncio.TaskGroup() as group:
-            # Of the group, so that a teller whose reports nobody reads any more makes no more payments.
+            # A task of the group: when nobody reads the reports any more, writing one fails, and ends all payments with
+            # it.
             reports = group.create_task(self._report())
             await self._opened()
             servers = [group.create_task(self._serve(payments)) for _ in range(self._job.at_a_time)]
@@ -138,13 +139,14 @@ class Teller:
     async def _opened(self) -> None:
         """Wait until the view knows the accounts, all of which are in the log before a teller begins.
 
-        The log judges what is appended, not what is abandoned: without them, covered payments would be refused.
+        The log checks what is appended, not what is abandoned: a view without them would refuse payments that are
+        covered.
         """
         last = await self._log.high_water_mark(PARTITION, timeout=_PATIENCE_S)
         if last >= 0:
             await self._log.wait_applied(last, PARTITION, timeout=_PATIENCE_S)
 
-    async def _serve(self, payments: InOrder) -> None:
+    async def _serve(self, payments: OrderedPayments) -> None:
         while (payment := await payments.next()) is not None:
             await self._make(payment)
             payments.done(payment)
@@ -160,7 +162,7 @@ class Teller:
             elif error.text == NO_MONEY:
                 self._news.refused.append(payment.id)
             else:
-                raise  # not the bank's refusal: booked as one, it would hide a fault
+                raise  # not a refusal by the bank: counted as one, it would hide a fault
         except AppendUnknown as error:
             async with asyncio.timeout(_PATIENCE_S):
                 receipt = await error.receipt
@@ -168,7 +170,7 @@ class Teller:
         self._news.latencies_s.append(time.perf_counter() - began_s)
         if receipt is not None:
             self._news.made.append(payment.id)
-            # The next payment of its accounts rests on this one: begun earlier, it would only be refused and run again.
+            # The next payment of its accounts depends on this one: begun earlier, it would be refused and run again.
             await receipt.applied(timeout=_PATIENCE_S)
 
     def _transfer(self, tx: polonaise.Draft, payment: Payment) -> None:
@@ -181,7 +183,7 @@ class Teller:
             self._say()
 
     def _say(self) -> None:
-        news, self._news = self._news, Progress()
+        news, self._news = self._news, TellerReport()
         sys.stdout.buffer.write(news.encode())
         sys.stdout.buffer.flush()
 

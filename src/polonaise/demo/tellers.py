@@ -1,4 +1,4 @@
-"""The tellers' processes, from the outside: started, heard, killed, and started again with what is left to do."""
+"""The tellers' processes from outside: start them, hear them, kill them, and restart them with what is left to do."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import Final
 
 from polonaise.demo.payments import Payment
-from polonaise.demo.teller import Job, Progress
+from polonaise.demo.teller import Job, TellerReport
 from polonaise.errors import PolonaiseError
 
 _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A report of a tenth of a second, generously."""
+"""Longest line that is read: generous for a report of a tenth of a second."""
 _ENDS_S: Final = 1.0
-"""How long a process may take to end whose work is done, or that Ctrl-C has reached as well as us."""
+"""Seconds until a process must have ended whose work is done, or that Ctrl-C has reached as well as us."""
 
 
 class TellerFailed(PolonaiseError):
-    """A teller's process ended before its work was done; the message ends with what it printed."""
+    """A teller's process ended before its work was done. The message ends with what the process printed."""
 
     code = "teller_failed"
 
 
 class TellerProcess:
-    """One teller: its payments, the process that makes them now, and the ones before it that were killed."""
+    """One teller: its payments, the process that makes them now, and the killed ones before it."""
 
-    def __init__(self, name: str, job: Job, directory: Path, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, name: str, job: Job, directory: Path, on_progress: Callable[[TellerReport], None]) -> None:
         self.name = name
         self._job = job
         self._path = directory / f"{name}.json"
@@ -41,7 +41,7 @@ class TellerProcess:
 
     @property
     def left(self) -> int:
-        """How many payments it has not told the outcome of."""
+        """Number of payments whose outcome the teller has not told."""
         return len(self._left)
 
     @property
@@ -62,7 +62,7 @@ class TellerProcess:
             )
 
     def kill(self) -> bool:
-        """Kill its process with -9; `work` starts another one for what is left. False if it had ended before."""
+        """Kill the process with -9; `work` starts another one for what is left. Return False if it had ended."""
         if self._process is None or self._process.returncode is not None or not self._left:
             return False
         self._killed = True
@@ -70,7 +70,7 @@ class TellerProcess:
         return True
 
     async def _live(self) -> None:
-        """One process, from its start to its end."""
+        """Run one process, from its start to its end."""
         replace(self._job, payments=list(self._left.values())).write(self._path)
         with self._errors.open("ab") as errors:
             self._process = process = await asyncio.create_subprocess_exec(
@@ -80,22 +80,22 @@ class TellerProcess:
         assert process.stdout is not None
         try:
             async for line in process.stdout:
-                if line.endswith(b"\n"):  # or else it was killed while it wrote
-                    self._heard(Progress.decode(line))
+                if line.endswith(b"\n"):  # if not, the process was killed while it wrote the line
+                    self._heard(TellerReport.decode(line))
         finally:
             await _ended(process)
 
-    def _heard(self, news: Progress) -> None:
+    def _heard(self, news: TellerReport) -> None:
         for payment in (*news.made, *news.found_made, *news.refused):
             del self._left[payment]
         self._on_progress(news)
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Wait for its end, and kill it if that does not come.
+    """Wait for the process's end, and kill it if it does not end in time.
 
-    Not killed at once: killing looks first whether the process is there, and if it has just ended, takes its status
-    from under asyncio, which then complains of an unknown child.
+    Not killed at once: killing first checks whether the process is there, and if it has just ended, that takes its
+    status away from asyncio, which then complains of an unknown child.
     """
     try:
         with contextlib.suppress(TimeoutError):
@@ -108,7 +108,7 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 
 
 def shares(payments: Sequence[Payment], tellers: int) -> list[list[Payment]]:
-    """Who makes which payments: all of one account are one teller's, in their order."""
+    """Divide the payments among tellers: all of one account go to one teller, in their order."""
     shared: list[list[Payment]] = [[] for _ in range(tellers)]
     for payment in payments:
         shared[payment.accounts[0] % tellers].append(payment)

@@ -1,16 +1,16 @@
-"""Views of the bank, for `polonaise pipeline views` and `polonaise pipeline audit`: what Spark makes of its log.
+"""Views of the bank, for `polonaise pipeline views` and `polonaise pipeline audit`.
 
     polonaise pipeline views LOG polonaise.demo.views:balances parquet:./balances
     polonaise pipeline audit LOG polonaise.demo.views:accounts sqlite:///bank.db --marks polonaise_marks
 
 A worked example of such declarations. Bodies are JSON arrays, as `encode_opening` and `Payment.encode` make them;
-amounts are hundredths, and an account is 0 where it is not the bank's.
+amounts are in hundredths, and account 0 is outside of this bank.
 """
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 
 _FIELDS = "from_json(CAST(data AS STRING), 'array<string>')"
 
@@ -23,16 +23,16 @@ _CHANGES = f"""
     FROM (SELECT header, {_FIELDS} AS f FROM {{log}})
 """
 
-accounts = View(
+accounts = TableView(
     "accounts",
     f"SELECT change.account, sum(change.amount) AS balance FROM ({_CHANGES}) WHERE change.account <> 0 GROUP BY 1",
     key=["account"],
     merge={"balance": "sum"},
     read={"headers": "1,2"},
 )
-"""What the tellers keep in their database: for an audit of it."""
+"""The table that the tellers keep in their database, declared again for an audit of it."""
 
-balances = View(
+balances = TableView(
     "balances",
     f"""
     SELECT change.account, sum(change.amount) AS balance, count(*) AS changes, max(abs(change.amount)) AS largest
@@ -54,10 +54,10 @@ def _payments(log: DataFrame) -> DataFrame:
     return log.select(F.col("transaction_id").alias("transaction"), F.col("timestamp").alias("committed"), *columns)
 
 
-payments = View("payments", _payments, read={"headers": "2"})
-"""Each payment, one row."""
+payments = TableView("payments", _payments, read={"headers": "2"})
+"""A row for each payment."""
 
-by_kind = View(
+by_kind = TableView(
     "by_kind",
     """
     SELECT f[4] AS kind, substr(f[5], 1, 7) AS month, count(*) AS payments, sum(CAST(f[3] AS BIGINT)) AS volume

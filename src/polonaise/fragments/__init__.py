@@ -1,9 +1,12 @@
-"""Sealed history as immutable Parquet files in an object store.
+"""Fragments: sealed history as immutable Parquet files in an object store.
 
-`protocol` holds what needs no store: names, which fragments cover a range, and what is to be archived. `format` turns
-batches into a fragment and back, exactly; `arrow` and `columns` turn batches and fragments into the columns that are
-asked for. `store` is the port to object stores, `ranges` reads a part of an object as a file, and `objects` writes and
-verifies fragments there.
+- `objects.py`: fragments written, listed and verified in a store. Begin here.
+- `format.py`: batches to a fragment's bytes and back, exactly; `arrow.py`, `columns.py`, `groups.py`: parts of it.
+- `store.py`: the port to object stores; `ranges.py`: a part of an object as a file; `mark.py`: whose store it is.
+- `history.py`: batches out of fragments for servers; `mending.py`: a damaged fragment written again.
+- `protocol/`: the decisions that need no store: names, coverage, what to archive, what to scrub.
 
-This is the only room that imports pyarrow and obstore; `pip install 'polonaise[fragments]'` brings them.
+This is the only room that imports pyarrow and obstore; `pip install 'polonaise[fragments]'` brings them. A fragment's
+bytes are for ever, and its digest is its name: a change of `format.py` or of a library's compression makes other
+objects of the same batches, and `docs/formats.md` describes them to other readers.
 """

@@ -1,4 +1,4 @@
-"""Batches as Arrow columns: the schema of a fragment, and the conversion of those columns that are asked for.
+"""Batches as Arrow columns: the schema of a fragment, and the conversion of the columns that are asked for.
 
 No row is ever an object on the way: a batch is columnar already, so a column of many batches is their columns, joined.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from polonaise.errors import BadOption
-from polonaise.log.batch import Batch, Evidence
+from polonaise.log.batch import Batch, EvidenceColumns
 
 SCHEMA: Final = pa.schema(
     [
@@ -34,18 +34,18 @@ SCHEMA: Final = pa.schema(
         pa.field("locks", pa.binary()),
     ]
 )
-"""What a fragment's columns are. `crc32` is of `data`; `timestamp` the commit time of the batch."""
+"""The columns of a fragment. `crc32` is of `data`; `timestamp` is the commit time of the batch."""
 
 LOCK: Final = np.dtype([("hash", "<u8"), ("mode", "u1")])
 """One lock in the column `locks`."""
 _BYTES_MAX: Final = 2**31 - 1
-"""Of bodies in one column: its offsets are 32 bits."""
+"""The largest sum of bodies in one column, whose offsets are 32 bits."""
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The schema of these columns of `SCHEMA`, in this order.
+    """Return the schema of these columns of `SCHEMA`, in this order.
 
-    Raises `BadOption` for one that is not there, one that is said twice, and none at all.
+    Raises `BadOption` for an unknown column, one that is named twice, and none at all.
     """
     unknown = [name for name in columns if name not in SCHEMA.names]
     if unknown or not columns or len(set(columns)) < len(columns):
@@ -55,20 +55,20 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 
 
 def columns_of(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBatch:
-    """The transactions of these batches, in their order, as these columns of `SCHEMA`, and nothing else.
+    """Return the transactions of these batches, in their order, as these columns of `SCHEMA`.
 
     The batches carry data and were parsed with their CRC, which speaks for all that is copied here. Raises `BadOption`
-    for columns that are not there, and for batches with more than 2 GiB of bodies: convert fewer at a time.
+    for unknown columns, and for batches with more than 2 GiB of bodies: convert fewer at a time.
     """
     schema = schema_of(columns)
     if not batches:
         return pa.RecordBatch.from_pylist([], schema=schema)
-    rows = _Rows(batches)
+    rows = _BatchRows(batches)
     return pa.RecordBatch.from_arrays([_MAKERS[name](rows) for name in columns], schema=schema)
 
 
-class _Rows:
-    """Batches, and how their columns become longer ones."""
+class _BatchRows:
+    """Batches whose columns are to be joined into longer ones."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self.batches = batches
@@ -76,36 +76,39 @@ class _Rows:
         self.total = int(self.counts.sum())
 
     def starts(self) -> Any:
-        """In which row each batch begins."""
+        """Return the row in which each batch begins."""
         return np.cumsum(self.counts) - self.counts
 
     def repeated(self, values: list[int], kind: str) -> pa.Array:
-        """One value per batch, in each of its rows."""
+        """Return a column with one value per batch, in each of its rows."""
         return pa.array(np.repeat(np.array(values, kind), self.counts))
 
     def joined(self, columns: list[memoryview], kind: str) -> Any:
-        """One column per batch, one after the other."""
+        """Return one column per batch, one after the other."""
         return np.frombuffer(b"".join(columns), kind)
 
 
 def _binary(ends: Any, data: bytes, valid: Any = None) -> pa.Array:
-    """Bodies that lie one after the other; `ends` is where each ends in all of them, `valid` where there is one."""
+    """Return a column of bodies that lie one after the other in `data`; `ends` is where each ends.
+
+    `valid` says which rows have one, None for all.
+    """
     offsets = np.zeros(len(ends) + 1, "<i4")
     offsets[1:] = ends
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(pa.binary(), len(ends), [bits, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _ids(rows: _Rows) -> pa.Array:
+def _ids(rows: _BatchRows) -> pa.Array:
     firsts = np.array([batch.first for batch in rows.batches], "<i8")
     return pa.array(np.arange(rows.total, dtype="<i8") + np.repeat(firsts - rows.starts(), rows.counts))
 
 
-def _timestamps(rows: _Rows) -> pa.Array:
+def _timestamps(rows: _BatchRows) -> pa.Array:
     return rows.repeated([batch.commit_time_us for batch in rows.batches], "<i8").view(SCHEMA.field("timestamp").type)
 
 
-def _data(rows: _Rows) -> pa.Array:
+def _data(rows: _BatchRows) -> pa.Array:
     sizes = np.array([batch.data_bytes for batch in rows.batches])
     if int(sizes.sum()) > _BYTES_MAX:
         raise BadOption(f"{sizes.sum()} bytes of bodies do not fit into one column of Arrow: convert fewer batches")
@@ -114,8 +117,8 @@ def _data(rows: _Rows) -> pa.Array:
     return _binary(ends + before, b"".join([batch.data for batch in rows.batches]))
 
 
-def _registers(rows: _Rows) -> pa.Array:
-    """The register changes of each batch in its first row, null in the others."""
+def _registers(rows: _BatchRows) -> pa.Array:
+    """Return the register changes of each batch in its first row, null in the others."""
     sizes = np.array([batch.registers_bytes for batch in rows.batches])
     if not sizes.any():
         return pa.nulls(rows.total, pa.binary())
@@ -125,8 +128,8 @@ def _registers(rows: _Rows) -> pa.Array:
     return _binary(np.cumsum(lengths), b"".join([batch.registers for batch in rows.batches]), valid)
 
 
-def _marks(rows: _Rows) -> pa.Array:
-    """Client high-water marks; null where the log keeps no evidence."""
+def _marks(rows: _BatchRows) -> pa.Array:
+    """Return the client high-water marks; null where the log keeps no evidence."""
     found = [batch.evidence() for batch in rows.batches]
     if not any(found):
         return pa.nulls(rows.total, pa.int64())
@@ -140,8 +143,8 @@ def _marks(rows: _Rows) -> pa.Array:
     )
 
 
-def _locks(rows: _Rows) -> pa.Array:
-    """Hash and mode of each lock; null where the log keeps no evidence."""
+def _locks(rows: _BatchRows) -> pa.Array:
+    """Return hash and mode of each lock; null where the log keeps no evidence."""
     found = [batch.evidence() for batch in rows.batches]
     if not any(found):
         return pa.nulls(rows.total, pa.binary())
@@ -153,14 +156,15 @@ def _locks(rows: _Rows) -> pa.Array:
     )
 
 
-def _locks_of(evidence: Evidence) -> pa.Array:
+def _locks_of(evidence: EvidenceColumns) -> pa.Array:
+    """Return the column `locks` of one batch with evidence."""
     held = np.empty(len(evidence.lock_hashes), LOCK)
     held["hash"] = np.frombuffer(evidence.lock_hashes, "<u8")
     held["mode"] = np.frombuffer(evidence.lock_modes, "u1")
     return _binary(np.frombuffer(evidence.lock_ends, "<u4").astype("<i8") * LOCK.itemsize, held.tobytes())
 
 
-_MAKERS: Final[dict[str, Callable[[_Rows], Any]]] = {
+_MAKERS: Final[dict[str, Callable[[_BatchRows], Any]]] = {
     "partition": lambda rows: rows.repeated([batch.partition for batch in rows.batches], "<i4"),
     "transaction_id": _ids,
     "timestamp": _timestamps,

@@ -1,4 +1,4 @@
-"""From a fragment to Arrow, the fast way: the rows and columns that are asked for, and no others.
+"""Fragments as Arrow record batches: the rows and columns that are asked for, and no others.
 
 For Spark and audits, which read millions of rows and need no batches. Nothing is decoded row by row; of the file only
 the footer and the columns of the row groups that meet the span are read. Every page and the footer are checked against
@@ -22,7 +22,7 @@ from polonaise.fragments.ranges import Range, RangeFile
 from polonaise.terms import PartitionId
 
 ROWS_MAX: Final = 65_536
-"""Rows of a record batch, unless said: few enough to be handed on soon, enough that a batch costs nothing."""
+"""The default size of a record batch in rows: few enough to be handed on soon, enough that a batch costs nothing."""
 _IDS: Final = SCHEMA.get_field_index("transaction_id")
 
 
@@ -35,14 +35,14 @@ def columns_in(
     rows_max: int = ROWS_MAX,
     cluster_key: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The transactions of `span` that are in a fragment, in the order of ids, `rows_max` at most at a time.
+    """Yield the transactions of `span` that are in a fragment, in the order of ids, `rows_max` at most at a time.
 
-    `source` is a local file's path, which is mapped and not copied, bytes, or a `RangeFile`; `about` what it must
-    hold. `columns` are names of `SCHEMA`: the batches have them in this order. A row group's columns are in memory at
+    `source` is a local file's path, which is mapped and not copied, bytes, or a `RangeFile`; `about` what it must hold.
+    `columns` are names of `SCHEMA`: the record batches have them in this order. A row group's columns are in memory at
     a time, and those of the next one while a `RangeFile` fetches it.
 
-    Blocks: for threads and processes of their own. Raises `BadOption` for a column that is not there or a `rows_max`
-    below 1, `FragmentDamaged`, `UnsupportedFormat`, `WrongClusterKey`, `NotFound`, and what the store raises.
+    Blocks: for threads and processes of their own. Raises `BadOption` for an unknown column or a `rows_max` below 1,
+    `FragmentDamaged`, `UnsupportedFormat`, `WrongClusterKey`, `NotFound`, and what the store raises.
     """
     schema = schema_of(columns)
     if rows_max < 1:
@@ -58,6 +58,7 @@ def _columns_in(
     rows_max: int,
     cluster_key: bytes | None,
 ) -> Iterator[pa.RecordBatch]:
+    """Yield as `columns_in` does, with the arguments checked."""
     footer, file = open_fragment(source, cluster_key)
     if (footer.partition, footer.first, footer.last) != (about.partition, about.first, about.last):
         raise FragmentDamaged(
@@ -69,6 +70,7 @@ def _columns_in(
     if ahead is not None and groups:
         ahead.will_read(_ranges(file, groups[0], schema.names))
     for place, group in enumerate(groups):
+        # The next group is fetched while this one is decoded and used.
         if ahead is not None and place + 1 < len(groups):
             ahead.will_read(_ranges(file, groups[place + 1], schema.names))
         with readable(f"row group {group.number}"):
@@ -79,7 +81,7 @@ def _columns_in(
 
 
 class _Group(NamedTuple):
-    """A row group."""
+    """A row group, with its ids."""
 
     number: int
     first: int
@@ -87,7 +89,7 @@ class _Group(NamedTuple):
 
 
 def _groups(file: Any, footer: Footer) -> list[_Group]:
-    """The row groups and their ids, going by the footer. Raises `FragmentDamaged` unless these are dense."""
+    """Return the row groups and their ids, going by the footer. Raises `FragmentDamaged` unless these are dense."""
     groups: list[_Group] = []
     following = footer.first
     for number in range(file.metadata.num_row_groups):
@@ -104,7 +106,7 @@ def _groups(file: Any, footer: Footer) -> list[_Group]:
 
 
 def _ranges(file: Any, group: _Group, names: Sequence[str]) -> list[Range]:
-    """Where these columns of a row group lie in the file."""
+    """Return where these columns of a row group lie in the file."""
     ranges: list[Range] = []
     for name in names:
         column = file.metadata.row_group(group.number).column(SCHEMA.get_field_index(name))
@@ -114,7 +116,7 @@ def _ranges(file: Any, group: _Group, names: Sequence[str]) -> list[Range]:
 
 
 def _check(table: Any, schema: pa.Schema, group: _Group, partition: PartitionId) -> None:
-    """Raises `FragmentDamaged` unless there are as many rows as the footer says, and the ids and partition are right.
+    """Raise `FragmentDamaged` unless the rows are as many as the footer says, and their ids and partition are right.
 
     The CRCs have passed, so only a writer's mistake is left to be found.
     """

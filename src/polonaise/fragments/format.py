@@ -1,9 +1,9 @@
 """A fragment's bytes: whole batches of one partition as a Parquet file that any reader can read, and back, exactly.
 
-A row is a transaction. Beside what applications want of it there is what makes the batches again, byte for byte: which
-batch a row was in and its CRC, the register changes that a batch made (in its first row), and the evidence where the
-log keeps it. The footer says whose log it is, which ids, and the CRC of the batch before the first one. Parquet's own
-compression makes little of columns that hardly change.
+A row is a transaction. Beside what applications want of a transaction, it has what makes the batches again, byte for
+byte: which batch the row was in and its CRC, the register changes that a batch made (in its first row), and the
+evidence where the log keeps it. The footer says whose log it is, which ids, and the CRC of the batch before the first
+one. Parquet's own compression makes little of columns that hardly change.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from polonaise.terms import PartitionId, TransactionId
 FORMAT: Final = b"1"
 GROUP_ROWS: Final = 131_072
 GROUP_BYTES: Final = 64 * 1024 * 1024
-"""A row group that has grown to this is ended, after a whole batch: it is what readers hold in memory at a time, and
-the finest that they can leave out."""
+"""The rows or bytes at which a row group is ended, after a whole batch.
+
+A row group is what readers hold in memory at a time, and the finest that they can leave out.
+"""
 
 _KEY: Final = b"polonaise."
 _NAMES: Final = ("format", "cluster_key", "partition", "first", "last", "previous_crc", "last_crc", "batches")
@@ -41,29 +43,34 @@ _TRAILER: Final = struct.Struct("<I4s")
 CRC_KEY: Final = _KEY + b"footer_crc32"
 NO_CRC: Final = b"00000000"
 _CRC_FIELD: Final = CRC_KEY + b"\x18" + bytes([len(NO_CRC)])
-"""What comes before the CRC in the footer: the key, and how Thrift announces a text of this length."""
+"""The bytes before the CRC in the footer: the key, and how Thrift announces a text of this length."""
 
 
 class Footer(NamedTuple):
-    """What a fragment says of itself."""
+    """The footer of a fragment: whose log it is of, and which ids it holds."""
 
     cluster_key: bytes
     partition: PartitionId
     first: TransactionId
     last: TransactionId
     previous_crc: int
-    """CRC of the batch before its first one; 0 for none."""
+    """The CRC of the batch before its first one; 0 for none."""
     last_crc: int
-    """CRC of its last batch. Each batch carries that of the one before, so this one speaks for all up to it."""
+    """The CRC of its last batch. Each batch carries that of the one before, so this one speaks for all up to it."""
     batches: int
+    """How many batches it holds."""
 
     def encode(self) -> dict[bytes, bytes]:
+        """Return the footer as Parquet metadata."""
         values = [FORMAT, self.cluster_key.hex().encode(), *(str(value).encode() for value in self[1:])]
         return {_KEY + name.encode(): value for name, value in zip(_NAMES, values, strict=True)}
 
     @classmethod
     def decode(cls, metadata: dict[bytes, bytes]) -> Footer:
-        """Raises `FragmentDamaged` for a file that is no fragment, `UnsupportedFormat`."""
+        """Return the footer in Parquet metadata.
+
+        Raises `FragmentDamaged` for a file that is no fragment, `UnsupportedFormat`.
+        """
         try:
             values = [metadata[_KEY + name.encode()] for name in _NAMES]
         except KeyError:
@@ -79,7 +86,7 @@ class Footer(NamedTuple):
 # ------------------------------------------------------------------ writing
 
 
-class Writer:
+class FragmentWriter:
     """Makes one fragment of consecutive batches of one partition: `add` them, then take `finish`."""
 
     def __init__(self, cluster_key: bytes) -> None:
@@ -93,7 +100,7 @@ class Writer:
         self._batches = 0
 
     def add(self, batch: Batch) -> None:
-        """The next batch, which was parsed with its CRC. Raises `BatchDamaged` unless it follows the one before."""
+        """Add the next batch, which was parsed with its CRC. Raises `BatchDamaged` unless it follows the one before."""
         last = self._last
         if last is not None and (
             batch.first != last.last + 1 or batch.previous_crc != last.crc or batch.partition != last.partition
@@ -108,7 +115,7 @@ class Writer:
             self._write_pending()
 
     def finish(self) -> tuple[Footer, bytes]:
-        """The footer and the fragment's bytes. Raises `BatchDamaged` when no batch was added."""
+        """Return the footer and the fragment's bytes. Raises `BatchDamaged` when no batch was added."""
         first, last = self._first, self._last
         if first is None or last is None:
             raise BatchDamaged("a fragment of no batches")
@@ -123,6 +130,7 @@ class Writer:
         return footer, self._sink.getvalue()
 
     def _write_pending(self) -> None:
+        """Write the pending batches as one row group."""
         if not self._pending:
             return
         if self._parquet is None:
@@ -140,7 +148,7 @@ class Writer:
 
 
 def seal_footer(raw: memoryview) -> None:
-    """Write the CRC of a fragment's footer to its place there, over the zeros that it was computed with."""
+    """Write the CRC of a fragment's footer into the footer, over the zeros that it was computed with."""
     start = _footer_start(raw)
     footer = bytes(raw[start:])
     place = start + footer.rfind(_CRC_FIELD) + len(_CRC_FIELD)
@@ -148,7 +156,7 @@ def seal_footer(raw: memoryview) -> None:
 
 
 def _footer_start(raw: bytes | memoryview) -> int:
-    """Where the footer begins in bytes that end with it; below 0 when they begin after it."""
+    """Return where the footer begins in bytes that end with it; below 0 when the bytes begin after it."""
     length, magic = _TRAILER.unpack_from(raw, len(raw) - _TRAILER.size)
     if magic != b"PAR1":
         raise FragmentDamaged("not a Parquet file: it ends with something else")
@@ -159,9 +167,12 @@ _DICTIONARIES: Final = [
     "partition", "timestamp", "header", "client_id", "generation", "session_id",
     "batch_first", "batch_generation", "batch_crc32",
 ]  # fmt: skip
-"""What hardly changes from row to row."""
+"""The columns that hardly change from row to row."""
 _STATISTICS: Final = ["partition", "transaction_id", "timestamp", "header"]
-"""What readers look for; finding the smallest and the largest of a million bodies costs as much as compressing them."""
+"""The columns that readers search by.
+
+Finding the smallest and the largest of a million bodies would cost as much as compressing them.
+"""
 
 
 # ------------------------------------------------------------------ reading
@@ -169,9 +180,9 @@ _STATISTICS: Final = ["partition", "transaction_id", "timestamp", "header"]
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Around what reads a fragment: what the library says of damage, as `FragmentDamaged`; `NotFound` without a file.
+    """Turn the library's errors about damage into `FragmentDamaged`, and a missing file into `NotFound`.
 
-    What a store says while it is read comes through as it is.
+    A context manager around what reads a fragment. Errors of a store while it is read come through as they are.
     """
     try:
         yield
@@ -182,13 +193,13 @@ def readable(what: str) -> Iterator[None]:
 
 
 def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer, Any]:
-    """The footer, and the Parquet file: of bytes, of a local file's path, or of a file-like object.
+    """Return the footer and the Parquet file of a fragment in bytes, a local file's path, or a file-like object.
 
-    The footer was checked against its CRC; each page will be when it is read. Whoever has all bytes compares their
-    digest with the fragment's name besides.
+    The footer was checked against its CRC; each page will be when it is read. A caller with all bytes has to compare
+    their digest with the fragment's name besides.
 
     Raises `FragmentDamaged`, `UnsupportedFormat`, `NotFound`, and `WrongClusterKey` for a fragment of another log than
-    this one.
+    `cluster_key`.
     """
     with readable("the fragment"):
         opened = _opened(source)
@@ -201,19 +212,24 @@ def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer
 
 
 def _opened(source: Any) -> Any:
+    """Return the source as a file of pyarrow."""
     if isinstance(source, bytes):
         return pa.BufferReader(source)
     return pa.memory_map(str(source)) if isinstance(source, str | Path) else pa.PythonFile(source, "r")
 
 
 def _check_footer(file: Any) -> None:
-    """Parquet has checksums for pages and none for the footer, which says where they are and what they mean."""
+    """Raise `FragmentDamaged` unless the footer fits its CRC.
+
+    Parquet has checksums for pages and none for the footer, which says where they are and what they mean.
+    """
     size = file.size()
     file.seek(max(0, size - FOOTER_BYTES))
     end = file.read()
     if len(end) < _TRAILER.size:
         raise FragmentDamaged(f"{size} bytes are no Parquet file")
     start = _footer_start(end)
+    # A footer that is longer than the first read: read exactly that much.
     if start < 0:
         file.seek(max(0, size - FOOTER_BYTES + start))
         end = file.read()
@@ -229,16 +245,20 @@ def _check_footer(file: Any) -> None:
 
 
 def footer_in(end: bytes) -> Footer | None:
-    """The footer, of the last bytes of a fragment; None when these do not hold all of it. Raises as `open_fragment`."""
+    """Return the footer in the last bytes of a fragment; None when these do not hold all of it.
+
+    Raises what `open_fragment` does.
+    """
     if len(end) < _TRAILER.size or _footer_start(end) < 0:
         return None
     return open_fragment(end)[0]
 
 
 def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]:
-    """The fragment's batches, as they were on the servers' disks, byte for byte. A row group is in memory at a time.
+    """Yield the fragment's batches, byte for byte as they were on the servers' disks.
 
-    Raises as `open_fragment`, and `FragmentDamaged` when a batch can't be made again with the CRC that it had.
+    A row group is in memory at a time. Raises what `open_fragment` does, and `FragmentDamaged` when a batch can't be
+    made again with the CRC that it had.
     """
     footer, file = open_fragment(source, cluster_key)
     crc, following = footer.previous_crc, footer.first
@@ -254,11 +274,15 @@ def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]
 def batches_of_group(
     file: Any, number: int, partition: PartitionId, first: TransactionId, previous_crc: int
 ) -> list[bytes]:
-    """The batches of one row group, which begins with `first` after the batch of this CRC. Raises as `batches_in`."""
+    """Return the batches of one row group, which begins with `first` after the batch of this CRC.
+
+    Raises what `batches_in` does.
+    """
     return list(_batches_of(_row_group(file, number), partition, first, previous_crc))
 
 
 def _row_group(file: Any, number: int) -> pa.RecordBatch:
+    """Return the row group. Raises `FragmentDamaged` unless it has the columns of a fragment."""
     with readable(f"row group {number}"):
         table = file.read_row_group(number, use_threads=False)
         if table.schema.remove_metadata() != SCHEMA:
@@ -270,7 +294,7 @@ def _row_group(file: Any, number: int) -> pa.RecordBatch:
 def _batches_of(
     group: pa.RecordBatch, partition: PartitionId, following: TransactionId, previous_crc: int
 ) -> Iterator[bytes]:
-    """The batches of one row group, which holds whole ones."""
+    """Yield the batches of one row group, which holds whole ones."""
     firsts = _numbers(group, "batch_first")
     starts = np.concatenate(([0], np.flatnonzero(firsts[1:] != firsts[:-1]) + 1, [len(firsts)])).tolist()
     narrow = {name: _numbers(group, name).astype("<i4") for name in ("client_id", "generation", "header")}
@@ -321,11 +345,12 @@ def _batches_of(
 
 
 def _numbers(group: pa.RecordBatch, name: str) -> Any:
+    """Return the column as an array."""
     return group.column(name).to_numpy(zero_copy_only=False)
 
 
 def _bytes(group: pa.RecordBatch, name: str) -> tuple[memoryview, Any]:
-    """The bytes of a column of bodies, and the offsets of each in them; null is empty."""
+    """Return the bytes of a column of bodies, and the offsets of each in them; null is empty."""
     column = group.column(name)
     _, offsets, data = column.buffers()
     held = memoryview(data) if data is not None else memoryview(b"")

@@ -16,16 +16,20 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def first_of_group(metadata: Any, number: int) -> TransactionId:
-    """The first id in a row group, by the file's metadata. Raises `FragmentDamaged`."""
+    """Return the first id in a row group, by the file's metadata. Raises `FragmentDamaged`."""
     return int(_statistics(metadata, number, "transaction_id").min)
 
 
 def last_time_us_of_group(metadata: Any, number: int) -> int:
-    """The commit time of a row group's last batch, by the file's metadata. Raises `FragmentDamaged`."""
+    """Return the commit time (microseconds UTC) of a row group's last batch, by the metadata.
+
+    Raises `FragmentDamaged`.
+    """
     return int((_statistics(metadata, number, "timestamp").max - _EPOCH) // timedelta(microseconds=1))
 
 
 def _statistics(metadata: Any, number: int, column: str) -> Any:
+    """Return the least and greatest value of a column of a row group."""
     if metadata.schema.to_arrow_schema().remove_metadata() != SCHEMA:
         raise FragmentDamaged("its columns are not those of a fragment")
     found = metadata.row_group(number).column(SCHEMA.get_field_index(column)).statistics
@@ -35,7 +39,7 @@ def _statistics(metadata: Any, number: int, column: str) -> Any:
 
 
 def parts_for_group(metadata: Any, number: int) -> list[tuple[int, int]]:
-    """Where the bytes lie, as (offset, length), that `group_batches` reads of a fragment."""
+    """Return where the bytes lie, as (offset, length), that `group_batches` reads of a fragment."""
     group = metadata.row_group(number)
     chunks = [_chunk(group.column(place)) for place in range(group.num_columns)]
     start = min(offset for offset, _ in chunks)
@@ -46,15 +50,15 @@ def parts_for_group(metadata: Any, number: int) -> list[tuple[int, int]]:
 
 
 def _chunk(column: Any) -> tuple[int, int]:
-    """Offset and length of one column of one row group."""
+    """Return offset and length of one column of one row group."""
     offsets = [column.data_page_offset, column.dictionary_page_offset]
     return min(offset for offset in offsets if offset), column.total_compressed_size
 
 
 def group_batches(source: Any, metadata: Any, number: int) -> list[bytes]:
-    """The batches of one row group, made again. Of `source` only the `parts_for_group` are read.
+    """Return the batches of one row group, made again. Of `source` only the `parts_for_group` are read.
 
-    Raises `FragmentDamaged` when one can't be made again with the CRC that it had.
+    Raises `FragmentDamaged` when a batch can't be made again with the CRC that it had.
     """
     footer = Footer.decode(metadata.metadata or {})
     with readable(f"row group {number}"):

@@ -1,8 +1,8 @@
 """A log's history out of its fragments, for servers: batches by their ids, byte for byte, with bounded memory.
 
-A fragment is read through once and compared with the digest in its name before anything of it is given out. After
-that, a row group at a time is fetched, and every batch made again is compared with the CRC that it had. Hashing and
-Parquet's work are done in other threads than the event loop's.
+A fragment is read through once and compared with the digest in its name before anything of it is given out. After that,
+a row group at a time is fetched, and every batch made again is compared with the CRC that it had. Hashing and Parquet's
+work are done in other threads than the event loop's.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ T = TypeVar("T")
 
 _TRAILER_BYTES: Final = 8
 _PIECE_BYTES: Final = 1024 * 1024
-"""Bytes fetched at a time of a fragment that is only checked."""
+"""How much is fetched at a time of a fragment that is only checked."""
 _OPENED_MAX: Final = 256
-"""Fragments whose metadata is kept, some tens of kilobytes each."""
+"""How many fragments' metadata is kept, some tens of kilobytes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
-    """Bounds in bytes and seconds."""
+    """Bounds on reading fragments, in bytes and seconds."""
 
     cache_bytes_max: int = 128 * 1024 * 1024
-    """Batches of row groups that were read last; one row group at least is kept."""
+    """The size of the cache of row groups that were read last; one row group at least is kept."""
     chunk_bytes: int = 8 * 1024 * 1024
-    """Fetched at a time while a fragment's digest is made."""
+    """How much is fetched at a time while a fragment's digest is made."""
     footer_bytes: int = 64 * 1024
-    """Fetched of a fragment to learn what it is; more than most footers have."""
+    """How much is fetched of a fragment to learn what it is: more than most footers have."""
     listing_s: float = 1.0
-    """A store is not listed again so soon, however much is asked for that it does not have."""
+    """The least time between two listings of a partition, however many ids are asked for."""
     damaged_s: float = 10.0
-    """A damaged fragment is not read through again so soon, however often it is asked for."""
+    """How long a damaged fragment is not read through again, however often it is asked for."""
     store_s_max: float = 30.0
-    """Deadline of one call to the store."""
+    """The deadline of one call to the store."""
     rewrite_s_max: float = 600.0
-    """Deadline of writing one fragment again, of the log's default size over a slow line."""
+    """The deadline of writing one fragment again, of the log's default size over a slow line."""
 
 
 class _Listing(NamedTuple):
@@ -85,7 +85,7 @@ class _Opened:
     firsts: list[TransactionId]
     """The first id of each row group."""
     verified: bool = False
-    """All its bytes were read, and are those that it was named for."""
+    """Whether all its bytes were read, and are those that it was named for."""
 
 
 class FragmentHistory:
@@ -104,11 +104,11 @@ class FragmentHistory:
         self._groups: OrderedDict[tuple[FragmentName, int], list[Batch]] = OrderedDict()
         self._groups_bytes = 0
         self._damaged: dict[FragmentName, tuple[float, PolonaiseError]] = {}
-        """By when, and why."""
+        """When each damaged fragment was found, and what is wrong with it."""
         self._verifying = asyncio.Lock()
-        """Held by whoever reads a fragment through."""
+        """Held while a fragment is read through."""
         self._decoding = asyncio.Lock()
-        """Held by whoever fetches a row group: one at a time is in memory beside those that are kept."""
+        """Held while a row group is fetched: one at a time is in memory beside those that are kept."""
 
     def __str__(self) -> str:
         return str(self._store)
@@ -116,23 +116,24 @@ class FragmentHistory:
     # ------------------------------------------------------------------ what it reaches
 
     async def highest(self, partition: PartitionId) -> TransactionId:
-        """The highest id in the store just now, and in a fragment of this cluster; -1 for none."""
+        """Return the highest id in the store at the moment, in a fragment of this cluster; -1 for none."""
         listing = await self._listed(partition)
         if not listing.fragments:
             return NO_TRANSACTION
         name = max(listing.fragments, key=lambda each: each.last)
+        # A name alone proves nothing: another cluster's fragment has the same kind of name.
         await self._open(name, listing.fragments[name])
         return name.last
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
-        """The id up to which everything from the beginning is in fragments, as far as is known here; -1 for nothing."""
+        """Return the id up to which everything from 0 is in fragments; -1 for nothing. Goes by the last listing."""
         listing = self._listings.get(partition) or await self._listed(partition)
         return archived_up_to(listing.fragments)
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
-        """The fragments that hold everything from the beginning up to `last`, just now.
+        """Return the fragments that hold everything from 0 up to `last`, by a new listing and without reading them.
 
-        They are named, and not read. Raises `NotArchived`, which says what none of them holds.
+        Raises `NotArchived`, which says what none of them holds.
         """
         listing = await self._listed(partition)
         covered = cover(listing.fragments, Span(0, last))
@@ -154,10 +155,11 @@ class FragmentHistory:
         bytes_max: int,
         after_time_us: int = 0,
     ) -> list[Batch]:
-        """Batches from the one that holds `first` on, as far as one row group goes, none that ends above `last`.
+        """Return batches from the one that holds `first` on, as far as one row group goes, up to `last`.
 
-        Not more than `bytes_max` unless a single batch is. With `after_time_us`, not from before the first batch of
-        that commit time or a later one; none if the fragments, which end somewhere, have no such batch.
+        None of them ends above `last`. Not more than `bytes_max` bytes unless a single batch is larger. With
+        `after_time_us` (microseconds UTC), not from before the first batch of that commit time or a later one; none if
+        the fragments have no such batch.
 
         Raises `FragmentMissing` for an id that no fragment holds, and `FragmentDamaged` when those that do are not as
         they were written: it names one, and nothing of it was given out.
@@ -177,7 +179,7 @@ class FragmentHistory:
                 number = max(bisect_right(opened.firsts, first) - 1, 0)
                 batches = await self._group(opened, number)
             except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
-                # Another one may hold the same ids; only if none does is this the answer.
+                # Another fragment may hold the same ids. Only if none does, `_holding` raises this error.
                 refused[name] = error
                 self._forget(name, error)
                 continue
@@ -186,7 +188,10 @@ class FragmentHistory:
     async def _holding(
         self, partition: PartitionId, transaction: TransactionId, refused: Mapping[FragmentName, PolonaiseError]
     ) -> tuple[FragmentName, int]:
-        """The fragment to read an id from. The listing is renewed if it does not tell."""
+        """Return the fragment to read an id from, and its size. The listing is renewed if it has none.
+
+        Raises the error of a refused fragment that holds the id, and otherwise `FragmentMissing`.
+        """
         now = asyncio.get_running_loop().time()
         listing = self._listings.get(partition)
         for look in range(2):
@@ -213,9 +218,9 @@ class FragmentHistory:
         time_us: int,
         refused: Mapping[FragmentName, PolonaiseError],
     ) -> TransactionId | None:
-        """The first id of the first row group from `first` on that reaches this commit time; None if none does.
+        """Return the first id of the first row group from `first` on that reaches this commit time; None for none.
 
-        By metadata alone, so that few fragments are read: what is found with it is checked like everything else.
+        By metadata alone, so that few fragments are read: the row group that is found is checked like every other.
         """
         listing = self._listings[partition]
         good = [each for each in listing.fragments if each not in refused]
@@ -231,7 +236,8 @@ class FragmentHistory:
             else:
                 high = middle
         if low == len(pieces):
-            if hole is not None:  # what is sought may be in there
+            # The batch that is sought may be among the missing ids: raise, unless a new listing has them.
+            if hole is not None:
                 await self._holding(partition, hole, refused)
             return None
         opened = await self._open(pieces[low].fragment, listing.fragments[pieces[low].fragment])
@@ -241,7 +247,7 @@ class FragmentHistory:
     # ------------------------------------------------------------------ the scrub
 
     async def held(self) -> Mapping[FragmentName, int]:
-        """All fragments in the store just now, and how many bytes each has."""
+        """Return all fragments in the store at the moment, and how many bytes each has."""
         await self._check_mark()
         found = await self._asked(self._store.list())
         await self._check_mark()
@@ -250,8 +256,8 @@ class FragmentHistory:
     async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
         """Read a fragment through, a little at a time; `pause` is awaited with the length of each piece.
 
-        Raises `FragmentDamaged` when its bytes are not those that it was named for, and then nobody is given any of
-        them; `NotFound` when it is not there.
+        Raises `FragmentDamaged` when its bytes are not those that it was named for, and from then on none of them is
+        given out; `NotFound` when it does not exist.
         """
         digest = hashlib.sha256()
         try:
@@ -267,35 +273,39 @@ class FragmentHistory:
         self._damaged.pop(name, None)
 
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
-        """Write a damaged fragment again from the log's batches, and tell how many bytes it has: see `mending`."""
+        """Write a damaged fragment again from the log's batches, and return how many bytes it has: see `mending`."""
         await self._check_mark()
-        raw = await made_again(self._cluster_key, name, batches)  # as slowly as whoever gives the batches wants
+        # Without a deadline: the caller decides how slowly it gives the batches.
+        raw = await made_again(self._cluster_key, name, batches)
         try:
             async with asyncio.timeout(self._settings.rewrite_s_max):
                 await self._store.replace(name.path, raw)
         except TimeoutError:
             limit_s = self._settings.rewrite_s_max
             raise StoreUnavailable(f"{name.path} was not written again in {self} within {limit_s:g} s") from None
-        self._listings.pop(name.partition, None)  # what was damaged may have had another length
+        self._listings.pop(name.partition, None)  # it has the length of the damaged object
         return len(raw)
 
     # ------------------------------------------------------------------ fragments
 
     async def _listed(self, partition: PartitionId) -> _Listing:
+        """List the partition's fragments."""
+        # Before and after: a store that is mounted or unmounted in between would give a listing of another directory.
         await self._check_mark()
         found = await self._asked(self._store.list(partition_prefix(partition)))
-        await self._check_mark()  # it may have been mounted, or not any more, since the first look
+        await self._check_mark()
         named = {name: each.bytes for each in found if (name := FragmentName.parse(each.path)) is not None}
         listing = self._listings[partition] = _Listing(named, asyncio.get_running_loop().time())
         return listing
 
     def _refused_lately(self) -> dict[FragmentName, PolonaiseError]:
-        """Damaged fragments that need not be read through again just now."""
+        """Return the damaged fragments that are not to be read through again yet."""
         now = asyncio.get_running_loop().time()
         self._damaged = {name: bad for name, bad in self._damaged.items() if now - bad[0] < self._settings.damaged_s}
         return {name: error for name, (_, error) in self._damaged.items()}
 
     def _forget(self, name: FragmentName, error: PolonaiseError) -> None:
+        """Forget what was read of a fragment, and remember that it is damaged."""
         if not isinstance(error, NotFound):
             self._damaged[name] = asyncio.get_running_loop().time(), error
         self._opened.pop(name, None)
@@ -303,7 +313,7 @@ class FragmentHistory:
             self._groups_bytes -= _bytes(self._groups.pop(key))
 
     async def _open(self, name: FragmentName, size: int) -> _Opened:
-        """Read a fragment's footer, if that was not done yet."""
+        """Return the fragment with its footer, read if that was not done yet."""
         opened = self._opened.get(name)
         if opened is None:
             end = await self._end_of(name, size)
@@ -315,14 +325,14 @@ class FragmentHistory:
         return opened
 
     async def _end_of(self, name: FragmentName, size: int) -> bytes:
-        """The end of a fragment, with all of its footer."""
+        """Return the end of a fragment, with all of its footer."""
         length = min(size, self._settings.footer_bytes)
         end = await self._get(name, size - length, length)
         wanted = int.from_bytes(end[-_TRAILER_BYTES:][:4], "little") + _TRAILER_BYTES
         return end if wanted <= length or wanted > size else await self._get(name, size - wanted, wanted)
 
     async def _verified(self, name: FragmentName, size: int) -> _Opened:
-        """An open fragment whose bytes are those that it was named for."""
+        """Return an open fragment whose bytes are those that it was named for. Reads them through the first time."""
         opened = await self._open(name, size)
         if opened.verified:
             return opened
@@ -339,7 +349,7 @@ class FragmentHistory:
         return opened
 
     async def _group(self, opened: _Opened, number: int) -> list[Batch]:
-        """The batches of one row group."""
+        """Return the batches of one row group."""
         key = opened.name, number
         batches = self._groups.get(key)
         if batches is None:
@@ -350,6 +360,7 @@ class FragmentHistory:
         return batches
 
     async def _decoded(self, opened: _Opened, number: int) -> list[Batch]:
+        """Fetch a row group, and make its batches again."""
         parts = {
             offset: await self._get(opened.name, offset, length)
             for offset, length in parts_for_group(opened.metadata, number)
@@ -360,6 +371,7 @@ class FragmentHistory:
             raise FragmentDamaged(f"{opened.name.path}: {error.text}: {MEND}") from error
 
     def _keep(self, key: tuple[FragmentName, int], batches: list[Batch]) -> None:
+        """Keep the row group's batches, and drop those that were read longest ago when they are too many."""
         if key not in self._groups:
             self._groups_bytes += _bytes(batches)
         self._groups[key] = batches
@@ -369,17 +381,24 @@ class FragmentHistory:
     # ------------------------------------------------------------------ the store
 
     async def _get(self, name: FragmentName, offset: int, length: int) -> bytes:
+        """Fetch a part of a fragment."""
         try:
             raw = await self._asked(self._store.get_range(name.path, offset, length))
         except NotFound:
+            # In a store that is not mounted nothing is found, and nothing is missing either. The second look has the
+            # mark before and after it: between the first one and a mark the store may have been mounted again.
             await self._check_mark()
-            raise
+            try:
+                raw = await self._asked(self._store.get_range(name.path, offset, length))
+            except NotFound:
+                await self._check_mark()
+                raise
         if len(raw) != length:
             raise FragmentDamaged(f"{name.path} is shorter than its store says: {MEND}")
         return raw
 
     async def _check_mark(self) -> None:
-        """What is missing may be in a store that is not mounted. Raises `StoreUnavailable` for one without the mark."""
+        """Raise `StoreUnavailable` for a store without the mark: one that is not mounted may miss everything."""
         if not await self._asked(is_marked(self._store, self._cluster_key)):
             raise StoreUnavailable(
                 f"{self} has no {MARK} of this cluster: mount what belongs there, or correct the address; if it is "
@@ -387,6 +406,7 @@ class FragmentHistory:
             )
 
     async def _asked(self, call: Awaitable[T]) -> T:
+        """Await a call to the store, with the deadline."""
         try:
             async with asyncio.timeout(self._settings.store_s_max):
                 return await call
@@ -395,15 +415,17 @@ class FragmentHistory:
 
 
 def _other_bytes(name: FragmentName) -> FragmentDamaged:
+    """Return the error for a fragment whose digest is not that of its name."""
     return FragmentDamaged(f"{name.path}: its bytes are not those that it was named for: {MEND}")
 
 
 def open_history(url: str, cluster_key: bytes) -> FragmentHistory:
-    """The history in the store at this URL, which need not be there yet: see `LateStore`. Raises `BadOption`."""
+    """Return the history in the store at this URL, which need not exist yet: see `LateStore`. Raises `BadOption`."""
     return FragmentHistory(LateStore(url), cluster_key)
 
 
 def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _Opened:
+    """Return the fragment whose end this is. Raises `FragmentDamaged`, `UnsupportedFormat`, `WrongClusterKey`."""
     try:
         footer, file = open_fragment(end, cluster_key)
         if footer[1:4] != name[:3]:
@@ -419,18 +441,20 @@ def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _O
 
 
 def _decode(opened: _Opened, number: int, parts: Mapping[int, bytes]) -> list[Batch]:
+    """Return the row group's batches, which were compared with their CRCs when they were made."""
     source = pa.PythonFile(Parts(parts, opened.size), mode="r")
     return [Batch.parse(raw, verify=False) for raw in group_batches(source, opened.metadata, number)]
 
 
 def _bytes(batches: list[Batch]) -> int:
+    """Return the size of these batches."""
     return sum(batch.length for batch in batches)
 
 
 def _span(
     batches: list[Batch], first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int
 ) -> list[Batch]:
-    """Those that were asked for."""
+    """Return those of the batches that were asked for."""
     found: list[Batch] = []
     size = 0
     for batch in batches:

@@ -1,7 +1,7 @@
-"""The mark of a store: one small object that says whose fragments are kept there, put before the first of them.
+"""The mark of a store: one small object that names the cluster whose fragments are kept there, put before the first.
 
-Not to find a fragment is no evidence: where a directory is not mounted, or the address is not the right one, nothing is
-found either, or what an archiver wrote below the mount. Beside the mark it is.
+A listing without fragments proves nothing by itself: a directory that is not mounted has none, nor has a wrong address.
+Beside the mark it does prove that none were written.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from polonaise.errors import FragmentDamaged, NotFound, WrongClusterKey
 from polonaise.fragments.store import ObjectStore, ReadableStore
 
 MARK: Final = "_cluster.json"
-"""Its name. Readers of Parquet pass over names that begin like this."""
+"""The mark's name. Readers of Parquet pass over names that begin like this."""
 INIT: Final = "polonaise archive init LOG STORE"
-"""Said by somebody who knows that a store is new."""
+"""The command by which an operator declares a store to be new."""
 
 
 def mark_of(cluster_key: bytes) -> bytes:
-    """What the mark of this cluster's store says."""
+    """Return the contents of the mark of this cluster's store."""
     return json.dumps({"cluster_key": cluster_key.hex()}).encode() + b"\n"
 
 
 async def is_marked(store: ReadableStore, cluster_key: bytes) -> bool:
-    """Whether fragments of this cluster are, or will be, kept in this store.
+    """Tell whether fragments of this cluster are, or will be, kept in this store.
 
-    Raises `WrongClusterKey` for another cluster's, `FragmentDamaged` for a mark that can't be read.
+    Raises `WrongClusterKey` for another cluster's mark, `FragmentDamaged` for a mark that can't be read.
     """
     try:
         said = await store.get(MARK)
@@ -47,15 +47,15 @@ async def is_marked(store: ReadableStore, cluster_key: bytes) -> bool:
 
 
 async def put_mark(store: ObjectStore, cluster_key: bytes) -> None:
-    """Mark a store as this cluster's. Raises as `is_marked`."""
+    """Mark a store as this cluster's. Raises what `is_marked` does."""
     if not await store.put_if_absent(MARK, mark_of(cluster_key)):
         await is_marked(store, cluster_key)
 
 
 async def claim(store: ObjectStore, cluster_key: bytes) -> None:
-    """See to it that a store is marked before it is used, unless it may be one that is not mounted.
+    """Mark a store before it is used, unless it may be a directory that is not mounted.
 
-    Raises `NotFound` for a directory that was there before and has no mark, and as `is_marked`.
+    Raises `NotFound` for a directory that existed before and has no mark, and what `is_marked` does.
     """
     if await is_marked(store, cluster_key):
         return
@@ -67,5 +67,6 @@ async def claim(store: ObjectStore, cluster_key: bytes) -> None:
     try:
         await put_mark(store, cluster_key)
     except BaseException:
-        store.unmake()  # else it would be one that was there before
+        # Or the next try would find a directory that existed before, without a mark, and refuse it.
+        store.unmake()
         raise

@@ -1,4 +1,4 @@
-"""A damaged fragment is written again from the log: the same batches make the same object, byte for byte."""
+"""Write a damaged fragment again from the log: the same batches make the same object, byte for byte."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from polonaise.log.batch import Batch
 async def rewrite(store: MendableStore, cluster_key: bytes, name: FragmentName, batches: AsyncIterable[Batch]) -> None:
     """Write a damaged fragment again from the batches of its ids; the object is replaced at once as a whole.
 
-    Raises as `made_again`, and then nothing was touched, and what the store raises.
+    Raises what `made_again` does, and then nothing was touched, and what the store raises.
     """
     await store.replace(name.path, await made_again(cluster_key, name, batches))
 
 
 async def made_again(cluster_key: bytes, name: FragmentName, batches: AsyncIterable[Batch]) -> bytes:
-    """The object that a fragment's name says, made of the batches of its ids: a digest decides, whatever the log holds.
+    """Return the object that a fragment's name stands for, made of the batches of its ids.
 
-    Raises `FragmentDamaged` where they make another one, and what `batches` raise.
+    The digest in the name decides, whatever the log holds. Raises `FragmentDamaged` where the batches make another
+    object, and what `batches` raise.
     """
     try:
         made, raw = await made_of(cluster_key, batches)

@@ -1,6 +1,6 @@
 """Fragments as objects in a store: listed, looked at, written once, and verified.
 
-What takes time, Parquet and digests, is done in other threads than the event loop's.
+Slow work, Parquet and digests, is done in other threads than the event loop's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from typing import Final, NamedTuple
 
 from polonaise.errors import FragmentDamaged
-from polonaise.fragments.format import Footer, Writer, batches_in, footer_in, open_fragment
+from polonaise.fragments.format import Footer, FragmentWriter, batches_in, footer_in, open_fragment
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.ranges import FOOTER_BYTES
 from polonaise.fragments.store import ObjectStore, ReadableStore
@@ -22,44 +22,44 @@ from polonaise.terms import PartitionId
 _log = logging.getLogger(__name__)
 
 FRAGMENT_BYTES: Final = 256 * 1024 * 1024
-"""Of batches, before Parquet makes them smaller: as much as a segment holds."""
+"""The default size of a fragment in bytes of batches, before Parquet makes them smaller: as much as a segment holds."""
 MEND: Final = (
     "write it again from the log, if that still holds its transactions (polonaise archive verify STORE --repair LOG), "
     "or restore it from a copy"
 )
-"""What to do about a fragment that is not as it was written."""
+"""What to do about a fragment that is not as it was written, for messages."""
 PUT_BACK: Final = (
     "put the fragments back, or write them again from the log, if that still holds these ids: "
     "polonaise archive run LOG STORE"
 )
-"""What to do about fragments that are not there."""
+"""What to do about fragments that are missing, for messages."""
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""Of batches, handed to another thread at a time."""
+"""How many bytes of batches are handed to another thread at a time."""
 
 
-class Archived(NamedTuple):
-    """A fragment that was written just now."""
+class ArchivedFragment(NamedTuple):
+    """A fragment that was just written."""
 
     fragment: FragmentName
     bytes: int
 
 
 async def fragments_of(store: ObjectStore, partition: PartitionId) -> dict[FragmentName, int]:
-    """The fragments of a partition, in the order of their names, and how many bytes each has."""
+    """Return the fragments of a partition, in the order of their names, and how many bytes each has."""
     listed = await store.list(partition_prefix(partition))
     return {name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None}
 
 
 async def partitions_in(store: ObjectStore) -> list[PartitionId]:
-    """The partitions that have fragments."""
+    """Return the partitions that have fragments."""
     names = [FragmentName.parse(each.path) for each in await store.list()]
     return sorted({name.partition for name in names if name is not None})
 
 
 async def footer_of(store: ObjectStore, name: FragmentName, size: int) -> Footer:
-    """What a fragment of so many bytes says of itself, without the rest of it if that can be.
+    """Return the footer of a fragment of `size` bytes, without fetching the rest of it if that can be.
 
-    Raises `FragmentDamaged`, which names it, also when it holds other ids than its name says.
+    Raises `FragmentDamaged`, which names the object, also when it holds other ids than its name says.
     """
     length = min(size, FOOTER_BYTES)
     try:
@@ -81,17 +81,17 @@ async def write_fragments(
     *,
     fragment_bytes: int = FRAGMENT_BYTES,
     rest: bool = True,
-) -> AsyncGenerator[Archived, None]:
-    """Write consecutive batches of one partition as fragments; each is told once it is stored and verified.
+) -> AsyncGenerator[ArchivedFragment, None]:
+    """Write consecutive batches of one partition as fragments; yield each once it is stored and verified.
 
-    A fragment ends with the batch that brings it to `fragment_bytes`, so everybody who is given the same batches
-    writes the same objects. The last one may not get there: it is written if `rest`. While a fragment is stored and
-    verified, the next one is made: memory holds two. Raises what `batches` and the store raise, `BatchDamaged` for
+    A fragment ends with the batch that brings it to `fragment_bytes`, so every writer that is given the same batches
+    writes the same objects. The last one may not reach that size: it is written if `rest`. While a fragment is stored
+    and verified, the next one is made: memory holds two. Raises what `batches` and the store raise, `BatchDamaged` for
     batches that do not follow each other, and `FragmentDamaged` for an object that does not read back as it was
     written.
     """
     making = _Making(cluster_key)
-    storing: asyncio.Task[Archived] | None = None
+    storing: asyncio.Task[ArchivedFragment] | None = None
     try:
         async for batch in batches:
             await making.add(batch)
@@ -103,7 +103,8 @@ async def write_fragments(
                 storing = asyncio.create_task(_put(store, making))
                 making = _Making(cluster_key)
     except Exception:
-        if storing is not None:  # what was whole before is kept, or nobody could archive up to what is damaged
+        # A fragment that was whole before the failure is kept: or nothing could ever be archived up to damaged batches.
+        if storing is not None:
             stored, storing = storing, None
             yield await stored
         raise
@@ -122,13 +123,14 @@ class _Making:
     """A fragment in the making. Batches go to the writer some at a time, in another thread."""
 
     def __init__(self, cluster_key: bytes) -> None:
-        self._writer = Writer(cluster_key)
+        self._writer = FragmentWriter(cluster_key)
         self._waiting: list[Batch] = []
         self._waiting_bytes = 0
         self.bytes = 0
-        """Of all its batches."""
+        """The size of all batches added."""
 
     async def add(self, batch: Batch) -> None:
+        """Add the next batch."""
         self._waiting.append(batch)
         self._waiting_bytes += batch.length
         self.bytes += batch.length
@@ -136,12 +138,13 @@ class _Making:
             await asyncio.to_thread(self._write)
 
     def _write(self) -> None:
+        """Give the waiting batches to the writer."""
         for batch in self._waiting:
             self._writer.add(batch)
         self._waiting, self._waiting_bytes = [], 0
 
     def finish(self) -> tuple[FragmentName, bytes]:
-        """Its name and its bytes, of which its batches can be made again."""
+        """Return the fragment's name and bytes, after checking that its batches can be made again."""
         self._write()
         footer, raw = self._writer.finish()
         name = FragmentName(footer.partition, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
@@ -150,7 +153,7 @@ class _Making:
 
 
 async def made_of(cluster_key: bytes, batches: AsyncIterable[Batch]) -> tuple[FragmentName, bytes]:
-    """The fragment that these batches make: its name and its bytes, which nobody has stored.
+    """Return the name and the bytes of the fragment that these batches make. Nothing is stored.
 
     Raises what `batches` raise, and `BatchDamaged` for batches that do not follow each other.
     """
@@ -160,8 +163,11 @@ async def made_of(cluster_key: bytes, batches: AsyncIterable[Batch]) -> tuple[Fr
     return await asyncio.to_thread(making.finish)
 
 
-async def _put(store: ObjectStore, making: _Making) -> Archived:
-    """Verified twice: its batches can be made again, or nothing is stored; and the store holds these very bytes."""
+async def _put(store: ObjectStore, making: _Making) -> ArchivedFragment:
+    """Store the fragment, verified twice.
+
+    Nothing is stored unless its batches can be made again; and the store has to hold these very bytes afterwards.
+    """
     name, raw = await asyncio.to_thread(making.finish)
     written = await store.put_if_absent(name.path, raw)
     if not await store.holds(name.path, raw):
@@ -170,14 +176,14 @@ async def _put(store: ObjectStore, making: _Making) -> Archived:
             "move it out of the store, and archive again"
         )
     _log.info("%s %s, %d bytes", "wrote" if written else "found", name.path, len(raw))
-    return Archived(name, len(raw))
+    return ArchivedFragment(name, len(raw))
 
 
 # ------------------------------------------------------------------ verifying
 
 
 def open_bytes(raw: bytes, name: FragmentName) -> Footer:
-    """The footer of an object that was fetched whole: its digest and its ids are those of its name.
+    """Return the footer of an object that was fetched whole, with the digest and the ids of its name.
 
     Raises `FragmentDamaged`, which names the object.
     """
@@ -191,32 +197,41 @@ def open_bytes(raw: bytes, name: FragmentName) -> Footer:
 
 
 def _checked(footer: Footer, name: FragmentName) -> Footer:
+    """Return the footer. Raises `FragmentDamaged` unless it says what the name says."""
     if footer[1:4] != name[:3]:
         raise FragmentDamaged(f"{name.path} holds partition {footer.partition}, {footer.first} to {footer.last}")
     return footer
 
 
 async def verified(store: ReadableStore, name: FragmentName) -> Footer:
-    """Fetch a fragment and make every batch of it again. Raises `FragmentDamaged`, which names it."""
+    """Fetch a fragment, make every batch of it again, and return its footer.
+
+    Raises `FragmentDamaged`, which names it.
+    """
     return await asyncio.to_thread(_verify, await store.get(name.path), name)
 
 
 def _verify(raw: bytes, name: FragmentName) -> Footer:
+    """Check the bytes and every batch in them, and return the footer."""
     footer = open_bytes(raw, name)
     _check_batches(raw, name)
     return footer
 
 
 def _check_batches(raw: bytes, name: FragmentName) -> None:
+    """Raise `FragmentDamaged` unless every batch can be made again with the CRC that it had."""
     try:
-        for _ in batches_in(raw):  # each is made again, and compared with the CRC that it had
+        for _ in batches_in(raw):
             pass
     except FragmentDamaged as error:
         raise FragmentDamaged(f"{name.path}: {error.text}") from error
 
 
 def contradictions(good: Sequence[tuple[FragmentName, Footer]]) -> list[str]:
-    """Fragments of another cluster than the first one, or that go on from another batch than the one before them."""
+    """Return what is wrong between fragments, in words.
+
+    That is: one of another cluster than the first, or one that goes on from another batch than the one before it.
+    """
     wrong: list[str] = []
     ends = {footer.last: footer.last_crc for _, footer in good}
     for name, footer in good:

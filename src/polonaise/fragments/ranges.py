@@ -10,13 +10,13 @@ from typing import Final, NamedTuple, TypeAlias
 from polonaise.errors import StoreUnavailable
 
 FOOTER_BYTES: Final = 64 * 1024
-"""Fetched of a fragment to learn what it is; more than most footers have."""
+"""How much is fetched of a fragment to learn what it is: more than most footers have."""
 _APART_MAX: Final = 256 * 1024
-"""Ranges that lie closer together are fetched as one: a request costs more than so many bytes."""
+"""The largest gap between ranges that are fetched as one: a request costs more than so many bytes."""
 
 
 class Range(NamedTuple):
-    """Bytes of an object, from `start` up to but not with `stop`."""
+    """Bytes of an object, from `start` up to, and without, `stop`."""
 
     start: int
     stop: int
@@ -27,10 +27,10 @@ Fetch: TypeAlias = Callable[[Sequence[Range]], list[bytes]]
 
 
 class RangeFile(io.RawIOBase):
-    """The object as a file to read. `will_read` says what will be read next, and has it fetched in the background.
+    """The object as a file to read. `will_read` announces what will be read next, and fetches it in the background.
 
-    What was announced before the last announcement is forgotten, so at most two of them are in memory. What is read
-    without being announced is fetched then, and not kept. For one thread at a time; `close` it.
+    Earlier announcements than the last two are forgotten, so at most two are in memory. A part that is read without
+    being announced is fetched then, and not kept. For one thread at a time; `close` it.
     """
 
     def __init__(self, fetch: Fetch, size: int) -> None:
@@ -40,22 +40,26 @@ class RangeFile(io.RawIOBase):
         self._at = 0
         self._fetching = ThreadPoolExecutor(1, "fragment ranges")
         self._announced: list[tuple[list[Range], Future[list[bytes]]]] = []
-        # The footer is what every reader of Parquet asks for first, in several small reads.
+        # Every reader of Parquet begins with the footer, in several small reads.
         self.will_read([Range(max(0, size - FOOTER_BYTES), size)])
 
     def will_read(self, ranges: Sequence[Range]) -> None:
-        """Begin to fetch these."""
+        """Begin to fetch these ranges."""
         merged = _merged(ranges)
         fetching = self._fetching.submit(self._fetch, merged)
         self._announced = [*self._announced[-1:], (merged, fetching)]
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Read as many bytes as the buffer holds, fewer only at the end; return how many."""
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
     def read(self, size: int = -1) -> bytes:
-        """The bytes from here on, as many as asked for unless the object ends before."""
+        """Return the next `size` bytes, fewer only at the end of the object; all of the rest when below 0.
+
+        Raises `StoreUnavailable` when the store gives fewer, and what the store raises.
+        """
         stop = self._size if size < 0 else min(self._at + size, self._size)
         wanted = Range(self._at, stop)
         if wanted.start >= wanted.stop:
@@ -69,6 +73,7 @@ class RangeFile(io.RawIOBase):
         return data
 
     def _held(self, wanted: Range) -> bytes | None:
+        """Return the bytes if an announced range holds them, waiting until it is fetched; None otherwise."""
         for ranges, fetching in reversed(self._announced):
             for place, held in enumerate(ranges):
                 if held.start <= wanted.start and wanted.stop <= held.stop:
@@ -76,11 +81,13 @@ class RangeFile(io.RawIOBase):
         return None
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to an offset, and return it."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = start + offset
         return self._at
 
     def tell(self) -> int:
+        """Return the present offset."""
         return self._at
 
     def readable(self) -> bool:
@@ -90,13 +97,14 @@ class RangeFile(io.RawIOBase):
         return True
 
     def close(self) -> None:
+        """Stop fetching, and forget what was fetched."""
         self._fetching.shutdown(wait=False, cancel_futures=True)
         self._announced = []
         super().close()
 
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:
-    """As few ranges as may be, which hold all of these."""
+    """Return as few ranges as possible that hold all of these."""
     merged: list[Range] = []
     for each in sorted(ranges):
         if merged and each.start - merged[-1].stop <= _APART_MAX:
@@ -107,7 +115,7 @@ def _merged(ranges: Sequence[Range]) -> list[Range]:
 
 
 class Parts(io.RawIOBase):
-    """A file of which only some parts, by where they begin, were fetched."""
+    """A file of which only some parts, keyed by their offsets, were fetched."""
 
     def __init__(self, parts: Mapping[int, bytes], size: int) -> None:
         super().__init__()
@@ -122,13 +130,16 @@ class Parts(io.RawIOBase):
         return True
 
     def tell(self) -> int:
+        """Return the present offset."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to an offset, and return it."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def read(self, size: int = -1) -> bytes:
+        """Return `size` bytes from the present offset. Raises `OSError` for bytes that were not fetched."""
         for start, part in self._parts.items():
             if start <= self._at and self._at + max(size, 0) <= start + len(part):
                 found = part[self._at - start : self._at - start + size]

@@ -26,76 +26,77 @@ T = TypeVar("T")
 
 _LIST_CHUNK: Final = 1_000
 _CHUNK_BYTES: Final = 1024 * 1024
-"""Of a file, compared at a time."""
+"""How many bytes of a file are compared at a time."""
 _DENIED: Final = ("ermission denied", "403 Forbidden", "401 Unauthorized")
 _FULL: Final = "No space left on device"
 _CALLS_MAX: Final = 16
-"""Under way at a time; others wait."""
+"""How many calls are under way at a time; others wait."""
 _USAGE: Final = "write a directory's path, or a URL: file:///path, s3://bucket/prefix, gs://…, az://… or memory:///"
 
 
 class Listed(NamedTuple):
-    """One object, as a listing tells."""
+    """One object, as a listing describes it."""
 
     path: str
     bytes: int
 
 
 class ReadableStore(Protocol):
-    """What readers ask of an object store. Every call raises `StoreUnavailable` or `AccessDenied`."""
+    """An object store for readers. Every call raises `StoreUnavailable` or `AccessDenied`."""
 
     async def get(self, path: str) -> bytes:
-        """The whole object. Raises `NotFound`."""
+        """Return the whole object. Raises `NotFound`."""
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        """A part of an object that lies within it. Raises `NotFound`."""
+        """Return a part of an object that lies within it. Raises `NotFound`."""
 
     async def list(self, prefix: str = "") -> builtins.list[Listed]:
-        """The objects below a prefix, which ends with a slash unless it is empty, sorted by name."""
+        """Return the objects below a prefix, which ends with a slash unless it is empty, sorted by name."""
 
 
 class MendableStore(ReadableStore, Protocol):
-    """What is asked of an object store by those who read, and put right what has rotted."""
+    """An object store for readers that also repair damaged objects."""
 
     async def replace(self, path: str, data: bytes) -> None:
-        """Store an object, durably, in place of the one of this name: readers see the one or the other, whole."""
+        """Store an object, durably, in place of the one of this name: readers see either of them, whole."""
 
 
 class ObjectStore(MendableStore, Protocol):
-    """What is asked of an object store, by those who write too."""
+    """An object store for writers."""
 
     @property
     def empty_is_new(self) -> bool:
-        """Whether nothing was ever put here if nothing is found: who asks has made it, or it can't be away unnoticed.
+        """Whether an empty store is certainly one in which nothing was ever put.
 
-        Not so for a directory that was there before: what belongs there may not be mounted.
+        True when this process made it, or when the store can't be away unnoticed. False for a directory that existed
+        before: what belongs there may not be mounted.
         """
 
     def unmake(self) -> None:
-        """Remove the store again, if whoever asks has made it and it is empty."""
+        """Remove the store again, if this process has made it and it is empty."""
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Store an object, durably; False, with nothing changed, if there is one of this name."""
+        """Store an object, durably; return False, with nothing changed, if one of this name exists."""
 
     async def make_durable(self, path: str) -> None:
-        """See to it that an object which is there survives a loss of power, whoever put it. Raises `NotFound`."""
+        """Make an existing object survive a loss of power, whichever process put it. Raises `NotFound`."""
 
     async def holds(self, path: str, data: bytes) -> bool:
-        """Whether an object is exactly this, read back for that, a little at a time. Raises `NotFound`."""
+        """Tell whether an object is exactly `data`, read back for that, a little at a time. Raises `NotFound`."""
 
     async def delete(self, path: str) -> None:
-        """Remove an object; nothing happens if there is none."""
+        """Remove an object. Does nothing if it does not exist."""
 
 
 class ObstoreStore:
-    """An object store of those that `obstore` knows. Made by `open_store`.
+    """An object store of the kinds that `obstore` knows. Made by `open_store`.
 
-    The library's blocking calls in threads of ours, and not its coroutines: these end in threads of the library, and
-    one that still has something to tell when the interpreter exits aborts the process.
+    Makes the library's blocking calls in threads of its own, and not its coroutines: these end in threads of the
+    library, and one that still has something to tell when the interpreter exits aborts the process.
     """
 
     def __init__(self, store: Any, url: str, directory: Path | None = None, *, made: bool = False) -> None:
-        """`made`: the directory was not there before."""
+        """Private: a store is made with `open_store`. `made` says that the directory did not exist before."""
         self._store = store
         self._url = url
         self._directory = directory
@@ -115,6 +116,8 @@ class ObstoreStore:
                 self._directory.rmdir()
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Store an object, durably; return False if one of this name exists."""
+
         def put() -> bool:
             try:
                 obstore.put(self._store, path, data, mode="create")
@@ -122,7 +125,7 @@ class ObstoreStore:
             except exceptions.AlreadyExistsError:
                 made = False
             if self._directory is not None:
-                # Also of one that is there already: whoever put it may have died before it got as far as this.
+                # An existing object as well: the process that put it may have died before it synced it.
                 _make_durable(self._directory, path)
             return made
 
@@ -169,7 +172,7 @@ class ObstoreStore:
         return await self._asked(path, compare)
 
     def _chunks(self, path: str) -> Iterator[Any]:
-        """The object's bytes, in pieces that are gone with the next one."""
+        """Yield the object's bytes, in pieces that are valid until the next one."""
         if self._directory is None:
             yield from obstore.get(self._store, path)
             return
@@ -189,11 +192,12 @@ class ObstoreStore:
             raise self._absent() from error
 
     def check_there(self) -> None:
-        """Raises `NotFound` for a directory that is not there."""
+        """Raise `NotFound` for a directory that does not exist."""
         if self._directory is not None and not self._directory.is_dir():
             raise self._absent()
 
     def _absent(self) -> NotFound:
+        """Return the error for a store that does not exist."""
         return NotFound(f"{self} is not there: make the bucket or directory, or correct the address")
 
     async def delete(self, path: str) -> None:
@@ -203,35 +207,40 @@ class ObstoreStore:
             return
 
     def source(self, path: str, size: int) -> str | RangeFile:
-        """An object of this size, for `columns_in` and other readers that block, in threads or without an event loop.
+        """Return an object of this size as `columns_in` reads it, in threads or without an event loop.
 
-        A file's path where there is a file; else a `RangeFile`, which is closed by whoever asked for it.
+        A file's path where there is a file; otherwise a `RangeFile`, which the caller closes.
         """
         if self._directory is not None:
             return str(self._directory / path)
         return RangeFile(partial(self._get_ranges, path), size)
 
     def _get_ranges(self, path: str, ranges: Sequence[Range]) -> builtins.list[bytes]:
+        """Fetch ranges of an object; blocks."""
         starts, ends = [each.start for each in ranges], [each.stop for each in ranges]
         return self._call(
             path, lambda: [bytes(part) for part in obstore.get_ranges(self._store, path, starts=starts, ends=ends)]
         )
 
     async def _asked(self, path: str, call: Callable[[], T]) -> T:
+        """Make the blocking call in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, path, call)
 
     def _call(self, path: str, call: Callable[[], T]) -> T:
+        """Make the blocking call, with its errors translated."""
         try:
             return call()
         except (exceptions.BaseError, OSError) as error:
             told = self._translated(path, error)
-            # obstore tells whole addresses: a cause that has a secret in it is left out, as a context too.
+            # obstore's errors have whole addresses: a cause with a secret in it is left out. The raise stands outside
+            # of this block, or the error would be kept as its context.
             cause = error if redacted(error) == str(error) else None
         raise told from cause
 
     def _translated(self, path: str, error: Exception) -> PolonaiseError:
+        """Return the fault for an error of the library or the system."""
         said = redacted(str(error).strip().partition("\n")[0])
-        # A listing that is refused is no error of its own kind: only the server's answer tells.
+        # The library has no kind of error for a refused listing: only the server's answer in its text tells.
         if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or "404 Not Found" in said:
             return NotFound(f"no object {path!r} in {self}")
         denied = exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError
@@ -244,13 +253,13 @@ class ObstoreStore:
 
 
 class LateStore:
-    """A store whose directory need not be there yet, or not any more: every call raises `StoreUnavailable` until it is.
+    """A store whose directory may be missing: every call raises `StoreUnavailable` while it is.
 
     For servers, which never make it.
     """
 
     def __init__(self, url: str) -> None:
-        """Raises `BadOption` for what names no store."""
+        """Use the store at this URL. Raises `BadOption` for a URL that names no store."""
         self._url = url
         self._store: ObstoreStore | None = None
         with suppress(NotFound):
@@ -260,10 +269,11 @@ class LateStore:
         return redacted(self._url)
 
     async def _opened(self) -> ObstoreStore:
-        # In a thread: a directory of a network that does not answer holds up whoever looks for it.
+        """Return the store, found in a thread: a network directory that does not answer would hold up the loop."""
         return await asyncio.to_thread(self._look)
 
     def _look(self) -> ObstoreStore:
+        """Return the store. Raises `StoreUnavailable` while its directory is missing."""
         try:
             if self._store is None:
                 self._store = open_store(self._url, make=False)
@@ -286,9 +296,9 @@ class LateStore:
 
 
 def open_store(url: str, *, make: bool = True) -> ObstoreStore:
-    """The store at this URL; a directory is made if it is not there, unless it is only to be read.
+    """Return the store at this URL. A missing directory is made, unless `make` is False because it is only read.
 
-    Raises `BadOption`, `AccessDenied`, and `NotFound` for a directory that is not there and not to be made.
+    Raises `BadOption`, `AccessDenied`, and `NotFound` for a missing directory that is not to be made.
     """
     parts, shown = urlsplit(url), redacted(url)
     if not url or "\0" in url:
@@ -311,7 +321,8 @@ def open_store(url: str, *, make: bool = True) -> ObstoreStore:
         return ObstoreStore(from_url(url), url)
     except (exceptions.BaseError, OSError, ValueError) as error:
         said = redacted(str(error).partition("\n")[0])
-    raise BadOption(f"{shown!r} can't be opened: {said}: {_USAGE}")  # without its cause, which shows all of the address
+    # Raised here, without its cause, which shows the whole address.
+    raise BadOption(f"{shown!r} can't be opened: {said}: {_USAGE}")
 
 
 def _make_durable(directory: Path, path: str) -> None:

@@ -1,11 +1,14 @@
-"""All that a node may ask of its machine: clock, disk, network, randomness, tasks.
+"""The host: all that a node may ask of its machine, as ports. Clock, disk, network, randomness, tasks.
+
+- This file has the ports. Begin here; a promise in its docstrings holds for every implementation (`tests/conformance`).
+- `real.py`: the machine, and `run`, which runs a node on it. The simulator has the other implementation.
+- `files.py`: POSIX files; `threads.py`: the threads that wait for them; `syncs.py`: when the event loop waits itself.
+- `sockets.py`, `socketdirectory.py`, `address.py`: the network; `openfiles.py`: the limits on open files.
 
 Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs on a real
-machine (`host.real`) and in the simulator, where time is virtual, links fail, disks lose what was not synced and
-processes die at any await. Timers are asyncio's own (`asyncio.sleep`, `asyncio.timeout`, `loop.call_later`): the
-event loop belongs to the host too.
-
-What a port raises is a `PolonaiseError`; `OSError` does not pass this door.
+machine and in the simulator, where time is virtual, links fail, disks lose what was not synced and processes die at any
+await. Timers are asyncio's own (`asyncio.sleep`, `asyncio.timeout`, `loop.call_later`): the event loop belongs to the
+host too. A port raises `PolonaiseError`s; `OSError` does not pass it. A new method goes into every implementation.
 """
 
 from __future__ import annotations
@@ -18,24 +21,27 @@ from typing import Any, Protocol, TypeAlias
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 ProtocolFactory: TypeAlias = Callable[[], asyncio.Protocol]
+"""Makes the protocol object of one connection."""
 
 Identity: TypeAlias = tuple[int, int]
-"""A number pair that no other file or directory has while somebody has this one open, whatever its name."""
+"""A number pair that no other file or directory has while this one is open anywhere, whatever its name."""
 
 
 class Clock(Protocol):
+    """The clocks of a machine."""
+
     def monotonic_s(self) -> float:
-        """Seconds since some start; never goes back. For durations and deadlines."""
+        """Return seconds since some start; never goes back. For durations and deadlines."""
 
     def wall_us(self) -> int:
-        """Microseconds UTC. May jump either way: nothing that must be true may rest on it."""
+        """Return microseconds UTC. May jump either way: nothing that must be true may rest on it."""
 
 
 class File(Protocol):
     """An open file. Calls on one file may overlap; each is done when it returns. Nothing is durable before `sync`."""
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
 
     async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write the buffers one after the other from `offset`; with `sync`, durable on return (one thread hop).
@@ -45,10 +51,10 @@ class File(Protocol):
         """
 
     async def sync(self) -> None:
-        """Contents and length are durable on return."""
+        """Make contents and length durable."""
 
     async def truncate(self, length: int) -> None:
-        """Cut or extend with zeros. Durable after `sync`."""
+        """Cut the file to `length` bytes, or extend it with zeros. Durable after `sync`."""
 
     async def size(self) -> int: ...
 
@@ -56,7 +62,7 @@ class File(Protocol):
 
 
 class DirectoryLock(Protocol):
-    """Held by this process until released or dead."""
+    """A lock on a directory, held by this process until released or dead."""
 
     def release(self) -> None: ...
 
@@ -65,37 +71,48 @@ class Disk(Protocol):
     """A file system. A created, renamed or removed name is durable only after its directory is synced."""
 
     async def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing. `NotFound` unless it exists or `create`."""
+        """Open the file for reading and writing. Raises `NotFound` unless it exists or `create` is set."""
 
     async def load(self, path: str) -> bytes:
-        """All that a file holds, in one hop: for small ones that are replaced whole. `NotFound`."""
+        """Return all that a file holds, in one hop: for small files that are replaced whole. Raises `NotFound`."""
 
     async def exists(self, path: str) -> bool: ...
 
     async def identity(self, path: str) -> Identity | None:
-        """What is under this name now; None when nothing is. An open file outlives its name, which may go unnoticed."""
+        """Return the identity of what has this name now; None when nothing has.
+
+        An open file outlives its name: comparing identities shows that the name was removed or replaced.
+        """
 
     async def list(self, directory: str) -> list[str]:
-        """Names in the directory, sorted. `NotFound` without it."""
+        """Return the names in the directory, sorted. Raises `NotFound` without the directory."""
 
     async def make_directory(self, path: str) -> None:
-        """With its parents; no error when there. The parent must be synced for it to last."""
+        """Make the directory and its parents; one that exists is no error.
+
+        The parent must be synced for the name to last.
+        """
 
     async def rename(self, source: str, target: str) -> None:
-        """Atomically, replacing `target`."""
+        """Rename the file atomically, replacing `target`."""
 
     async def remove(self, path: str) -> None: ...
 
     async def sync_directory(self, path: str) -> None: ...
 
     async def lock(self, path: str) -> DirectoryLock:
-        """Lock the file `path` (made if missing) for this process alone. `DirectoryInUse` when another holds it."""
+        """Lock the file `path` (made if missing) for this process alone.
+
+        Raises `DirectoryInUse` when another process holds it.
+        """
 
 
 class Listener(Protocol):
+    """A listening socket."""
+
     @property
     def address(self) -> str:
-        """Where it listens, with the port that the system chose."""
+        """The address it listens at, with the port that the system chose."""
 
     async def close(self) -> None:
         """Stop accepting. Connections that were accepted stay."""
@@ -105,10 +122,13 @@ class Network(Protocol):
     """Byte streams between addresses: `host:port`, or `unix:/path`."""
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
-        """Accept connections; port 0 lets the system choose. `AddressInUse`, `BadOption`."""
+        """Accept connections, each with a protocol of its own; port 0 lets the system choose.
+
+        Raises `AddressInUse`, or `BadOption` for an address that can't be used.
+        """
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """`ConnectionLost` when nobody answers there. May take long: callers bring a deadline."""
+        """Open a connection. Raises `ConnectionLost` when nobody answers there. May take long: bring a deadline."""
 
 
 class Host(Protocol):
@@ -118,10 +138,10 @@ class Host(Protocol):
     disk: Disk
     network: Network
     random: random.Random
-    """For jitter and choices, never for secrets; seeded in the simulator."""
+    """Random numbers for jitter and choices, never for secrets; seeded in the simulator."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run as a supervised task, kept alive until it ends.
+        """Run the coroutine as a supervised task, kept alive until it ends.
 
         A task that dies of an exception other than cancellation stops the whole node through `fail`.
         """

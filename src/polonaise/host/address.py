@@ -34,7 +34,7 @@ Address: TypeAlias = HostPort | UnixPath
 
 
 def parse_address(text: str) -> Address:
-    """Read an address; `BadOption` says what is wrong with it."""
+    """Return the address in the text. Raises `BadOption`, which says what is wrong with it."""
     if text.startswith(_UNIX):
         path = text.removeprefix(_UNIX)
         if not path or "\0" in path:

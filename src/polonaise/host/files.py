@@ -1,4 +1,4 @@
-"""POSIX files behind a few threads: each call is one hop, and the loop waits for no disk, but for what `syncs` allows.
+"""POSIX files behind a few threads: each call is one hop, and the loop waits for no disk except as `syncs` allows.
 
 `OSError` is translated here. A call whose caller was cancelled still runs to its end in its thread; a file is closed
 only after the last such call, so that nothing reaches another file under a descriptor used anew.
@@ -42,6 +42,7 @@ _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
 
 def _translated(error: OSError, path: str) -> PolonaiseError:
+    """Return the fault for an `OSError` of the file at this path."""
     exhausted = too_many_open(error, repr(path))
     if exhausted is not None:
         return exhausted
@@ -49,7 +50,8 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
         return DiskFull(f"no space left for {path!r}: free some, then try again")
     if error.errno == errno.ENOENT:
         return NotFound(f"no file or directory {path!r}")
-    if error.errno in (errno.ENOTDIR, errno.EEXIST):  # EEXIST: a directory was to be made where a file is
+    # EEXIST comes from making a directory where a file is.
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return NotADirectory(f"{path!r} is not a directory, or lies below a file: name another path")
     if error.errno in _NOT_ALLOWED:
         return AccessDenied(
@@ -58,7 +60,8 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
     return DiskFailed(f"{path!r}: {error.strerror or error}")
 
 
-def _at_the_door(path: str, call: Callable[[], T]) -> T:
+def _with_own_errors(path: str, call: Callable[[], T]) -> T:
+    """Run the call, with its `OSError`s translated."""
     try:
         return call()
     except OSError as error:
@@ -69,19 +72,20 @@ class RealDisk:
     """The file system of this machine."""
 
     def __init__(self, threads: DiskThreads, in_loop: SyncsInLoop | None = None) -> None:
-        """`in_loop`: which syncs the event loop may wait for; none, if it is not given."""
+        """Use these threads. `in_loop` says which syncs the event loop may wait for; None for no sync."""
         self._threads = threads
         self._in_loop = in_loop
         self._locks: set[RealLock] = set()
         self._open: set[_RealFile] = set()
 
     async def _hop(self, path: str, call: Callable[[], T]) -> T:
-        return await self._threads.run(lambda: _at_the_door(path, call))
+        """Run the call in a thread, with its `OSError`s translated."""
+        return await self._threads.run(lambda: _with_own_errors(path, call))
 
     async def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
         return await self._threads.obtain(
-            lambda: _at_the_door(path, lambda: _RealFile(self._threads, path, flags, self._open, self._in_loop)),
+            lambda: _with_own_errors(path, lambda: _RealFile(self._threads, path, flags, self._open, self._in_loop)),
             _RealFile.abandon,
         )
 
@@ -111,13 +115,13 @@ class RealDisk:
 
     async def lock(self, path: str) -> DirectoryLock:
         return await self._threads.obtain(
-            lambda: _at_the_door(path, lambda: RealLock(path, self._locks)), RealLock.release
+            lambda: _with_own_errors(path, lambda: RealLock(path, self._locks)), RealLock.release
         )
 
     def release(self) -> None:
-        """Close what its users have left open, and unlock what they have left locked, as the end of a process does.
+        """Close every file left open, and unlock every lock left held, as the end of a process does.
 
-        Once no call is under way any more, or waits.
+        Only once no call is under way or waits.
         """
         for file in list(self._open):
             file.abandon()
@@ -126,7 +130,7 @@ class RealDisk:
 
 
 def identity(path: str) -> Identity | None:
-    """The identity of the file at this path, for `Disk.identity`; None if there is none."""
+    """Return the identity of the file at this path, for `Disk.identity`; None if it does not exist."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -135,11 +139,12 @@ def identity(path: str) -> Identity | None:
 
 
 def try_lock(path: str) -> RealLock:
-    """`Disk.lock` for a thread that has no event loop. Raises the same."""
-    return _at_the_door(path, lambda: RealLock(path, set()))
+    """Lock a file as `Disk.lock` does, from a thread that has no event loop."""
+    return _with_own_errors(path, lambda: RealLock(path, set()))
 
 
 def _make_directories(path: str) -> None:
+    """Make the directory and its parents."""
     try:
         os.makedirs(path, exist_ok=True)
     except FileNotFoundError as error:  # /proc and its like: all parents are there, and nothing can be made in them
@@ -165,16 +170,18 @@ def _sync_directory(path: str) -> None:
 class RealLock:
     """An advisory lock on a file; the kernel frees it when the process dies.
 
-    It belongs to the open file, which a forked child shares, and which would go on to be locked by the child after
-    its parent's death. So a child closes what it inherits as it begins; and no thread forks while another is between
-    opening a file and noting that it is open, or the reverse.
+    It belongs to the open file, which a forked child shares: the child would keep it locked after its parent's death.
+    So a child closes the locks that it inherits as it begins; and no thread forks while another is between opening a
+    file and noting that it is open, or the reverse.
     """
 
     _held: ClassVar[set[RealLock]] = set()
+    """All locks that this process holds."""
     _noting: ClassVar[threading.Lock] = threading.Lock()
+    """Held while a lock is taken or released, and during a fork."""
 
     def __init__(self, path: str, book: set[RealLock]) -> None:
-        """It is in `book` while it is held."""
+        """Lock the file, made if missing. The lock is in `book` while it is held. Raises `DirectoryInUse`."""
         self._book = book
         with self._noting:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
@@ -190,6 +197,7 @@ class RealLock:
             book.add(self)
 
     def release(self) -> None:
+        """Unlock the file. A second call does nothing."""
         with self._noting:
             self._close()
 
@@ -202,11 +210,12 @@ class RealLock:
 
     @classmethod
     def before_fork(cls) -> None:
+        """Wait until no thread takes or releases a lock."""
         cls._noting.acquire()
 
     @classmethod
     def after_fork(cls, *, child: bool) -> None:
-        """In a child the locks are the parent's. Closing does not free them, the parent has them open."""
+        """Close the parent's locks in a child. That does not free them, because the parent has them open."""
         if child:
             for lock in list(cls._held):
                 lock._close()
@@ -223,13 +232,13 @@ os.register_at_fork(
 class _RealFile:
     """A descriptor, and the count of its users: the calls under way, and the opener until it closes.
 
-    The last one out closes the door, and only that one: a number closed twice may be another file's by then.
+    Only the last user closes the descriptor: a number that is closed twice may be another file's by then.
     """
 
     def __init__(
         self, threads: DiskThreads, path: str, flags: int, book: set[_RealFile], in_loop: SyncsInLoop | None
     ) -> None:
-        """Opens it, in the thread that calls. It is in `book` while it is open."""
+        """Open the file, in the calling thread. It is in `book` while it is open."""
         self._threads = threads
         self._in_loop = in_loop
         self._descriptor = os.open(path, flags, _FILE_MODE)
@@ -245,6 +254,8 @@ class _RealFile:
         return await self._hop(lambda descriptor: _read(descriptor, offset, length))
 
     async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """Write the buffers, in the loop itself where that is allowed and quicker; see `File.write`."""
+
         def write(descriptor: int) -> None:
             _write(descriptor, offset, buffers)
             if sync:
@@ -269,30 +280,34 @@ class _RealFile:
         return await self._hop(lambda descriptor: os.fstat(descriptor).st_size)
 
     async def close(self) -> None:
+        """Close the file, and wait until the descriptor is closed."""
         with self._guard:
             first, self._closing = not self._closing, True
         if first:
             await self._threads.run(self._leave)
-        if not self._closed.done():  # calls are under way: the last of them closes it
+        if not self._closed.done():  # calls are under way, and the last of them closes the descriptor
             await asyncio.shield(asyncio.wrap_future(self._closed))
 
     def abandon(self) -> None:
-        """Close it now: nobody uses it, and nobody will."""
+        """Close the descriptor now. Only when nobody uses the file and nobody will."""
         with self._guard:
             self._closing, self._users = True, 0
         self._close()
 
     async def _hop(self, call: Callable[[int], T]) -> T:
+        """Run the call on the descriptor in a thread."""
         self._enter()
         return await self._threads.run(lambda: self._use(call))
 
     def _enter(self) -> None:
+        """Count one more user. Raises `Closed` once the file is being closed."""
         with self._guard:
             if self._closing:
                 raise Closed(f"{self._path!r} was closed")
             self._users += 1
 
     def _use(self, call: Callable[[int], T]) -> T:
+        """Run the call on the descriptor, with its `OSError`s translated, and count one user less."""
         try:
             return call(self._descriptor)
         except OSError as error:
@@ -301,6 +316,7 @@ class _RealFile:
             self._leave()
 
     def _leave(self) -> None:
+        """Count one user less; the last one closes the descriptor."""
         with self._guard:
             self._users -= 1
             last = self._users == 0
@@ -312,20 +328,21 @@ class _RealFile:
             descriptor, self._descriptor = self._descriptor, -1
         self._book.discard(self)
         if descriptor >= 0:
-            with contextlib.suppress(OSError):  # the descriptor is gone all the same, and what counts was synced
+            # Even if this fails the descriptor is gone, and what had to be durable was synced before.
+            with contextlib.suppress(OSError):
                 os.close(descriptor)
             self._closed.set_result(None)
 
 
 class LookedAt:
-    """A file that is only looked at, by a tool: another process may have it open, and is writing it, perhaps.
+    """A file that a tool only reads; another process may have it open and be writing it.
 
     Reads without a thread, so the caller waits for the disk. A context manager. Raises `NotFound` or `DiskFailed`.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._descriptor = _at_the_door(path, lambda: os.open(path, os.O_RDONLY))
+        self._descriptor = _with_own_errors(path, lambda: os.open(path, os.O_RDONLY))
 
     def __enter__(self) -> LookedAt:
         return self
@@ -334,19 +351,22 @@ class LookedAt:
         os.close(self._descriptor)
 
     def size(self) -> int:
-        return _at_the_door(self._path, lambda: os.fstat(self._descriptor).st_size)
+        """Return the length in bytes."""
+        return _with_own_errors(self._path, lambda: os.fstat(self._descriptor).st_size)
 
     def look(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
-        return _at_the_door(self._path, lambda: _read(self._descriptor, offset, length))
+        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
+        return _with_own_errors(self._path, lambda: _read(self._descriptor, offset, length))
 
     async def read(self, offset: int, length: int) -> bytes:
-        """As `look`, for what also reads the files of a node."""
+        """Read as `look` does, for code that also reads the files of a node."""
         return self.look(offset, length)
 
 
 def _read(descriptor: int, offset: int, length: int) -> bytes:
-    length = min(length, os.fstat(descriptor).st_size - offset)  # no memory for what is not there
+    """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
+    # A damaged length must not make the system allocate memory for bytes that the file does not have.
+    length = min(length, os.fstat(descriptor).st_size - offset)
     parts: list[bytes] = []
     while length > 0:
         part = os.pread(descriptor, length, offset)
@@ -359,7 +379,7 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def _write(descriptor: int, offset: int, buffers: Sequence[Buffer]) -> None:
-    """All of the buffers, however little the system takes at a time."""
+    """Write all of the buffers, however little the system takes at a time."""
     views = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if view.nbytes]
     first = 0
     while first < len(views):

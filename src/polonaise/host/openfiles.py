@@ -1,4 +1,4 @@
-"""The limits of a process and of its machine on open files and sockets, told as what they are."""
+"""The limits of a process and of its machine on open files and sockets, as errors of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polonaise.errors import TooManyOpenFiles
 
 
 def too_many_open(error: OSError, what: str) -> TooManyOpenFiles | None:
-    """The fault, if the system has no descriptor left for `what`."""
+    """Return the fault if the system has no descriptor left for `what`; None for any other error."""
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return TooManyOpenFiles(
@@ -23,7 +23,7 @@ def too_many_open(error: OSError, what: str) -> TooManyOpenFiles | None:
 
 
 def check_room(count: int, what: str) -> None:
-    """Whether the system gives this process so many files or sockets more. Raises `TooManyOpenFiles`."""
+    """Raise `TooManyOpenFiles` unless the system gives this process `count` files or sockets more."""
     held: list[int] = []
     try:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""The machine itself: uvloop, POSIX files, sockets, the system's clocks."""
+"""The real machine: uvloop, POSIX files, sockets, the system's clocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from polonaise.host.threads import DiskThreads
 _log = logging.getLogger(__name__)
 
 FAILED_EXIT_CODE: Final = 70
-"""How a process ends that stopped itself: EX_SOFTWARE."""
+"""The exit code of a process that stopped itself: EX_SOFTWARE."""
 
 DISK_THREADS: Final = 4
 
@@ -31,7 +31,8 @@ Main: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
 class RealClock:
     """The system's clocks."""
 
-    monotonic_s = staticmethod(time.monotonic)  # asked for with every message: without a detour
+    # Not a method of our own: it is called with every message, and a call in between would cost as much again.
+    monotonic_s = staticmethod(time.monotonic)
 
     def wall_us(self) -> int:
         return time.time_ns() // 1000
@@ -41,7 +42,7 @@ class RealHost:
     """This process on this machine. `close` it when its tasks are done."""
 
     def __init__(self, disk_threads: int = DISK_THREADS, *, syncs_in_loop: bool = False) -> None:
-        """`syncs_in_loop`: its loop may wait for short syncs; see `host.syncs`."""
+        """Use `disk_threads` threads at most. With `syncs_in_loop` the loop may wait for short syncs (`host.syncs`)."""
         self._threads = DiskThreads(disk_threads)
         self._tasks: set[asyncio.Task[None]] = set()
         self.clock: Clock = RealClock()
@@ -51,39 +52,42 @@ class RealHost:
         self.random = random.Random()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run the coroutine as a supervised task; see `Host.spawn`."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
     def fail(self, error: BaseException) -> None:
-        # A fault says itself what to do; a mistake of ours is told with the way to it.
+        """Log the error, and end the process at once."""
+        # A fault's message says what to do. A mistake of ours is logged with its traceback.
         _log.critical("this process stops: %s", error, exc_info=None if isinstance(error, PolonaiseError) else error)
         os._exit(FAILED_EXIT_CODE)
 
     def cut_off_disk(self) -> None:
-        """No call reaches the disk any more, but for those that have begun: these end first."""
+        """Let no further call reach the disk. Calls that have begun end first."""
         self._threads.close(drop=True)
 
     def close(self) -> None:
         """End the disk's threads, after what they have under way, and close and unlock what is still open.
 
-        Not while a call to the disk hangs: it might still write where the next owner of the directory does. Then files
-        and locks end with this process.
+        While a call to the disk hangs, nothing is unlocked: that call might still write where the next owner of the
+        directory does. Then files and locks end with this process.
         """
         if self._threads.close():
             self._files.release()
 
     def _done(self, task: asyncio.Task[None]) -> None:
+        """Stop the process if the task died of an error."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
 
 
 def run(main: Main, *, syncs_in_loop: bool = False) -> None:
-    """Run a node until `main` returns; SIGTERM and SIGINT cancel it, which is a clean stop and not an error.
+    """Run a node until `main` returns. SIGTERM and SIGINT cancel it, which is a clean stop and not an error.
 
-    `syncs_in_loop` is for a storage node, and for nobody who does anything else.
+    `syncs_in_loop` is for a storage node, and for no process that does anything else.
     """
     host = RealHost(syncs_in_loop=syncs_in_loop)
     try:
@@ -94,6 +98,7 @@ def run(main: Main, *, syncs_in_loop: bool = False) -> None:
 
 
 async def _until_stopped(main: Main, host: Host) -> None:
+    """Run `main`, and cancel it at the first signal."""
     stopped = False
     task = asyncio.ensure_future(main(host))
 
@@ -117,7 +122,10 @@ async def _until_stopped(main: Main, host: Host) -> None:
 
 
 def stop_at_mistakes(loop: asyncio.AbstractEventLoop, host: Host) -> None:
-    """What a callback raises, nobody else will ever see: a fault of ours stops the node, others are logged."""
+    """Make an exception in a callback of the loop stop the node if it is a mistake of ours; others are logged.
+
+    Without this, such an exception would only be logged.
+    """
 
     def mistake(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -130,7 +138,7 @@ def stop_at_mistakes(loop: asyncio.AbstractEventLoop, host: Host) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes a node's event loop; None for asyncio's own, where uvloop is not installed."""
+    """Return what makes a node's event loop; None for asyncio's own, where uvloop is not installed."""
     try:
         import uvloop
     except ImportError:

@@ -1,8 +1,8 @@
 """Unix sockets by their bare names in one directory, however long or deep its path.
 
 A socket's address holds about a hundred bytes of path (`sockaddr_un`). Where the system shows a process its own
-descriptors as files, the directory is opened and the socket named through it, which is always short. And because a
-socket goes by its bare name, the directory may be moved, or seen under another path by another process.
+descriptors as files, the directory is opened and the socket named through its descriptor, which is always short. And
+because a socket goes by its bare name, the directory may be moved, or have another path in another process.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from polonaise.host.address import UnixPath, parse_address
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 _PATH_BYTES_MAX: Final = 103
-"""What every system takes; Linux takes four more."""
+"""The longest path that every system takes; Linux takes four bytes more."""
 
 
 class SocketDirectory:
-    """The part of a network that is in one directory: addresses are `unix:NAME`."""
+    """The network within one directory: addresses are `unix:NAME`."""
 
     def __init__(self, directory: str, network: Network) -> None:
         self._directory = directory
         self._network = network
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
+        """Accept connections at a name in the directory; see `Network.listen`."""
         way = _Way(self._directory)
         try:
             listener = await self._network.listen(way.to(_name(address)), factory)
@@ -38,12 +39,14 @@ class SocketDirectory:
         return _NamedListener(listener, address, way)
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Open a connection to a name in the directory; see `Network.connect`."""
         name = _name(address)
         with closing(_Way(self._directory)) as way:
             return await self._network.connect(way.to(name), factory)
 
 
 def _name(address: str) -> str:
+    """Return the bare name in the address. Raises `BadOption` for any other address."""
     parsed = parse_address(address)
     if not isinstance(parsed, UnixPath) or "/" in parsed.path:
         raise BadOption(f"{address!r} is no name of a socket in a directory: write unix:NAME")
@@ -51,7 +54,7 @@ def _name(address: str) -> str:
 
 
 class _Way:
-    """A short path to the directory, until closed."""
+    """A short path to the directory, valid until closed."""
 
     def __init__(self, directory: str) -> None:
         self._descriptor = -1
@@ -64,7 +67,7 @@ class _Way:
             self._path = f"{_DESCRIPTORS}/{self._descriptor}"
 
     def to(self, name: str) -> str:
-        """The address of the socket of this name. Raises `BadOption` where no short way to a long path exists."""
+        """Return the address of the socket of this name. Raises `BadOption` where no short path to it exists."""
         path = f"{self._path}/{name}"
         if len(os.fsencode(path)) > _PATH_BYTES_MAX:
             raise BadOption(f"{path!r} is too long for a socket on this system: choose a directory with a shorter path")
@@ -77,7 +80,7 @@ class _Way:
 
 
 class _NamedListener:
-    """Listens at its name, and keeps the way there open to remove the name in the end."""
+    """A listener at a name. Keeps the short path open, through which the name is removed in the end."""
 
     def __init__(self, listener: Listener, address: str, way: _Way) -> None:
         self._listener = listener

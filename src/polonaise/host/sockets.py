@@ -1,4 +1,4 @@
-"""TCP and Unix sockets through the running event loop, with errors translated at this door.
+"""TCP and Unix sockets through the running event loop, with `OSError` translated here.
 
 asyncio and uvloop both set TCP_NODELAY: a message is sent when it is written.
 """
@@ -26,6 +26,7 @@ class RealNetwork:
     """The network of this machine."""
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
+        """Accept connections; see `Network.listen`."""
         parsed = parse_address(address)
         loop = asyncio.get_running_loop()
         try:
@@ -46,6 +47,7 @@ class RealNetwork:
             ) from error
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Open a connection; see `Network.connect`."""
         parsed = parse_address(address)
         loop = asyncio.get_running_loop()
         try:
@@ -58,8 +60,10 @@ class RealNetwork:
 
 
 async def _listen(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory, address: HostPort) -> _RealListener:
+    """Listen on a TCP port."""
     server = await loop.create_server(factory, address.host, address.port, backlog=_BACKLOG)
-    if not server.sockets:  # the loop passes over what keeps it from having one: ask for one to hear of it
+    if not server.sockets:
+        # The loop hides why it could not make a socket. Making one here raises the reason.
         server.close()
         socket.socket().close()
         raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
@@ -67,6 +71,7 @@ async def _listen(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory, add
 
 
 async def _listen_unix(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory, address: UnixPath) -> _RealListener:
+    """Listen on a Unix socket."""
     bound = _bind_unix(address.path)
     try:
         return _RealListener(await loop.create_unix_server(factory, sock=bound, backlog=_BACKLOG), address)
@@ -78,7 +83,7 @@ async def _listen_unix(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory
 
 
 async def _kept(listening: Coroutine[Any, Any, _RealListener]) -> _RealListener:
-    """The listener; closed again if whoever waits for it was cancelled, perhaps when it listened already."""
+    """Return the listener, closed again if the caller was cancelled, perhaps when it listened already."""
     task = asyncio.ensure_future(listening)
     try:
         return await asyncio.shield(task)
@@ -88,6 +93,7 @@ async def _kept(listening: Coroutine[Any, Any, _RealListener]) -> _RealListener:
 
 
 def _end_unheard(task: asyncio.Task[_RealListener]) -> None:
+    """Close a listener whose caller has gone away."""
     if not task.cancelled() and task.exception() is None:
         task.result().stop()
 
@@ -106,20 +112,22 @@ class _RealListener:
 
     async def close(self) -> None:
         self.stop()
-        await asyncio.sleep(0)  # uvloop lets go of the port in its next turn
+        # uvloop lets go of the port in its next turn only.
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     def stop(self) -> None:
-        """Listen no more, from the loop's next turn on."""
+        """Stop listening, from the loop's next turn on."""
         self._server.close()
         if isinstance(self._address, UnixPath):
             with contextlib.suppress(FileNotFoundError):
+                # Another process may have taken the path over: its socket stays.
                 if os.stat(self._address.path).st_ino == self._inode:
                     os.unlink(self._address.path)
 
 
 def _bind_unix(path: str) -> socket.socket:
-    """Take the path over from a dead process, never from a living one."""
+    """Bind a socket to the path, taken over from a dead process, never from a living one."""
     if _is_socket(path):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
@@ -129,7 +137,7 @@ def _bind_unix(path: str) -> socket.socket:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
             except BlockingIOError:
-                pass  # its backlog is full: it lives
+                pass  # the backlog is full: a living process listens
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         bound.bind(path)
@@ -140,6 +148,7 @@ def _bind_unix(path: str) -> socket.socket:
 
 
 def _is_socket(path: str) -> bool:
+    """Tell whether a socket has this path."""
     try:
         return stat.S_ISSOCK(os.stat(path).st_mode)
     except OSError:

@@ -1,6 +1,6 @@
-"""Which syncs an event loop waits for by itself, because the way to a thread and back takes longer than it is worth.
+"""The choice of syncs that an event loop waits for itself, because a thread's round trip would take longer.
 
-For a process that does little else than to sync for others, a storage node: while it waits, it hears nobody.
+For a process that does little else than sync for others, a storage node: while it waits, it hears nobody.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Final
 from polonaise.host import Buffer
 
 SMALL_BYTES: Final = 16 * 1024
-"""A larger write takes longer than a thread costs, and something else can be done meanwhile."""
+"""The largest write for which the loop waits: a larger one takes longer than the trip to a thread."""
 ALONE_S: Final = 0.1
-"""A file is the only busy one when no other was synced for so long: two are synced at the same time by threads."""
+"""How long, in seconds, a file must have been the only one synced: threads sync several at the same time."""
 APART_S: Final = 0.0001
-"""Two that follow each other sooner have left no time for a turn of the loop between them."""
+"""The least time between two syncs in the loop, so that it has a turn for others between them."""
 SLOW_S: Final = 0.05
-"""A sync that takes longer is one of a disk that can't be waited for."""
+"""The duration from which a sync counts as slow: the loop must not wait for such a disk."""
 REST_RATIO: Final = 50.0
-"""For so many times as long as a slow one took, all go to threads: a disk that hangs holds the loop up once."""
+"""How many times the duration of a slow sync all syncs go to threads: a disk that hangs holds the loop up once."""
 
 
 class SyncsInLoop:
-    """Lets the loop wait for a small sync of the only file that is busy, on a disk that was quick the last time."""
+    """Lets the loop wait for a small sync of the only busy file, on a disk whose last sync was quick."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -33,7 +33,10 @@ class SyncsInLoop:
         self._began_s = 0.0
 
     def allows(self, file: object, buffers: Sequence[Buffer]) -> bool:
-        """Whether the loop may write and sync these now; `waited` then says that it has. Asked for every small sync."""
+        """Tell whether the loop may write and sync these now; `waited` has to be called after it has.
+
+        To be asked for every small sync, allowed or not: it notices by that which files are busy.
+        """
         now_s = self._began_s = self._now_s()
         if file is not self._file:
             self._file = file
@@ -41,7 +44,7 @@ class SyncsInLoop:
         return now_s >= self._not_before_s and sum(map(len, buffers)) <= SMALL_BYTES
 
     def waited(self) -> None:
-        """The sync that was allowed has ended, well or not."""
+        """Note that the sync that was allowed has ended, well or not."""
         now_s = self._now_s()
         took_s = now_s - self._began_s
         self._not_before_s = now_s + (REST_RATIO * took_s if took_s > SLOW_S else APART_S)

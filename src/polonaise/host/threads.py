@@ -22,19 +22,21 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 CLOSE_S_MAX: Final = 10.0
-"""How long the end of the threads is waited for."""
+"""How long, in seconds, `close` waits for the threads to end."""
 
 _Outcome: TypeAlias = tuple[Any, BaseException | None]
 
 
 class _Job(NamedTuple):
+    """A call to make in a thread, and the future of its outcome."""
+
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[Any]
     call: Callable[[], Any]
 
 
 class _Offer(Generic[T]):
-    """Something to be opened in one thread and taken in another, unless it is withdrawn: by whom ever it is closed."""
+    """Something that one thread opens and another takes, unless the offer is withdrawn: then it is given back."""
 
     def __init__(self, call: Callable[[], T], give_back: Callable[[T], None]) -> None:
         self._call = call
@@ -44,17 +46,21 @@ class _Offer(Generic[T]):
         self._withdrawn = False
 
     def make(self) -> None:
+        """Open it, in a thread of the disk."""
         made = self._call()
         with self._guard:
             self._made.append(made)
+        # After it was noted: whichever of `make` and `withdraw` comes second finds it, and gives it back.
         if self._withdrawn:
             self._return()
 
     def take(self) -> T:
+        """Return what was opened. From now on it belongs to the caller."""
         with self._guard:
             return self._made.pop()
 
     def withdraw(self) -> None:
+        """Give back what was opened, or will be."""
         self._withdrawn = True
         self._return()
 
@@ -66,9 +72,9 @@ class _Offer(Generic[T]):
 
 
 class DiskThreads:
-    """Runs blocking calls; whoever asked awaits the outcome. Up to `count_max` at a time, begun in order.
+    """Threads that run blocking calls, whose outcomes are awaited. Up to `count_max` at a time, begun in order.
 
-    What was asked for is carried out to its end, also when nobody waits for it any more.
+    A call is carried out to its end, also when nobody waits for it any more.
     """
 
     def __init__(self, count_max: int) -> None:
@@ -79,7 +85,10 @@ class DiskThreads:
         self._closed = False
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """The outcome of `call`; cancelling gives up the outcome, not the call. Raises `Closed` after `close`."""
+        """Run `call` in a thread, and return the future of its outcome.
+
+        Cancelling the future gives up the outcome, not the call. Raises `Closed` after `close`.
+        """
         if self._closed:
             raise Closed("this machine's disk was closed")
         loop = asyncio.get_running_loop()
@@ -93,9 +102,9 @@ class DiskThreads:
         return done
 
     async def obtain(self, call: Callable[[], T], give_back: Callable[[T], None]) -> T:
-        """The outcome of a `call` that opens something, which `give_back` closes if nobody is left to take it.
+        """Return the outcome of a `call` that opens something; `give_back` closes it if the caller is cancelled.
 
-        Whoever waits may be cancelled before the call, during it, or when its outcome is on the way; the loop may be
+        The caller may be cancelled before the call, during it, or when its outcome is on the way; the loop may be
         closed by then, too.
         """
         offer = _Offer(call, give_back)
@@ -108,13 +117,14 @@ class DiskThreads:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way, and something could be."""
+        """Whether no call is under way, and one could be made."""
         return not self._unfinished and not self._closed
 
     def close(self, *, drop: bool = False, within_s: float = CLOSE_S_MAX) -> bool:
-        """End the threads, after what was asked for; `drop`: after what they have begun, and nothing more.
+        """End the threads after all calls that were asked for; with `drop`, after those that have begun.
 
-        False when a disk holds some of them up for longer than that; then they are left behind, and said so.
+        Waits `within_s` seconds at most. Returns False when a disk holds some threads up for longer; these are left
+        behind, and the log says so.
         """
         self._closed = True
         with contextlib.suppress(Empty):
@@ -131,7 +141,7 @@ class DiskThreads:
         return not self._threads
 
     def _settle(self, done: asyncio.Future[Any], outcome: _Outcome) -> None:
-        """In the loop: a job is finished."""
+        """Give the caller the outcome of a finished job. Runs in the loop."""
         self._unfinished -= 1
         if done.done():
             return
@@ -143,17 +153,21 @@ class DiskThreads:
 
 
 def _work(jobs: SimpleQueue[_Job | None], settle: Callable[[asyncio.Future[Any], _Outcome], None]) -> None:
-    """One thread's life."""
+    """Run jobs, in one thread, until told to end."""
     while (job := jobs.get()) is not None:
         outcome = _outcome(job.call)
-        try:  # `suppress` takes longer: the loop is awake then, and waits for this thread to let go of the interpreter
+        # Not `contextlib.suppress`, which takes longer: the loop is awake by then, and waits for this thread to let go
+        # of the interpreter.
+        try:
             job.loop.call_soon_threadsafe(settle, job.done, outcome)
         except RuntimeError:
-            pass  # the loop was closed: nobody waits any more
-        del job, outcome  # while it waits for the next one, nothing is kept in memory
+            pass  # the loop was closed: nobody waits for the outcome
+        # Or the last job's buffers would stay in memory until the next one comes.
+        del job, outcome
 
 
 def _outcome(call: Callable[[], Any]) -> _Outcome:
+    """Return the result of the call and None, or None and what it raised."""
     try:
         return call(), None
     except BaseException as error:  # noqa: BLE001 - raised where the outcome is awaited

@@ -1,5 +1,10 @@
-"""One framed connection: hello, requests and answers, heartbeats, deadlines, bounded writing.
+"""The framed connection that all parts talk over: hello, requests and answers, heartbeats, deadlines, bounded writing.
 
-Client, server and storage node speak through it and never import each other. The decisions of what to say belong to
-them; here is only what every conversation needs.
+Client, server and storage node speak through this room, and never import each other. `connection.py` is all of it but
+`budget.py`, which bounds the memory of all accepted connections of a node together. Begin with the docstring of
+`Connection`, which has its promises, then read `data_received` and `_receive`.
+
+What the other messages mean is not known here, and must not become known: then this would be the place where the three
+parts meet after all (docs/decisions/0001). The callbacks run within one turn of the loop, so nothing here waits. The
+same code runs on real sockets and in the simulator; after a change, `make simulate` tries it.
 """

@@ -1,4 +1,4 @@
-"""What all connections that a node has accepted may hold in its memory together."""
+"""The memory budget that all connections accepted by a node share."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final, Protocol
 from polonaise.errors import Overloaded, PolonaiseError
 
 _STEP_BYTES: Final = 65_536
-"""Smaller changes are not booked: most connections hold next to nothing."""
+"""Changes of fewer bytes are not booked: most connections hold next to nothing."""
 
 
 class Holder(Protocol):
-    """A connection, as far as it is booked here."""
+    """A connection, as the budget knows it: `peer_name` for messages, and `abort` to cut it off."""
 
     @property
     def peer_name(self) -> str: ...
@@ -20,28 +20,28 @@ class Holder(Protocol):
 
 
 class Budget:
-    """Bytes of frames that have arrived in part, and of answers that are not taken yet, over all connections.
+    """Bounds the bytes of unfinished frames and untaken answers over all connections.
 
-    Each of them has limits of its own, but there may be thousands. From half of it on, everybody is given less at a
-    time. When it is used up, the connection that holds the most is cut off, and the next one, until it fits: who sends
-    and reads as it should holds little at any time, and stays.
+    Each connection has limits of its own, but there may be thousands. When half of the budget is used, every connection
+    is given less at a time. When all of it is used, the connection that holds the most is cut off, then the next one,
+    until the rest fits. A peer that sends and reads as it should holds little at any time, and so stays.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held: dict[Holder, int] = {}
         self.total = 0
-        """Bytes held at present, up to a step per connection."""
+        """The bytes held at present, exact to a step of 64 KiB per connection."""
         self.cut_off = 0
-        """Connections that had to go."""
+        """The number of connections that were cut off."""
 
     @property
     def tight(self) -> bool:
-        """Whether it is time to hold less."""
+        """Whether more than half of the budget is used, so that connections should hold less."""
         return self.total > self._bytes_max // 2
 
     def book(self, holder: Holder, held_bytes: int) -> None:
-        """`holder` holds so much now."""
+        """Note how many bytes a connection holds now; cut off the largest holders if that is too much."""
         before = self._held.get(holder, 0)
         if abs(held_bytes - before) < _STEP_BYTES:
             return
@@ -49,6 +49,7 @@ class Budget:
         self.total += held_bytes - before
         while self.total > self._bytes_max:
             greediest = max(self._held, key=self._held.__getitem__)
+            # Before the abort, which may book or release by itself.
             self.release(greediest)
             self.cut_off += 1
             greediest.abort(
@@ -56,5 +57,5 @@ class Budget:
             )
 
     def release(self, holder: Holder) -> None:
-        """`holder` is gone."""
+        """Forget a connection that is gone."""
         self.total -= self._held.pop(holder, 0)

@@ -1,4 +1,4 @@
-"""A framed connection between two nodes, the same on both sides."""
+"""The framed connection between two nodes, the same code on both sides."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from polonaise.errors import (
     WrongClusterKey,
     WrongRole,
     error_of,
+    fresh,
 )
 from polonaise.host import Buffer, Host
 from polonaise.link.budget import Budget
@@ -37,64 +38,68 @@ from polonaise.wire.messages import (
 )
 
 ANY_CLUSTER: Final = bytes(16)
-"""The key of a side that does not know its cluster yet. Who was connected to accepts it only if its own is this."""
+"""The key of a side that does not know its cluster yet. The accepting side takes it only if its own key is this too."""
 
 _UNREAD: Final = "unread answers"
+"""The reason to pause reading of a peer that does not read what it is sent."""
 _TURN_FRAMES_MAX: Final = 8
-"""Messages of a peer that connected, in one turn of the loop: others have their turn before more of its own."""
+"""The most frames of one accepted connection that are handled in one turn of the loop; then others have their turn."""
 _TOGETHER_BYTES: Final = 65_536
-"""Small messages are booked together, or the booking would take more memory than they do."""
+"""Messages are booked together up to this many bytes, or the booking would take more memory than they do."""
 _ONE_PIECE_BYTES: Final = 4_096
-"""A frame up to this size is written as one piece: that is less work than to write several."""
+"""The largest frame that is written as one piece, in bytes: copying it is less work than writing several pieces."""
 _ROLE_NAMES: Final = {1: "client", 2: "server", 3: "storage node"}
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """Bounds and deadlines of a connection, in seconds and bytes."""
+    """The bounds and deadlines of a connection, in bytes and seconds."""
 
     heartbeat_s: float = 1.0
     """A ping goes out when nothing else was sent for this long."""
     silence_s_max: float = 5.0
-    """A peer that says nothing for this long is dead."""
+    """A peer that says nothing for this long is taken for dead."""
     hello_s_max: float = 5.0
+    """The longest that a peer may take to say hello."""
     frame_s_max: float = 30.0
     """The longest that one frame may take to arrive once it has begun."""
     unread_s_max: float = 60.0
-    """A peer that is full of unread bytes and takes none of them for this long is cut off."""
+    """A peer that keeps writers waiting and takes no byte for this long is cut off."""
     linger_s_max: float = 5.0
-    """How long a closed connection may take to send what it still has to say."""
+    """The longest that a closed connection may take to send what was written before it was closed."""
     frame_bytes_max: int = FRAME_BYTES_MAX
+    """The largest frame that is accepted once the peer has said hello."""
     unsent_bytes_high: int = 4 * 1024 * 1024
-    """Above this, writers are asked to wait."""
+    """Writers are asked to wait while more than this is unsent."""
     unsent_bytes_tight: int = 128 * 1024
-    """The same, while all connections together hold more than half of what they may."""
+    """The same bound while all connections together hold more than half of their budget."""
     unread_bytes_max: int = 8 * 1024 * 1024
-    """A peer that connected and leaves this much unread is not read either until it does: its questions can't pile up
-    as answers."""
+    """An accepted peer that leaves more than this unread is not read either until it reads again: its requests can't
+    pile up as answers."""
     unsent_bytes_max: int = 256 * 1024 * 1024
-    """A peer that lets this much pile up is cut off."""
+    """A peer that lets more than this pile up is cut off."""
 
 
 OnMessage = Callable[["Connection", Message, int, int], None]
-"""(connection, message, request number, partition), for everything that is not an answer to a request of ours.
+"""Called with (connection, message, request number, partition) for each message but answers to this side's requests.
 
-A `PolonaiseError` it raises is sent back as `Refused`; a `ProtocolError` closes the connection too; an
-`InvariantViolated` is our own mistake and stops the node.
+A `PolonaiseError` that it raises is sent back as `Refused`; a `ProtocolError` closes the connection as well; an
+`InvariantViolated` is a mistake in the node's own code, and stops the node.
 """
 OnClosed = Callable[["Connection", PolonaiseError], None]
+"""Called once, with the connection and the reason, when the connection has closed."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Say hello, check the peer's, then messages both ways.
+    """Carries messages both ways, after each side has said hello and checked the other's.
 
     Promises: nothing is delivered before the peer's hello was checked, nor while reading is paused; answers reach the
     request they belong to or the request fails; after `on_closed` nothing is delivered any more. What is sent may be
     lost: only an answer proves.
 
-    The side that was connected to (`accepted`) says hello second and only to a peer of its own cluster: whoever finds
-    the port does not learn the cluster key there. And it stops reading a peer that does not read. Only this side does,
-    or two that wait for each other to read would wait for ever.
+    The side that was connected to (`accepted`) says hello second, and only to a peer of its own cluster: a stranger who
+    finds the port does not learn the cluster key there. And it stops reading a peer that does not read. Only this side
+    does: if both did, each could wait for the other to read, for ever.
     """
 
     def __init__(
@@ -110,6 +115,12 @@ class Connection(asyncio.Protocol):
         accepted: bool = False,
         budget: Budget | None = None,
     ) -> None:
+        """Prepare a connection, which the network then calls as an `asyncio.Protocol`.
+
+        `hello` is what this side says, and `peer_roles` are the roles that the peer may have. `on_greeted` is called
+        when the peer's hello was checked. `accepted` is True on the side that was connected to. With a `budget` the
+        memory that is held for this peer is booked there.
+        """
         self._host = host
         self._hello = hello
         self._peer_roles = peer_roles
@@ -121,10 +132,10 @@ class Connection(asyncio.Protocol):
         self._budget = budget
         self._frames = Frames()
         self._held: deque[Frame] = deque()
-        """What has arrived and waits for the end of a pause, or for its turn: at most what one read brought."""
+        """Frames that wait for the end of a pause, or for their turn: at most what one read brought."""
         self._held_bytes = 0
         self._delivering = False
-        """The next turn of what is held is scheduled."""
+        """Whether the next turn for the held frames is scheduled."""
         self._transport: asyncio.Transport | None = None
         self._requests: dict[int, asyncio.Future[Message]] = {}
         self._last_request = 0
@@ -134,12 +145,16 @@ class Connection(asyncio.Protocol):
         self._beat: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._own: deque[tuple[int, int]] = deque()
-        """Of what was sent and is in memory for this peer alone: where it ends in the stream, and its size."""
+        """Messages in memory for this peer alone: where each ends in the stream of sent bytes, and its size."""
         self._own_bytes = 0
         self._tight = False
+        """Whether `unsent_bytes_tight` is the bound just now."""
         self._given_bytes = 0
+        """All bytes ever given to the transport."""
         self._taken_bytes = 0
+        """The bytes of these that the transport had sent at the last check that saw progress."""
         self._taken_s = 0.0
+        """The time of the last check that saw progress, or no writer waiting."""
         self._peer_name = "an ungreeted peer"
         self._heard_s = 0.0
         self._sent_s = 0.0
@@ -147,41 +162,43 @@ class Connection(asyncio.Protocol):
         self._greeted = asyncio.get_running_loop().create_future()
         self._greeted.add_done_callback(_retrieve)
         self.peer: Hello | None = None
-        """The other side's hello, once it has been checked."""
+        """The peer's hello; None until it has been checked."""
         self.closed: PolonaiseError | None = None
-        """Why the connection is closed; None while it is open."""
+        """The reason why the connection is closed; None while it is open."""
 
     # ------------------------------------------------------------------ saying
 
     @property
     def peer_name(self) -> str:
-        """What the peer calls itself, fit for a line of a log."""
+        """The name that the peer gave itself, fit for a line of a log."""
         return self._peer_name
 
     @property
     def unsent_bytes(self) -> int:
+        """The bytes that were sent here and have not left this side's buffer."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def writable(self) -> bool:
+        """Whether the peer has taken enough of what was sent."""
         return self._writable.is_set()
 
     async def wait_writable(self) -> None:
-        """Until the peer has taken enough of what was sent. Raises when the connection closes meanwhile."""
+        """Wait until the peer has taken enough of what was sent. Raises the reason if the connection is closed."""
         while not self._writable.is_set():  # of those who waited together, the first may have filled it up again
             await self._writable.wait()
         if self.closed:
             raise self.closed.with_traceback(None)
 
     def send(self, message: Message, *, request: int = 0, partition: int = NO_PARTITION, shared: bool = False) -> None:
-        """Send without waiting; silently nothing on a closed connection (the closing is told through `on_closed`).
+        """Send a message without waiting. On a closed connection nothing happens: `on_closed` has told of that.
 
-        `shared`: the payload is in memory anyway, and not on account of this connection.
+        `shared` says that the payload is in memory anyway, and so is not booked on this connection.
         """
         self.send_frame(message.frame(request=request, partition=partition), shared=shared)
 
     def send_frame(self, frame: Sequence[Buffer], *, shared: bool = False) -> None:
-        """As `send`, for what several connections are sent alike: it is encoded once for all of them."""
+        """Send a message that is encoded already: what several connections get alike is encoded once."""
         if self.closed or self._transport is None:
             return
         size = sum(map(len, frame))
@@ -200,18 +217,22 @@ class Connection(asyncio.Protocol):
         if unsent > self._settings.unsent_bytes_max:
             self.abort(Overloaded(f"{self.peer_name} does not read what it is sent"))
             return
+        # Only while writers wait: it is `resume_writing` that ends this pause, and without a wait it never comes.
         if self._accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
             self.pause(_UNREAD)
         self._book(unsent)
 
     def _book(self, unsent: int) -> None:
-        """Tell the budget, if any, what is in memory for this connection; keep a smaller share when that is tight."""
+        """Book the memory that is held for this connection, if there is a budget; hold less while that is tight."""
         if self._budget is None or self.closed or self._transport is None:
             return
+        # The transport tells only how much is left of all that it was given. By where each message ended in the stream
+        # it is known which of those that count here are among the rest.
         taken = self._given_bytes - unsent
         while self._own and self._own[0][0] <= taken:
             self._own_bytes -= self._own.popleft()[1]
         self._budget.book(self, self._frames.kept_bytes + self._held_bytes + self._own_bytes)
+        # Looked at again: the booking may have cut off this very connection.
         if self._budget.tight != self._tight and not self.closed:
             self._tight = self._budget.tight
             high = self._settings.unsent_bytes_tight if self._tight else self._settings.unsent_bytes_high
@@ -220,17 +241,22 @@ class Connection(asyncio.Protocol):
     def refuse(
         self, error: PolonaiseError, *, request: int = 0, partition: int = NO_PARTITION, detail: int = 0
     ) -> None:
+        """Answer a request with a fault; without request and partition the fault is the connection's."""
         self.send(Refused(detail=detail, code=error.code, text=error.text), request=request, partition=partition)
 
     def _next_request(self) -> int:
-        """A fresh request number. The lower half of the numbers belongs to conversations that count by themselves."""
+        """Return a fresh request number, from the upper half: a session numbers its messages itself, in the lower."""
         self._last_request = (self._last_request + 1) & 0x7FFF_FFFF
         return 0x8000_0000 | self._last_request
 
     async def request(self, message: Message, *, partition: int = NO_PARTITION, deadline_s: float) -> Message:
-        """Send and wait for the answer. Raises what the peer refused with, `DeadlineExceeded` or `ConnectionLost`."""
+        """Send a request and return the answer to it.
+
+        Raises what the peer refused with, `DeadlineExceeded` after `deadline_s` seconds, and `ConnectionLost` or
+        another fault that closed the connection. After these it is unknown whether the peer has carried it out.
+        """
         if self.closed:
-            raise self.closed.with_traceback(None)
+            raise self._lost(self.closed)
         number = self._next_request()
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._requests[number] = answer
@@ -248,34 +274,41 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ flow of what comes in
 
     def pause(self, reason: str) -> None:
-        """Deliver nothing until every reason to pause is gone; the peer's writes then block."""
+        """Deliver nothing until every reason to pause is gone; meanwhile the peer's writes block."""
+        # With frames held, the transport is paused already.
         if not self._reading_paused and not self._held and self._transport and not self.closed:
             self._transport.pause_reading()
         self._reading_paused.add(reason)
 
     def resume(self, reason: str) -> None:
+        """End one reason to pause; with the last one, deliver what was held, then read on."""
         if reason not in self._reading_paused:
             return
         self._reading_paused.discard(reason)
         if not self._reading_paused and self._transport and not self.closed:
+            # Both deadlines start anew: that nothing was heard, and no frame finished, was this side's doing.
             self._heard_s = self._host.clock.monotonic_s()
             if self._frame_began_s is not None:
-                self._frame_began_s = self._heard_s  # what it could not go on with was not the peer's delay
+                self._frame_began_s = self._heard_s
+            # Held frames came before anything that is still to be read. They get a turn of their own, because the
+            # caller may be in the middle of handling another message.
             if self._held:
                 self._deliver_soon()
             else:
                 self._transport.resume_reading()
 
     def _deliver_soon(self) -> None:
+        """Schedule the next turn for the held frames, once."""
         if not self._delivering:
             self._delivering = True
             asyncio.get_running_loop().call_soon(self._deliver_held)
 
     def _deliver_held(self) -> None:
-        """One turn of what is held; when all of it was delivered, read on."""
+        """Deliver one turn's worth of the held frames; when all are delivered, read on."""
         self._delivering = False
         try:
             for _ in range(_TURN_FRAMES_MAX):
+                # Looked at before each frame: the one before may have paused or closed this connection.
                 if not self._held or self._reading_paused or self.closed:
                     break
                 frame = self._held.popleft()
@@ -295,46 +328,58 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ life
 
     async def greeted(self) -> Hello:
-        """Wait for the peer's checked hello."""
+        """Return the peer's hello once it is checked. Raises the reason if the connection closes before that."""
+        # Shielded, because several may wait: one that is cancelled must not cancel the greeting of the others.
         return cast(Hello, await asyncio.shield(self._greeted))
 
     def close(self, error: PolonaiseError | None = None) -> None:
-        """Close, because of `error` if there is one, after what was sent has gone out: a refusal, for example."""
+        """Close because of `error`, if given, after what was sent has gone out: a refusal, for example."""
         self._close_for(error or Closed("closed by this side"))
 
     def abort(self, error: PolonaiseError) -> None:
-        """Close at once because of `error`; if it is closed and still has something to send, that is dropped."""
+        """Close the connection at once because of `error`, and drop what was not sent, even if it was closed before."""
         if self._transport:
             self._transport.abort()
         self._end(error)
 
     def _end(self, error: PolonaiseError) -> None:
+        """Note that the connection is closed, fail all that wait for it, and call `on_closed`. Once."""
         if self.closed:
             return
+        # First: whatever the calls below bring about finds the connection closed.
         self.closed = error
         self._held.clear()
         self._held_bytes = 0
-        self._frames = Frames()  # an unfinished frame is not to live until the garbage is collected
+        # Connection and transport refer to each other until garbage is collected; an unfinished frame may be large.
+        self._frames = Frames()
+        # Those who wait to write look again, and find it closed.
         self._writable.set()
         if self._beat:
             self._beat.cancel()
         if not self._greeted.done():
             self._greeted.set_exception(error)
         waiting, self._requests = self._requests, {}
-        if error.retry is not Retry.AGAIN and not isinstance(error, Closed):
-            # What closed the connection, a garbled frame most likely, was no fault of the requests that waited.
-            error = ConnectionLost(f"the connection to {self.peer_name} ended: {error}")
+        lost = self._lost(error)
         for answer in waiting.values():
             if not answer.done():
-                answer.set_exception(error)
+                answer.set_exception(lost)
                 _retrieve(answer)
         if self._on_closed:
             self._on_closed(self, self.closed)
 
+    def _lost(self, error: PolonaiseError) -> PolonaiseError:
+        """Return the error for a request whose connection was closed by `error`."""
+        if error.retry is Retry.AGAIN or isinstance(error, Closed):
+            return fresh(error)
+        # What closed the connection, most likely a garbled frame, was no fault of the request: it may be tried again.
+        return ConnectionLost(f"the connection to {self.peer_name} ended: {error}")
+
     # ------------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin: the connecting side says hello, the accepting side waits for it."""
         self._transport = cast(asyncio.Transport, transport)
+        # Closed before it was made: its node refuses everybody just now.
         if self.closed:
             self._transport.abort()
             return
@@ -345,6 +390,7 @@ class Connection(asyncio.Protocol):
         self._schedule_beat()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End: the peer has closed, the network has failed, or what was left to send has gone out."""
         if self._linger:
             self._linger.cancel()
         if self._budget is not None:
@@ -352,32 +398,41 @@ class Connection(asyncio.Protocol):
         self._end(ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else "")))
 
     def pause_writing(self) -> None:
+        """Let writers wait: too much is unsent."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        """Let writers go on, and read the peer again: it has taken enough."""
         self._writable.set()
         self.resume(_UNREAD)
 
     def data_received(self, data: bytes) -> None:
+        """Deliver the messages that have arrived whole; hold those for which there is no turn, or a pause."""
+        # Any byte is a sign of life, whatever it turns out to be.
         now = self._heard_s = self._host.clock.monotonic_s()
         try:
+            # Only accepted peers have turns. The others are nodes that this side has chosen, and what they send is
+            # bounded by what they were asked.
             turn_left = _TURN_FRAMES_MAX if self._accepted else -1
             received = frames = self._frames.feed(data)
             while frames:
                 for frame in frames:
                     if self.closed:
                         return
+                    # Behind held frames everything is held, or it would overtake them.
                     if self._reading_paused or self._held or turn_left == 0:
                         self._held.append(frame)
                         self._held_bytes += len(frame.head) + len(frame.payload)
                     else:
                         turn_left -= 1
                         self._receive(frame)
+                # A hello raises the limit of a frame's size, so what followed it in the same bytes is looked at again.
                 frames = self._frames.feed(b"") if self._frames.unfinished else []
         except ProtocolError as error:
             self.refuse(error)
             self._close_for(error)
             return
+        # Before the hello `_frame_began_s` is when the connection was made: single bytes, sent slowly, buy no time.
         if self.peer is not None:
             if not self._frames.unfinished:
                 self._frame_began_s = None
@@ -389,7 +444,7 @@ class Connection(asyncio.Protocol):
             self._deliver_soon()
 
     def _close_for(self, error: PolonaiseError) -> None:
-        """Close because of `error`, letting what was sent go out, if the peer takes it within a bounded time."""
+        """Close because of `error`, after what was sent has gone out, if the peer takes it within `linger_s_max`."""
         if self._transport and not self.closed:
             self._transport.close()
             loop = asyncio.get_running_loop()
@@ -397,6 +452,7 @@ class Connection(asyncio.Protocol):
         self._end(error)
 
     def _receive(self, received: Frame) -> None:
+        """Handle one frame: greet, answer a ping, settle a request, or deliver. Raises `ProtocolError`."""
         message = codec.decode(received)
         if self.peer is None:
             self._greet(message)
@@ -409,6 +465,7 @@ class Connection(asyncio.Protocol):
             return
         if kind is Hello:
             raise ProtocolError("hello twice")
+        # An answer that comes after its deadline finds no request here, and is delivered like any other message.
         if received.request and (answer := self._requests.get(received.request)) is not None:
             self._answer(answer, message)
             return
@@ -420,13 +477,15 @@ class Connection(asyncio.Protocol):
         except ProtocolError:
             raise
         except InvariantViolated as error:
+            # asyncio would only log it. The node has to stop before it tells anybody what may be wrong.
             self._host.fail(error)
             raise
         except PolonaiseError as error:
             self.refuse(error, request=received.request, partition=received.partition)
 
     def _answer(self, answer: asyncio.Future[Message], message: Message) -> None:
-        if answer.done():
+        """Settle a request with its answer: a `Refused` becomes the fault that it names."""
+        if answer.done():  # cancelled, and not yet taken out of the requests
             return
         if isinstance(message, Refused):
             error = fault_in(message)
@@ -436,6 +495,10 @@ class Connection(asyncio.Protocol):
             answer.set_result(message)
 
     def _greet(self, message: Message) -> None:
+        """Check the peer's first message, which has to be a fitting hello. Raises a `ProtocolError` if it is not.
+
+        Version first, then role, then cluster: a peer of another version may mean something else by the rest.
+        """
         if isinstance(message, Refused) and not self._accepted:
             self._close_for(fault_in(message))
             return
@@ -459,30 +522,35 @@ class Connection(asyncio.Protocol):
             return
         self.peer = message
         self._peer_name = _printable(message.name, 100) or f"a {_ROLE_NAMES[message.role]}"
+        # Strangers get room for a hello only; from here on frames may be large.
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None
         if not self._greeted.done():
             self._greeted.set_result(message)
+        # Only now, to a peer that belongs here: the hello has the cluster key in it.
         if self._accepted:
             self.send(mine)
+        # After this side's hello, which has to be the first message that the peer gets.
         if self._on_greeted:
             self._on_greeted(self)
 
     def _belongs(self, key: bytes) -> bool:
-        """Whether a peer with this cluster key may be talked to."""
+        """Whether a peer with this cluster key may be talked to: the same cluster, or a side that knows none yet."""
         mine = self._hello.cluster_key
         return key == mine or mine == ANY_CLUSTER or (key == ANY_CLUSTER and not self._accepted)
 
     # ------------------------------------------------------------------ heartbeats
 
     def _schedule_beat(self) -> None:
+        """Schedule the next check."""
         self._beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._check)
 
     def _check(self) -> None:
-        """Once per heartbeat: is the peer alive, does it make progress, does it hear from us?"""
+        """Check that the peer is alive and makes progress, and ping it; once per heartbeat."""
         if self.closed:
             return
         settings, now = self._settings, self._host.clock.monotonic_s()
+        # While this side does not read, because of a pause or of held frames, silence is no fault of the peer's.
         if self.peer is None:
             if now - self._heard_s > settings.hello_s_max or now - (self._frame_began_s or now) > settings.hello_s_max:
                 self.abort(ConnectionLost("the peer did not say hello"))
@@ -501,12 +569,14 @@ class Connection(asyncio.Protocol):
             self.abort(Overloaded(f"{self.peer_name} reads nothing of what it is sent"))
             return
         self._book(self.unsent_bytes)
+        # The older of the two: when nothing was sent the peer needs a sign of life, and when nothing was heard this
+        # side needs an answer. A little less than the interval, or a timer that is early would skip every other ping.
         if self.peer is not None and now - min(self._sent_s, self._heard_s) >= settings.heartbeat_s * 0.9:
             self.send(Ping())
         self._schedule_beat()
 
     def _takes(self, now: float) -> bool:
-        """Whether the peer reads what it is sent, or has not had long enough to."""
+        """Whether the peer reads what it is sent, or has not yet failed to for `unread_s_max`."""
         taken = self._given_bytes - self.unsent_bytes
         if self.writable or taken != self._taken_bytes:
             self._taken_bytes, self._taken_s = taken, now
@@ -514,13 +584,13 @@ class Connection(asyncio.Protocol):
 
 
 def _printable(text: str, length_max: int = 2_000) -> str:
-    """A peer's words without control characters and of bounded length: they end up in messages and logs."""
+    """Return a peer's text without control characters and cut to a length: it goes into messages and logs."""
     text = text if len(text) <= length_max else f"{text[:length_max]}…"
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def fault_in(refused: Refused) -> PolonaiseError:
-    """The fault that a peer names, in words that are fit for a log."""
+    """Return the fault that a peer has named, with its text made fit for a log."""
     error = error_of(_printable(refused.code, 100), _printable(refused.text))
     if isinstance(error, HistoryTrimmed):
         error.first = max(0, refused.detail)
@@ -528,13 +598,17 @@ def fault_in(refused: Refused) -> PolonaiseError:
 
 
 def _retrieve(future: asyncio.Future[Message]) -> None:
-    """Mark an exception as seen: whoever waits gets it, and nobody may be waiting any more."""
+    """Mark a future's exception as retrieved: avoids asyncio's 'exception was never retrieved' if nobody awaits it."""
     if not future.cancelled():
         future.exception()
 
 
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
-    """A greeted connection to `address`. Raises `ConnectionLost`, or what either side refused with."""
+    """Connect to `address` within `deadline_s` seconds, and return the connection once both have said hello.
+
+    `make` makes the connection's object. Raises `ConnectionLost`, or what either side refused with. A hello that can't
+    be read is a `ConnectionLost` too: it may have been garbled on its way, and another try is worth it.
+    """
     made: list[Connection] = []
     greeted = False
 
@@ -550,13 +624,17 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
         return made[-1]
     except TimeoutError:
         raise ConnectionLost(f"{address} did not answer within {deadline_s:g} s") from None
+    except (UnsupportedVersion, WrongRole):
+        raise
+    except ProtocolError as error:
+        raise ConnectionLost(f"{address} was not understood, or did not understand, as Polonaise: {error}") from None
     finally:
         if made and not greeted:
             made[-1].abort(ConnectionLost(f"{address} did not say hello"))
 
 
 def hello(role: int, name: str, *, cluster_key: bytes = ANY_CLUSTER, node: int = 0) -> Hello:
-    """The hello of this version of Polonaise."""
+    """Return the hello of this version of Polonaise, for a node with this role, name, cluster key and number."""
     return Hello(
         version_min=PROTOCOL_VERSION,
         version_max=PROTOCOL_VERSION,

@@ -35,7 +35,10 @@ VERSION: Final = 1
 FLAG_REGISTERS: Final = 1
 FLAG_EVIDENCE: Final = 2
 FLAG_WITHOUT_DATA: Final = 4
-"""Not in storage: a feed of the columns alone, with a CRC of its own; that of the whole batch is kept at offset 56."""
+"""The flag of a batch that was stripped to its columns for a lazy feed; never stored.
+
+Such a batch has a CRC of its own. The CRC of the whole batch is kept at offset 56.
+"""
 _FLAGS: Final = FLAG_REGISTERS | FLAG_EVIDENCE | FLAG_WITHOUT_DATA
 
 HEADER: Final = struct.Struct("<4sIIHHIIqqqIIII")
@@ -46,11 +49,12 @@ Bytes = bytes | bytearray | memoryview
 
 
 def padded(length: int) -> int:
-    """`length` rounded up to the next multiple of 8."""
+    """Return `length` rounded up to the next multiple of 8."""
     return (length + 7) & ~7
 
 
 def _columns_bytes(count: int) -> int:
+    """Return the size of the columns of so many transactions."""
     return 8 * count + 5 * padded(4 * count)
 
 
@@ -58,7 +62,7 @@ class Batch:
     """A view of one batch's bytes.
 
     Made by `parse`, which has checked the structure and (unless told otherwise) the CRC; so every column can be read
-    without further checks.
+    without further checks. Columns have one entry per transaction.
     """
 
     __slots__ = (
@@ -92,7 +96,7 @@ class Batch:
     previous_crc: int
 
     def __init__(self, view: memoryview) -> None:
-        """Use `parse`: this only reads the header, which must be whole."""
+        """Private: a batch is made with `parse`. Only reads the header, which must be whole."""
         (
             _,
             self.crc,
@@ -109,16 +113,17 @@ class Batch:
             self.registers_bytes,
             self.previous_crc,
         ) = HEADER.unpack_from(view)
+        # `crc` always names the whole batch, as its successor does.
         if self.flags & FLAG_WITHOUT_DATA:
             self.crc, self.registers_bytes = self.registers_bytes, 0
         self.view = view
 
     @classmethod
     def parse(cls, buffer: Bytes, offset: int = 0, *, verify: bool = True) -> Batch:
-        """The batch that starts at `offset`.
+        """Return the batch that begins at `offset` of `buffer`.
 
         Raises `BatchDamaged` for anything that is not a whole, consistent batch with the right CRC. `verify=False`
-        leaves the CRC to somebody else (structure is still checked): for bytes on their way through.
+        leaves the CRC to another reader (structure is still checked): for bytes on their way through.
         """
         view = memoryview(buffer)[offset:]
         if len(view) < HEADER_BYTES:
@@ -137,6 +142,7 @@ class Batch:
         return batch
 
     def _check_structure(self) -> None:
+        """Raise `BatchDamaged` unless every section fits into the batch and is as long as the header says."""
         count = self.count
         if self.flags & ~_FLAGS:
             raise BatchDamaged(f"unknown batch flags {self.flags:#x}")
@@ -159,6 +165,7 @@ class Batch:
             self._check_evidence(rest)
 
     def _check_evidence(self, start: int) -> None:
+        """Raise `BatchDamaged` unless the evidence section, from `start` on, fills the rest of the batch."""
         count = self.count
         fixed = start + 8 * count + padded(4 * count)
         if fixed > self.length:
@@ -169,10 +176,11 @@ class Batch:
 
     @property
     def last(self) -> TransactionId:
+        """The id of the batch's last transaction."""
         return self.first + self.count - 1
 
     def _column(self, position: int) -> int:
-        """Offset of the column with this position (0 client id … 5 end of data)."""
+        """Return the offset of the column with this position (0 client id … 5 end of data)."""
         start, narrow = HEADER_BYTES, padded(4 * self.count)
         if position > 2:
             return start + 8 * self.count + (position - 1) * narrow
@@ -180,36 +188,43 @@ class Batch:
 
     @property
     def client_ids(self) -> memoryview:
+        """The client id of each transaction's request."""
         start = self._column(0)
         return self.view[start : start + 4 * self.count].cast("i")
 
     @property
     def generations(self) -> memoryview:
+        """The generation of each transaction's request; below 0, its bitwise complement, for an own transaction."""
         start = self._column(1)
         return self.view[start : start + 4 * self.count].cast("i")
 
     @property
     def sequences(self) -> memoryview:
+        """The sequence number of each transaction's request."""
         start = self._column(2)
         return self.view[start : start + 8 * self.count].cast("q")
 
     @property
     def headers(self) -> memoryview:
+        """The header of each transaction."""
         start = self._column(3)
         return self.view[start : start + 4 * self.count].cast("i")
 
     @property
     def data_crcs(self) -> memoryview:
+        """The CRC-32 of each transaction's data."""
         start = self._column(4)
         return self.view[start : start + 4 * self.count].cast("I")
 
     @property
     def data_ends(self) -> memoryview:
+        """The end of each transaction's data within `data`."""
         start = self._column(5)
         return self.view[start : start + 4 * self.count].cast("I")
 
     @property
     def has_data(self) -> bool:
+        """Whether the batch has its data: False for one that was stripped for a lazy feed."""
         return not self.flags & FLAG_WITHOUT_DATA
 
     @property
@@ -220,12 +235,12 @@ class Batch:
 
     @property
     def registers(self) -> memoryview:
-        """The encoded register changes; empty without any. `log.registers` reads them."""
+        """The encoded register changes, which `log.registers` reads; empty for none."""
         start = HEADER_BYTES + _columns_bytes(self.count) + padded(self.data_bytes)
         return self.view[start : start + self.registers_bytes]
 
     def body(self, transaction: TransactionId) -> bytes:
-        """The data of one transaction of this batch, its CRC checked."""
+        """Return the data of one transaction of this batch. Raises `DataDamaged` if its CRC does not fit."""
         index = transaction - self.first
         ends = self.data_ends
         body = bytes(self.data[ends[index - 1] if index else 0 : ends[index]])
@@ -235,13 +250,14 @@ class Batch:
 
     @property
     def has_own(self) -> bool:
-        """Whether any of these transactions is the library's own."""
+        """Whether any transaction of the batch is the library's own."""
         return min(self.generations) < 0
 
     def transactions(self, after: TransactionId = -1, *, own: bool = False) -> Iterator[Transaction]:
-        """The transactions with ids above `after`, each body checked against its own CRC.
+        """Yield the transactions with ids above `after`, each body checked against its own CRC (`DataDamaged`).
 
-        Without those that are the library's `own`, unless they are asked for: by whoever looks at the log as a log.
+        Own transactions of the library are left out unless `own` is set: only tools that show the log as it is want
+        them.
         """
         data = bytes(self.data)
         partition, time_us = self.partition, self.commit_time_us
@@ -273,7 +289,7 @@ class Batch:
             start = end
 
     def without_data(self) -> bytes:
-        """The header and columns alone, for a lazy feed."""
+        """Return the header and columns alone, as bytes, for a lazy feed."""
         if self.flags & FLAG_WITHOUT_DATA:
             return bytes(self.view)
         flags = self.flags | FLAG_WITHOUT_DATA
@@ -284,8 +300,8 @@ class Batch:
         struct.pack_into("<I", bare, 4, crc32(memoryview(bare)[8:]))
         return bytes(bare)
 
-    def evidence(self) -> Evidence | None:
-        """What the transactions were judged by, where the writer kept it."""
+    def evidence(self) -> EvidenceColumns | None:
+        """Return what the transactions were judged by; None where the writer did not keep it."""
         if not self.flags & FLAG_EVIDENCE or self.flags & FLAG_WITHOUT_DATA:
             return None
         start = HEADER_BYTES + _columns_bytes(self.count) + padded(self.data_bytes) + padded(self.registers_bytes)
@@ -297,11 +313,11 @@ class Batch:
         locks = ends[count - 1]
         hashes = self.view[start : start + 8 * locks].cast("Q")
         modes = self.view[start + 8 * locks : start + 9 * locks]
-        return Evidence(marks, ends, hashes, modes)
+        return EvidenceColumns(marks, ends, hashes, modes)
 
 
-class Evidence:
-    """Columns of a batch's evidence section: enough to check serializability from the log alone."""
+class EvidenceColumns:
+    """The columns of a batch's evidence section: enough to check serializability from the log alone."""
 
     __slots__ = ("client_high_water_marks", "lock_ends", "lock_hashes", "lock_modes")
 
@@ -312,7 +328,7 @@ class Evidence:
         self.lock_modes = modes
 
     def locks(self, index: int) -> list[tuple[int, int]]:
-        """The (hash, mode) pairs of the transaction at this place in the batch."""
+        """Return the (hash, mode) pairs of the transaction at this position in the batch."""
         start = self.lock_ends[index - 1] if index else 0
         end = self.lock_ends[index]
         return list(zip(self.lock_hashes[start:end], self.lock_modes[start:end], strict=True))
@@ -321,8 +337,9 @@ class Evidence:
 class Columns:
     """The transactions of a batch that is being formed, column by column.
 
-    Filled by the owner from append frames; `seal` turns it into a batch's bytes. `data` holds views of the frames
-    they came in, so nothing is copied before the batch is joined. Evidence columns stay empty when it is not kept.
+    Filled by the owner from append frames; `seal` turns them into a batch's bytes. `data` holds views of the frames
+    they came in, so nothing is copied before the batch is joined. Evidence columns stay empty when evidence is not
+    kept.
     """
 
     __slots__ = (
@@ -369,7 +386,7 @@ class Columns:
         client_high_water_mark: TransactionId = -1,
         locks: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Add one transaction: for tests and slow paths; the owner's fast path extends the columns themselves."""
+        """Add one transaction: for tests and slow paths. The owner's fast path extends the columns themselves."""
         self.client_ids.append(client_id)
         self.generations.append(generation)
         self.sequences.append(sequence)
@@ -389,6 +406,7 @@ _PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b
 
 
 def _pad(length: int) -> bytes:
+    """Return the zeros that pad a section of this length to a multiple of 8."""
     return _PADDING[length & 7]
 
 
@@ -404,7 +422,7 @@ def seal(
     registers: Bytes = b"",
     evidence: bool = False,
 ) -> bytes:
-    """The bytes of a batch of these transactions. `columns` must hold at least one."""
+    """Return the bytes of a batch of these transactions. `columns` must hold at least one."""
     count = len(columns)
     narrow = _pad(4 * count)
     parts: list[Bytes] = [
@@ -438,7 +456,7 @@ def seal(
 
 
 def split(buffer: Bytes, *, verify: bool = True) -> list[Batch]:
-    """The batches that lie one after the other in `buffer`. Raises `BatchDamaged` unless they fill it."""
+    """Return the batches that lie one after the other in `buffer`. Raises `BatchDamaged` unless they fill it."""
     batches: list[Batch] = []
     view = memoryview(buffer)
     offset, end = 0, len(view)

@@ -1,6 +1,6 @@
 """The control file: a storage directory's identity, and what each of its partitions has promised.
 
-Layout: a sector of header, then for partition p three sectors at a place of its own, 512 + p * 1536: copy A, copy B
+Layout: a sector of header, then for partition p three sectors of its own, from offset 512 + p * 1536 on: copy A, copy B
 and the evidence slot. Nothing is counted or chained, so no crash between two writes can make one partition's sectors
 unreadable by touching another's.
 """
@@ -30,11 +30,11 @@ from polonaise.log.promises import (
     NO_EVIDENCE,
     NOTHING_TRIMMED,
     SECTOR_BYTES,
-    Copy,
-    Evidence,
     Promises,
+    PromiseSector,
     Slot,
-    Trimmed,
+    SyncEvidence,
+    TrimMark,
 )
 from polonaise.terms import PartitionId
 
@@ -48,16 +48,20 @@ _HEADER: Final = struct.Struct("<4sHHq16s")
 _MAGIC: Final = b"PLNW"
 _CRC_OFFSET: Final = 124
 _EVIDENCE_PAUSE_S: Final = 0.1
-"""Evidence is written at most this often: more of it would cost each append a second trip to the disk's threads."""
+"""The least time between two writes of evidence: more would cost each append a second trip to the disk's threads."""
 
 
 def encode_header(cluster_key: bytes, created_us: int) -> bytes:
+    """Return the header sector of a control file."""
     raw = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, created_us, cluster_key).ljust(_CRC_OFFSET, b"\0")
     return (raw + crc32(raw).to_bytes(4, "little")).ljust(SECTOR_BYTES, b"\0")
 
 
 def decode_header(raw: bytes, path: str) -> bytes:
-    """The cluster key. Raises `ControlFileDamaged` or `UnsupportedFormat`, which name `path`."""
+    """Return the cluster key in a header sector.
+
+    Raises `ControlFileDamaged` or `UnsupportedFormat`, which name `path`.
+    """
     if len(raw) < _CRC_OFFSET + 4 or raw[:4] != _MAGIC:
         raise ControlFileDamaged(f"the control file {path} does not begin as one: {_RESTORE}")
     if crc32(raw[:_CRC_OFFSET]) != int.from_bytes(raw[_CRC_OFFSET : _CRC_OFFSET + 4], "little"):
@@ -71,61 +75,71 @@ def decode_header(raw: bytes, path: str) -> bytes:
     return bytes(cluster_key)
 
 
-def newest_promises(sectors: bytes, partition: PartitionId, path: str) -> tuple[Copy, int, Evidence] | None:
-    """The copy that holds in a partition's three sectors, which of them it is, and the furthest evidence of sync.
+def newest_promises(
+    sectors: bytes, partition: PartitionId, path: str
+) -> tuple[PromiseSector, int, SyncEvidence] | None:
+    """Return the valid copy of a partition's promises, its position (0 or 1), and the furthest evidence of sync.
 
-    None when neither copy can be read. Raises `ControlFileDamaged`, which names `path`, when a newer one is known to
-    have existed.
+    None when neither copy can be read. Raises `ControlFileDamaged`, which names `path`, when a newer copy than the one
+    that can be read is known to have existed.
     """
     raw = [sectors[at : at + SECTOR_BYTES] for at in range(0, PARTITION_BYTES, SECTOR_BYTES)]
-    copies = [Copy.decode(sector, partition) for sector in raw[:2]]
+    copies = [PromiseSector.decode(sector, partition) for sector in raw[:2]]
     slot = Slot.decode(raw[2], partition)
-    valid = [(copy.sequence, place) for place, copy in enumerate(copies) if copy is not None]
+    valid = [(copy.sequence, position) for position, copy in enumerate(copies) if copy is not None]
     if not valid:
         return None
     sequence, newest = max(valid)
     copy = copies[newest]
     assert copy is not None
+    # The slot names the newest copy that was durable when it was written. To go on from an older one would forget a
+    # promise, and let a fenced session write again.
     if slot is not None and slot.sequence > sequence:
         raise ControlFileDamaged(f"{path}: the last promise ({slot.sequence}) of partition {partition} is unreadable")
     evidence = copy.evidence
+    # Evidence from before the last cut speaks of bytes that are gone: to believe it would be to miss them.
     if slot is not None and slot.cuts == copy.cuts:
         evidence = max(evidence, slot.evidence, key=lambda e: (e.last, e.segment_first, e.offset))
     return copy, newest, evidence
 
 
 class ControlSlot:
-    """One partition's sectors in the control file, and what they say.
+    """One partition's sectors in the control file: its promises, and the evidence of sync.
 
     Used by one task at a time. `save`, `begin_cut` and `begin_trim` are durable on return; if they can't be, the
     process stops: a node that can't keep promises must not be there to be asked.
     """
 
-    def __init__(self, control: ControlFile, copy: Copy, evidence: Evidence, newest: int) -> None:
+    def __init__(self, control: ControlFile, copy: PromiseSector, evidence: SyncEvidence, newest: int) -> None:
         self._control = control
         self._copy = copy
         self._newest = newest
         self.evidence = evidence
-        """The furthest place that this log is known to have been synced to."""
+        """The furthest position that this log is known to have been synced to."""
 
     @property
     def partition(self) -> PartitionId:
+        """The partition that the promises are of."""
         return self._copy.partition
 
     @property
     def cluster_key(self) -> bytes:
+        """The key of the cluster that the storage directory belongs to."""
         return self._control.cluster_key
 
     @property
     def promises(self) -> Promises:
+        """The promises that were last made durable."""
         return self._copy.promises
 
     @property
     def cuts(self) -> int:
+        """How often the log has been cut."""
         return self._copy.cuts
 
     @property
-    def trimmed(self) -> Trimmed:
+    def trimmed(self) -> TrimMark:
+        """Where the log begins after the last trim."""
         return self._copy.trimmed
 
     async def save(self, promises: Promises) -> None:
@@ -133,45 +147,54 @@ class ControlSlot:
         await self._write(self._copy._replace(promises=promises, evidence=self.evidence))
 
     async def record_loss(self, last: int) -> None:
-        """From now on this copy may have lost what is above `last`, and bytes above it are not believed."""
+        """Record that this copy may have lost what is above `last`, and that bytes above are not believed."""
         await self.save(self.promises.lost(last))
 
     async def record_failed_sync(self, last: int) -> None:
-        """Bytes above `last` are not believed from now on. None of them was acknowledged: nothing is lost."""
+        """Record that bytes above `last` are not believed. None of them was acknowledged, so nothing is lost."""
         await self.save(self.promises.distrusted(last))
 
-    async def begin_cut(self, evidence: Evidence) -> None:
-        """The log is about to be cut there: what was noted above it counts no more, nor will it be missed."""
+    async def begin_cut(self, evidence: SyncEvidence) -> None:
+        """Record that the log is about to be cut at `evidence`: nothing above will be missed."""
+        # Earlier evidence reaches above the cut. With the new count of cuts, what is still in the slot is void too.
         self.evidence = evidence
         promises = self.promises
+        # If the cut goes deeper than the mark was, what is between them is about to go as well: a crash on the way must
+        # not let it be believed again.
         if promises.untrusted:
             promises = promises.distrusted(evidence.last)
-        # A log that is cut to nothing begins anew, wherever it began before.
+        # A log that is cut to nothing begins anew at 0, although it was trimmed: it is filled from the others.
         trimmed = self.trimmed if evidence.last >= self.trimmed.first - 1 else NOTHING_TRIMMED
         await self._write(
             self._copy._replace(cuts=self.cuts + 1, evidence=evidence, promises=promises, trimmed=trimmed)
         )
 
-    async def begin_trim(self, trimmed: Trimmed) -> None:
-        """What lies below is about to be removed: from now on it is not missed, and what is left of it is rubbish."""
+    async def begin_trim(self, trimmed: TrimMark) -> None:
+        """Record that the log is about to be trimmed: what lies below `trimmed` is not missed from now on.
+
+        What is left of it on the disk is removed by the next opening.
+        """
         await self._write(self._copy._replace(trimmed=trimmed, evidence=self.evidence))
 
-    def note(self, evidence: Evidence) -> None:
-        """The log is synced up to there. Written soon, without a sync."""
+    def note(self, evidence: SyncEvidence) -> None:
+        """Note that the log is synced up to `evidence`. Written soon, without a sync."""
         self.evidence = evidence
         self._control.note(self)
 
     def encode_evidence(self) -> bytes:
+        """Return the evidence slot's sector as it should be now."""
         return Slot(self.partition, self._copy.sequence, self.cuts, self.evidence).encode()
 
-    async def _write(self, copy: Copy) -> None:
-        """Durable in the older sector first, then, unsynced, in the other: one rotten sector forgets nothing."""
+    async def _write(self, copy: PromiseSector) -> None:
+        """Write a copy durably into the older sector, then, unsynced, into the other one: one sector may rot."""
         copy = copy._replace(sequence=self._copy.sequence + 1)
+        # Into the older sector: until the sync has returned, the other one must still hold what was promised before.
         target = 1 - self._newest
         sector = copy.encode()
         await self._control.write_copy(self.partition, target, sector, sync=True)
         self._copy, self._newest = copy, target
         await self._control.write_copy(self.partition, 1 - target, sector, sync=False)
+        # The slot names the sequence of this copy, so that a later loss of both sectors' news is noticed.
         self._control.note(self)
 
 
@@ -185,16 +208,17 @@ class ControlFile:
         lock: DirectoryLock,
         file: File,
         cluster_key: bytes,
-        places: tuple[Identity | None, ...],
+        positions: tuple[Identity | None, ...],
     ) -> None:
-        """Use `open`."""
+        """Private: a control file is opened with `open`."""
         self._host = host
-        self._places = places
+        self._places = positions
         self._lock = lock
         self._file = file
         self.directory = directory
         self.cluster_key = cluster_key
-        self._sync = SharedSync(self._sync_or_fail)  # thousands of partitions may be opened at the same time
+        # Shared, because thousands of partitions may be opened at the same time.
+        self._sync = SharedSync(self._sync_or_fail)
         self._sync_names = SharedSync(lambda: host.disk.sync_directory(directory))
         self._noted: dict[PartitionId, ControlSlot] = {}
         self._wake = asyncio.Event()
@@ -203,7 +227,7 @@ class ControlFile:
 
     @classmethod
     async def open(cls, host: Host, directory: str, cluster_key: bytes | None = None) -> ControlFile:
-        """Take the directory, and read or make its control file.
+        """Lock the directory for this process, and read or make its control file.
 
         An empty directory is made one of the cluster `cluster_key`. Raises `DirectoryInUse`, `ControlFileMissing`
         (partitions without their promises), `ControlFileDamaged`, `UnsupportedFormat`, `WrongClusterKey`, and
@@ -211,6 +235,7 @@ class ControlFile:
         """
         disk = host.disk
         await _make_directory(disk, directory)
+        # The lock comes before the first look: two nodes that both found the directory empty would both make its file.
         lock = await disk.lock(f"{directory}/{LOCK_FILE}")
         try:
             path = f"{directory}/{CONTROL_FILE}"
@@ -224,21 +249,22 @@ class ControlFile:
                         f"the storage directory {directory} belongs to another cluster, and was left as it is: "
                         "correct the path, or put the directory back that belongs there"
                     )
-                # What can be read may have been written by a process that died before its sync.
+                # What can be read may have been written by a process that died before its sync: promises are made on
+                # the strength of it, so it must not vanish with the power.
                 await file.sync()
                 await disk.sync_directory(directory)
             except BaseException:
                 await file.close()
                 raise
-        except BaseException:  # cancelled too: a process that goes on must be able to take the directory again
+        except BaseException:  # also when cancelled: a process that goes on must be able to take the directory again
             lock.release()
             raise
         return cls(host, directory, lock, file, found, await _places(disk, directory))
 
     async def check_in_place(self) -> None:
-        """Raises `DirectoryGone` unless who opens the directory now finds the files that this process has open.
+        """Raise `DirectoryGone` unless the directory's name still leads to the files that this process has open.
 
-        The system says nothing of itself: files that were removed can still be written.
+        The system does not tell by itself: files that were removed can still be written.
         """
         if await _places(self._host.disk, self.directory) != self._places:
             raise DirectoryGone(
@@ -248,23 +274,25 @@ class ControlFile:
             )
 
     def partition_directory(self, partition: PartitionId) -> str:
+        """Return the path of a partition's directory."""
         return f"{self.directory}/{partition}"
 
     async def partitions(self) -> list[PartitionId]:
-        """The partitions that have files here, readable or not."""
+        """Return the partitions that have files here, readable or not."""
         names = await self._host.disk.list(self.directory)
         return sorted(int(name) for name in names if name.isdecimal())
 
     async def load(self, partition: PartitionId) -> ControlSlot | None:
-        """What this node promised for the partition; None when it was never created here.
+        """Return what this node promised for the partition; None when the partition was never created here.
 
-        It is written once more, where it is, before anybody is told: what reads back may only be in the memory of the
-        machine, left there by a process that died or whose sync failed. Where it is, because until it is durable the
-        other sector may be the only one that a power loss leaves whole.
+        The copy is written once more, into the same sector, before it is returned: what reads back may only be in the
+        memory of the machine, left there by a process that died or whose sync failed. Into the same sector, because
+        until it is durable the other one may be the only one that a power loss leaves whole.
 
-        Raises `ControlFileDamaged` when there are files whose promises can't be read, or when a newer promise than
-        the one that can be read is known to have existed.
+        Raises `ControlFileDamaged` when the partition has files and its promises can't be read, or when a newer promise
+        than the one that can be read is known to have existed.
         """
+        # The sectors are read from the file: evidence that this process noted and has not written would be missing.
         await self._flush_evidence()
         raw = await self._file.read(offset_of(partition), PARTITION_BYTES)
         path = f"{self.directory}/{CONTROL_FILE}"
@@ -276,6 +304,7 @@ class ControlFile:
         copy, newest, evidence = found
         loaded = ControlSlot(self, copy, evidence, newest)
         await self.write_copy(partition, newest, copy.encode(), sync=True)
+        # Then both sectors anew: the other one may be old or unreadable, and has to be a copy again.
         await loaded.save(copy.promises)
         return loaded
 
@@ -283,19 +312,20 @@ class ControlFile:
         """Make a partition: its promises first, then its directory, so that a directory always has promises.
 
         The file grows by the write alone: another partition may be made at the same time, and a length that was asked
-        for before it wrote would cut its promises off.
+        for before that one wrote would cut its promises off.
         """
         disk = self._host.disk
         start = offset_of(partition)
-        copy = Copy(partition, 1, 0, Promises(), NO_EVIDENCE)
+        copy = PromiseSector(partition, 1, 0, Promises(), NO_EVIDENCE)
         await self._file.write(start, [copy.encode(), copy.encode(), bytes(SECTOR_BYTES)], sync=True)
         await disk.make_directory(self.partition_directory(partition))
         await self._sync_names()
         return ControlSlot(self, copy, NO_EVIDENCE, 0)
 
-    async def write_copy(self, partition: PartitionId, place: int, sector: bytes, *, sync: bool) -> None:
+    async def write_copy(self, partition: PartitionId, position: int, sector: bytes, *, sync: bool) -> None:
+        """Write a copy of a partition's promises into sector `position` (0 or 1). On failure the process stops."""
         try:
-            await self._file.write(offset_of(partition) + place * SECTOR_BYTES, [sector])
+            await self._file.write(offset_of(partition) + position * SECTOR_BYTES, [sector])
         except PolonaiseError as error:
             self._host.fail(error)
             raise
@@ -303,36 +333,40 @@ class ControlFile:
             await self._sync()
 
     async def _sync_or_fail(self) -> None:
-        """It fails for all: one that follows would not tell what this one has lost."""
+        """Sync the file. A failure stops the process: a later sync would not tell what this one has lost."""
         try:
             await self._file.sync()
         except Closed:
-            raise  # by ourselves, with nobody left to be told
+            raise  # closed by this process, on its way out: nothing has failed
         except PolonaiseError as error:
             self._host.fail(error)
             raise
 
     def note(self, slot: ControlSlot) -> None:
+        """Remember to write this slot's evidence soon."""
         self._noted[slot.partition] = slot
         self._wake.set()
 
     async def close(self) -> None:
-        """Write what is noted, and give the directory back; to its end, also when whoever waits is cancelled."""
+        """Write the noted evidence and unlock the directory; carried out even if the caller is cancelled."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        # The writer ends first, or it would go on after the last flush and write into a closed file.
         self._writer.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._writer
         try:
             await self._flush_evidence()
         finally:
-            await self._file.close()  # first: nothing may be written under way once another has the directory
+            # The file before the lock: a write under way must not land once another process has the directory.
+            await self._file.close()
             self._lock.release()
 
     async def _write_evidence(self) -> None:
+        """Write evidence as it is noted, with pauses, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -340,22 +374,25 @@ class ControlFile:
             await asyncio.sleep(_EVIDENCE_PAUSE_S)
 
     async def _flush_evidence(self) -> None:
-        """Write what was noted, so that who loads the partition again in this process knows no less."""
+        """Write what was noted, so that a later load of a partition in this process knows no less."""
         while self._noted:
             partition = next(iter(self._noted))
             sector = self._noted.pop(partition).encode_evidence()
-            # Evidence that could not be written is evidence that is missing, which is allowed for.
+            # Missing evidence makes the node know less, never something false: no reason to fail.
             with contextlib.suppress(PolonaiseError):
                 await self._file.write(offset_of(partition) + 2 * SECTOR_BYTES, [sector])
 
 
 async def _places(disk: Disk, directory: str) -> tuple[Identity | None, ...]:
-    """Which files lead to the directory's promises, and to its lock: without this one another node may take it."""
+    """Return the identities of the files that the directory's names lead to: control file and lock.
+
+    The lock as well: without it another node could take the directory.
+    """
     return tuple([await disk.identity(f"{directory}/{name}") for name in (CONTROL_FILE, LOCK_FILE)])
 
 
 def offset_of(partition: PartitionId) -> int:
-    """Where a partition's sectors begin."""
+    """Return the offset of a partition's sectors."""
     invariant(partition >= 0, "partitions are numbered from 0")
     return SECTOR_BYTES + partition * PARTITION_BYTES
 
@@ -389,7 +426,7 @@ async def _make_directory(disk: Disk, directory: str) -> None:
     await disk.sync_directory(parent)
     while parent not in (".", "/"):
         parent = _parent(parent)
-        # Further up they may be closed to this process; then they are older than it.
+        # This process may have no rights further up. Then it did not make those directories, and need not sync them.
         with contextlib.suppress(PolonaiseError):
             await disk.sync_directory(parent)
 

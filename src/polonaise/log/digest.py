@@ -1,4 +1,4 @@
-"""A fingerprint of a part of a log, to be compared with another copy's."""
+"""The digest of a part of a log, to be compared with another copy's."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import hashlib
 from typing import Final
 
 from polonaise.errors import OutOfOrder
-from polonaise.log.partition import PartitionLog
+from polonaise.log.partitionlog import PartitionLog
 from polonaise.terms import TransactionId
 
 _READ_BYTES: Final = 1024 * 1024
 
 
 async def digest(log: PartitionLog, first: TransactionId, last: TransactionId) -> tuple[int, bytes]:
-    """CRC of the batch that ends at `last`, and SHA-256 over the CRCs of all batches from `first` up to it.
+    """Return the CRC of the batch that ends at `last`, and SHA-256 over the CRCs of all batches from `first` on.
 
-    Each is verified. May run beside a change. Raises `OutOfOrder` unless a batch begins and one ends there and
-    stays there, `DamageFound`, `HistoryTrimmed`.
+    Each batch is verified. May run beside a change of the log. Raises `OutOfOrder` unless a batch begins at `first` and
+    one ends at `last`, and both stay; `DamageFound`; `HistoryTrimmed`.
     """
     total = hashlib.sha256()
     following, crc = first, 0

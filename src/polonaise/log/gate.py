@@ -1,4 +1,4 @@
-"""Who may read a log while it is changed."""
+"""The gate between the readers of a log and the task that changes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from polonaise.errors import invariant
 
 
 class Gate:
-    """Many readers, or one who changes what they read."""
+    """A lock for many readers, or for the one task that changes what they read.
+
+    The task waits for readers under way; readers that come later wait for the task.
+    """
 
     def __init__(self) -> None:
         self._readers = 0
@@ -21,6 +24,8 @@ class Gate:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
+        """Hold the gate open to read, once no change is under way."""
+        # A loop: between the event and this task's turn another change may have begun.
         while not self._unchanged.is_set():
             await self._unchanged.wait()
         self._readers += 1
@@ -34,6 +39,7 @@ class Gate:
 
     @contextlib.asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
+        """Hold the gate closed to change the log, once no reader is under way."""
         invariant(self._unchanged.is_set(), "one task changes a log")
         self._unchanged.clear()
         try:

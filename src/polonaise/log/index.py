@@ -1,9 +1,9 @@
 """The index of a segment: where each batch lies, in memory while it is needed, and as a file beside the segment.
 
-The file is a 128-byte header and an entry (first id, file offset, commit time) per batch. It is written at
-checkpoints only, header and entries together, and the header carries a CRC over all entries up to its checkpoint:
-whatever a crash leaves of it is either a whole checkpoint or nothing. It is a shortcut and never proof: whoever uses
-it checks that the batch it points to is there.
+The file is a 128-byte header and an entry (first id, file offset, commit time) per batch. It is written at checkpoints
+only, header and entries together, and the header carries a CRC over all entries up to its checkpoint: whatever a crash
+leaves of it is either a whole checkpoint or nothing. It is a shortcut and never proof: every user checks that the batch
+that an entry points to is there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CRC_OFFSET: Final = HEADER_BYTES - 4
 
 
 class Index:
-    """The batches of one segment, in order: columns of first ids, offsets and commit times."""
+    """The batches of one segment, in order: columns of first ids, offsets and commit times (microseconds UTC)."""
 
     __slots__ = ("firsts", "offsets", "times")
 
@@ -40,6 +40,7 @@ class Index:
         return len(self.firsts)
 
     def add(self, first: TransactionId, offset: int, time_us: int) -> None:
+        """Append an entry for the next batch."""
         self.firsts.append(first)
         self.offsets.append(offset)
         self.times.append(time_us)
@@ -48,16 +49,16 @@ class Index:
         """Keep the first `count` batches."""
         del self.firsts[count:], self.offsets[count:], self.times[count:]
 
-    def place(self, transaction: TransactionId) -> int:
-        """The place of the batch that holds this id; -1 when it is below the segment."""
+    def position(self, transaction: TransactionId) -> int:
+        """Return the position of the batch that holds this id; -1 when the id is below the segment."""
         return bisect_right(self.firsts, transaction) - 1
 
-    def place_at_time(self, time_us: int) -> int:
-        """The place of the first batch with this commit time or a later one; the length when there is none."""
+    def position_at_time(self, time_us: int) -> int:
+        """Return the position of the first batch with this commit time or a later one; the length when none has."""
         return bisect_left(self.times, time_us)
 
     def encode(self, start: int, stop: int) -> bytes:
-        """The entries start..stop as they lie in the file."""
+        """Return the entries start..stop as they lie in the file."""
         entries = array("q", bytes(ENTRY_BYTES * (stop - start)))
         entries[0::3] = self.firsts[start:stop]
         entries[1::3] = self.offsets[start:stop]
@@ -66,7 +67,7 @@ class Index:
 
     @classmethod
     def decode(cls, raw: bytes) -> Index:
-        """The opposite of `encode`, of a whole number of entries."""
+        """Return the index with these entries: the inverse of `encode`."""
         entries = array("q")
         entries.frombytes(raw)
         index = cls()
@@ -75,26 +76,30 @@ class Index:
 
 
 class Checkpoint(NamedTuple):
-    """The header of an index file: how far it goes, and whose it is."""
+    """The header of an index file: which segment it is for, and how far it goes."""
 
     cluster_key: bytes
     partition: PartitionId
     first: TransactionId
-    """First id of the segment."""
+    """The first id of the segment."""
     batches: int
+    """How many batches the checkpoint covers."""
     end: int
-    """Offset in the segment after the last batch of the checkpoint."""
+    """The offset in the segment after the last batch of the checkpoint."""
     last: TransactionId
+    """The last id that the checkpoint covers."""
     entries_crc: int
     with_registers: int
     """How many of these batches change registers."""
 
     def encode(self) -> bytes:
+        """Return the header's bytes."""
         raw = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, *self).ljust(_CRC_OFFSET, b"\0")
         return raw + crc32(raw).to_bytes(4, "little")
 
     @classmethod
     def decode(cls, raw: bytes) -> Checkpoint | None:
+        """Return the checkpoint in `raw`; None for anything that is not one of this format."""
         if len(raw) < HEADER_BYTES or raw[:4] != _MAGIC:
             return None
         if crc32(raw[:_CRC_OFFSET]) != int.from_bytes(raw[_CRC_OFFSET:HEADER_BYTES], "little"):
@@ -106,12 +111,12 @@ class Checkpoint(NamedTuple):
 
 
 class IndexFile:
-    """Writes the checkpoints of one segment's index."""
+    """The writer of one segment's index file."""
 
     def __init__(self, cluster_key: bytes, partition: PartitionId, first: TransactionId) -> None:
         self._identity = (cluster_key, partition, first)
         self.batches = 0
-        """How many the last checkpoint covers."""
+        """How many batches the last checkpoint covers."""
         self._crc = 0
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -119,14 +124,15 @@ class IndexFile:
         self.batches, self._crc = checkpoint.batches, checkpoint.entries_crc
 
     def rewrite(self) -> None:
-        """Write everything at the next checkpoint: the file is gone or not to be believed."""
+        """Write all entries at the next checkpoint: the file is gone or can't be believed."""
         self.batches = self._crc = 0
 
     async def write(self, file: File, index: Index, *, end: int, last: TransactionId, with_registers: int) -> None:
-        """Make the checkpoint durable."""
+        """Write a checkpoint of the index. Durable on return."""
         entries = index.encode(self.batches, len(index))
         crc = crc32(entries, self._crc)
         checkpoint = Checkpoint(*self._identity, len(index), end, last, crc, with_registers)
+        # One sync for both: if a crash keeps the header without its entries, the CRC over them says so.
         await file.write(HEADER_BYTES + ENTRY_BYTES * self.batches, [entries])
         await file.write(0, [checkpoint.encode()], sync=True)
         self.batches, self._crc = len(index), crc
@@ -135,7 +141,7 @@ class IndexFile:
 async def load(file: File, cluster_key: bytes, partition: PartitionId, first: TransactionId) -> (
     tuple[Checkpoint, Index] | None
 ):  # fmt: skip
-    """The last checkpoint in an index file of this segment; None unless it is whole."""
+    """Return the last checkpoint in an index file of this segment, with its entries; None unless it is whole."""
     checkpoint = Checkpoint.decode(await file.read(0, HEADER_BYTES))
     if checkpoint is None or (checkpoint.cluster_key, checkpoint.partition, checkpoint.first) != (
         cluster_key,

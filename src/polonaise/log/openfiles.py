@@ -1,10 +1,10 @@
-"""A disk on which only so many files are open at a time, however many are in use one after the other.
+"""A disk with a bound on the files that are open at a time, however many are in use one after the other.
 
 A storage node may hold thousands of partitions, each with a segment that is written now and then. Their files stay open
-as long as there is room; the one that was used longest ago is closed first, and opened again when it is asked for.
+as long as there is room; the one that was used longest ago is closed first, and opened again when it is needed.
 
-Closing one forgets nothing: a log syncs all it writes before anybody is told of it, and what a failed sync was to cover
-is cut before anything else is written.
+Closing a file forgets nothing: a log syncs all it writes before anybody is told of it, and what a failed sync was to
+cover is cut before anything else is written.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from polonaise.host import Buffer, DirectoryLock, Disk, File, Identity
 T = TypeVar("T")
 
 FILES_MAX: Final = 128
+"""How many files of one node's logs are open at a time."""
 
 
 class SharedSync:
-    """One sync for all who ask while another is under way: it begins after they asked, so it covers what they wrote."""
+    """One sync for all callers that come while another is under way.
+
+    It begins after they called, so it covers what they wrote.
+    """
 
     def __init__(self, sync: Callable[[], Awaitable[None]]) -> None:
         self._sync = sync
@@ -32,15 +36,17 @@ class SharedSync:
 
     @property
     def busy(self) -> bool:
+        """Whether a sync is under way or waits to begin."""
         return self._next is not None or (self._running is not None and not self._running.done())
 
     async def __call__(self) -> None:
-        """Raises what the sync does, to each of them."""
+        """Wait for a sync that begins from now on. Raises, to each caller, what the sync raises."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._after(self._running))
-        await asyncio.shield(self._next)
+        await asyncio.shield(self._next)  # others wait for the same one: a cancelled caller must not end it
 
     async def _after(self, before: asyncio.Future[None] | None) -> None:
+        """Sync once the sync before has ended. Later callers wait for the next one."""
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._running, self._next = self._next, None
@@ -48,56 +54,67 @@ class SharedSync:
 
 
 class OpenFiles:
-    """The disk. One that has to be opened again waits while all that may be open are in use at this very moment."""
+    """A disk that closes files that are not in use when too many are open.
+
+    A file that has to be opened again waits while all that may be open are in use at this very moment.
+    """
 
     def __init__(self, disk: Disk, files_max: int = FILES_MAX) -> None:
         self._disk = disk
         self._files_max = files_max
         self._open: OrderedDict[_KeptFile, None] = OrderedDict()
-        """Those that are open, the one that was used last at the end."""
+        """The open files, the one that was used last at the end."""
         self._opening = 0
-        """Those that are just being opened again."""
+        """How many files are just being opened again."""
         self._crowd: deque[asyncio.Future[None]] = deque()
-        """The calls that wait until a file is no longer in use."""
+        """The calls that wait until a file is not in use."""
         self._syncs: dict[str, SharedSync] = {}
 
     def __len__(self) -> int:
-        """How many are open."""
+        """How many files are open."""
         return len(self._open)
 
     async def open(self, path: str, *, create: bool = False) -> File:
+        """Open the file, closing others that are not in use. See `Disk.open`."""
         kept = _KeptFile(self, path, await self._disk.open(path, create=create))
         self._open[kept] = None
         try:
             await self._make_room(kept)
-        except BaseException:  # cancelled too: nobody else knows of the file
+        except BaseException:  # also when cancelled: only this call can close the file
             await kept.close()
             raise
         return kept
 
     async def load(self, path: str) -> bytes:
+        """Return all that the file holds, without keeping it open."""
         return await self._disk.load(path)
 
     async def exists(self, path: str) -> bool:
+        """Tell whether a file or directory has this name."""
         return await self._disk.exists(path)
 
     async def identity(self, path: str) -> Identity | None:
+        """Return the identity of what has this name now; None when nothing has."""
         return await self._disk.identity(path)
 
     async def list(self, directory: str) -> list[str]:
+        """Return the names in the directory, sorted."""
         return await self._disk.list(directory)
 
     async def make_directory(self, path: str) -> None:
+        """Make the directory and its parents."""
         await self._disk.make_directory(path)
 
     async def rename(self, source: str, target: str) -> None:
+        """Rename the file, replacing `target`."""
         await self._disk.rename(source, target)
 
     async def remove(self, path: str) -> None:
+        """Remove the file's name."""
         await self._disk.remove(path)
 
     async def sync_directory(self, path: str) -> None:
-        """Shared with whoever asks for the same directory at the same time."""
+        """Sync the directory, in one sync with all callers that ask for the same directory at the same time."""
         shared = self._syncs.get(path)
         if shared is None:
             shared = self._syncs[path] = SharedSync(lambda: self._disk.sync_directory(path))
@@ -106,11 +123,13 @@ class OpenFiles:
             self._syncs.pop(path, None)
 
     async def lock(self, path: str) -> DirectoryLock:
+        """Lock the file for this process alone."""
         return await self._disk.lock(path)
 
     # ------------------------------------------------------------------ for the files
 
     async def reopened(self, kept: _KeptFile) -> File:
+        """Open the file again, and return it, once fewer than the allowed number are in use."""
         while self._opening + sum(1 for other in self._open if other.users) >= self._files_max:
             await self._until_one_is_free()
         self._opening += 1
@@ -124,24 +143,27 @@ class OpenFiles:
         return file
 
     def used(self, kept: _KeptFile) -> None:
+        """Note that the file was used just now."""
         if kept in self._open:
             self._open.move_to_end(kept)
 
     async def _until_one_is_free(self) -> None:
+        """Wait in line until a file is not in use."""
         free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._crowd.append(free)
         try:
             await free
-        except BaseException:  # cancelled when it was its turn: then it is the next one's
+        except BaseException:  # cancelled when its turn had come: pass the turn on
             self.freed()
             raise
 
     @property
     def crowded(self) -> bool:
+        """Whether calls wait for a file that is not in use."""
         return bool(self._crowd)
 
     def freed(self) -> None:
-        """A file is not in use any more, or an attempt to open one has failed."""
+        """Let the next waiting call try: a file is not in use any more, or an attempt to open one has failed."""
         while self._crowd:
             free = self._crowd.popleft()
             if not free.done():
@@ -149,13 +171,14 @@ class OpenFiles:
                 return
 
     async def forget(self, kept: _KeptFile) -> None:
+        """Close the file, if it is open."""
         self._open.pop(kept, None)
         file, kept.file = kept.file, None
         if file is not None:
             await file.close()
 
     async def _make_room(self, besides: _KeptFile) -> None:
-        """Close what was used longest ago, but for what is in use."""
+        """Close the files that were used longest ago, except `besides` and those in use."""
         while len(self._open) > self._files_max:
             unused = next((kept for kept in self._open if not kept.users and kept is not besides), None)
             if unused is None:
@@ -164,7 +187,7 @@ class OpenFiles:
 
 
 class _KeptFile:
-    """A file that is open for its users, and closed when others need the room more."""
+    """A file that is open as far as its users can tell, and closed when others need the room more."""
 
     def __init__(self, files: OpenFiles, path: str, file: File) -> None:
         self._files = files
@@ -190,11 +213,12 @@ class _KeptFile:
         return await self._use(lambda file: file.size())
 
     async def close(self) -> None:
-        """For good; also when it is just being opened again."""
+        """Close the file for good, also when it is just being opened again."""
         self._closed = True
         await self._files.forget(self)
 
     async def _use(self, call: Callable[[File], Awaitable[T]]) -> T:
+        """Run `call` on the open file, which stays open until the call ends."""
         self.users += 1
         try:
             file = self.file
@@ -208,11 +232,12 @@ class _KeptFile:
                 self._files.freed()
 
     async def _reopen(self) -> File:
+        """Return the file, opened again. Raises `Closed` when it was closed for good meanwhile."""
         async with self._opening:
             try:
                 if self.file is None and not self._closed:
                     await self._files.reopened(self)
-            finally:  # cancelled too: whoever closed it meanwhile found nothing to close
+            finally:  # also when cancelled: a `close` that came meanwhile found no open file to close
                 if self._closed:
                     await self._files.forget(self)
             if self.file is None:

@@ -2,8 +2,8 @@
 
 A producer is an application's named writer that numbers its appends 0, 1, 2, … The owner keeps its epoch (how often it
 was opened), its last number, and the ids and digests of its last few appends in the register `producer/<name>`, changed
-in one step with each append; so a repetition after any crash is recognized and answered with the id of the first time,
-and a number under which something else is sent is told from one.
+in one step with each append. So a repetition after any crash is recognized and answered with the id of the first time,
+and another append under a used number is recognized as one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from polonaise.errors import ProtocolError
 from polonaise.log.registers import PRODUCERS
 
 KEY_PREFIX: Final = PRODUCERS
+"""The prefix of the registers' keys."""
 OPEN: Final = -1
 """The sequence of the request that opens a producer under a new epoch."""
 IDS_KEPT: Final = 16
-"""How many of its last ids a producer can be told again, and so how many appends it may have in flight."""
+"""How many of a producer's last ids are kept, and so how many appends it may have in flight."""
 
 NOT_KEPT: Final = 0
-"""The digest of an append of which none is kept: one from before there were digests."""
+"""The digest of an append for which none is kept."""
 
 _REQUEST: Final = struct.Struct("<qq")
 _HEAD: Final = struct.Struct("<qqI")
@@ -31,12 +32,12 @@ _APPENDED: Final = struct.Struct("<iI")
 
 
 def pack_request(epoch: int, sequence: int) -> bytes:
-    """The value of a PRODUCE operation."""
+    """Return the value of a PRODUCE change."""
     return _REQUEST.pack(epoch, sequence)
 
 
 def parse_request(value: bytes) -> tuple[int, int]:
-    """(epoch, sequence). Raises `ProtocolError`."""
+    """Return (epoch, sequence) of a PRODUCE change's value. Raises `ProtocolError`."""
     if len(value) != _REQUEST.size:
         raise ProtocolError("a producer's request does not parse")
     epoch, sequence = _REQUEST.unpack(value)
@@ -44,7 +45,7 @@ def parse_request(value: bytes) -> tuple[int, int]:
 
 
 def digest_of(appended: Iterable[tuple[int, bytes | memoryview]]) -> int:
-    """A digest of an append or a group, 64 bits: of the header and body of each of its transactions, in order."""
+    """Return a 64-bit digest of an append or a group: of the header and body of each of its transactions, in order."""
     digest = blake2b(digest_size=8)
     for header, body in appended:
         digest.update(_APPENDED.pack(header, len(body)))
@@ -53,52 +54,57 @@ def digest_of(appended: Iterable[tuple[int, bytes | memoryview]]) -> int:
 
 
 def opens(value: bytes) -> bool:
-    """Whether a PRODUCE operation with this value opens its producer. Raises `ProtocolError`."""
+    """Tell whether a PRODUCE change with this value opens its producer. Raises `ProtocolError`."""
     return parse_request(value)[1] == OPEN
 
 
 class Produced(NamedTuple):
-    """What the register of a producer says."""
+    """The value of a producer's register."""
 
     epoch: int
     last_sequence: int
     """The last number appended; -1 for none."""
     ids: tuple[int, ...]
-    """Ids of the last numbers, oldest first; the last one is that of `last_sequence`."""
+    """The ids of the last numbers, oldest first; the last one is that of `last_sequence`."""
     digests: tuple[int, ...]
-    """What was appended under each of these, as `digest_of`; `NOT_KEPT` where nobody knows."""
+    """The digest of what was appended under each of these, as `digest_of`; `NOT_KEPT` where it is not known."""
 
     @classmethod
     def none(cls) -> Produced:
-        """A producer that nobody has opened yet."""
+        """Return the value for a producer that was never opened."""
         return cls(0, -1, (), ())
 
     def opened(self, epoch: int) -> Produced:
+        """Return the value after the producer was opened under this epoch."""
         return self._replace(epoch=epoch)
 
     def produced(self, transaction: int, digest: int = NOT_KEPT) -> Produced:
-        """After its next number was given this id, with what has this digest."""
+        """Return the value after the producer's next number got this id, for an append with this digest."""
         ids, digests = (*self.ids, transaction)[-IDS_KEPT:], (*self.digests, digest)[-IDS_KEPT:]
         return Produced(self.epoch, self.last_sequence + 1, ids, digests)
 
     def id_of(self, sequence: int) -> int | None:
-        """The id that this number got; None if it is not among the last ones."""
-        place = len(self.ids) - 1 - (self.last_sequence - sequence)
-        return self.ids[place] if 0 <= place < len(self.ids) else None
+        """Return the id that this number got; None if it is not among the last ones."""
+        position = len(self.ids) - 1 - (self.last_sequence - sequence)
+        return self.ids[position] if 0 <= position < len(self.ids) else None
 
     def is_same(self, sequence: int, digest: int) -> bool:
-        """Whether what has this digest may be what was appended under one of the last numbers."""
+        """Tell whether an append with this digest may be what was appended under this one of the last numbers."""
         kept = self.digests[len(self.ids) - 1 - (self.last_sequence - sequence)]
         return kept in (digest, NOT_KEPT)
 
     def pack(self) -> bytes:
+        """Return the bytes of the register."""
         count = len(self.ids)
         head = _HEAD.pack(self.epoch, self.last_sequence, count)
         return head + struct.pack(f"<{count}q{count}Q", *self.ids, *self.digests)
 
     @classmethod
     def parse(cls, value: bytes) -> Produced:
-        """Raises `ProtocolError` for a register that is not a producer's. One from before digests has none."""
+        """Return the value in a register's bytes; registers without digests are read as well.
+
+        Raises `ProtocolError` for bytes that are not a producer's register.
+        """
         if len(value) < _HEAD.size:
             raise ProtocolError("the register of a producer does not parse")
         epoch, last_sequence, count = _HEAD.unpack_from(value)

@@ -1,7 +1,7 @@
-"""What one replica has promised, as it is kept in the control file: values and their bytes, no I/O.
+"""What one replica has promised, as the control file keeps it: values and their bytes, no I/O.
 
-Each partition has three sectors of 512 bytes: two *copies* of its promises, and an *evidence slot*. A disk writes a
-sector whole or not at all at best; whatever else it does to one, the CRC over the whole sector tells.
+Each partition has three sectors of 512 bytes: two *copies* of its promises, and an *evidence slot*. At best a disk
+writes a sector whole or not at all; whatever else happens to one shows by the CRC over the whole sector.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ _SLOT: Final = struct.Struct("<4sIIIQQqqq")
 _SLOT_MAGIC: Final = b"PLNE"
 
 
-class Evidence(NamedTuple):
-    """A place up to which the log was synced: file `segment_first`, its first `offset` bytes, ids up to `last`."""
+class SyncEvidence(NamedTuple):
+    """A position up to which the log was synced: file `segment_first`, its first `offset` bytes, ids up to `last`."""
 
     segment_first: TransactionId
     offset: int
     last: TransactionId
 
 
-NO_EVIDENCE: Final = Evidence(0, 0, NO_TRANSACTION)
+NO_EVIDENCE: Final = SyncEvidence(0, 0, NO_TRANSACTION)
+"""The evidence of a log of which nothing was synced yet."""
 
 
-class Trimmed(NamedTuple):
-    """What was dropped from the beginning of the log on request: every id below `first`."""
+class TrimMark(NamedTuple):
+    """Where the log begins after a trim: every id below `first` was dropped on request."""
 
     first: TransactionId
     previous_crc: int
-    """CRC of the batch before `first`. The segment that begins what is left says the same, or it is another one."""
+    """The CRC of the batch before `first`. A segment from `first` on that names another one is of another log."""
 
 
-NOTHING_TRIMMED: Final = Trimmed(0, 0)
+NOTHING_TRIMMED: Final = TrimMark(0, 0)
+"""The mark of a log that was never trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,53 +50,63 @@ class Promises:
     """A replica's durable word on one partition. `docs/replication.md` says who raises what, and why."""
 
     fence: SessionId = NO_SESSION
+    """The largest session that the replica was told of: messages of a smaller one are refused."""
     joined: SessionId = NO_SESSION
+    """The last session that the replica was made clean for."""
     prepared: TransactionId = NO_TRANSACTION
+    """Where the log ended when the replica joined that session."""
     confirmed: TransactionId = NO_TRANSACTION
+    """Up to here the copy is certainly the log."""
     lost_above: TransactionId = UNRESOLVED
-    """It may have lost ids above this one that it had acknowledged; UNRESOLVED when it has not.
+    """The id above which acknowledged ids may have been lost; UNRESOLVED when none were.
 
     Cleared by joining a session only.
     """
     untrusted_above: TransactionId = UNRESOLVED
-    """The files may hold bytes above this id that nobody may believe; UNRESOLVED when all are believed.
+    """The id above which the files may hold bytes that must not be believed; UNRESOLVED when all are believed.
 
-    Up to it everything is synced. Cleared by cutting there. By itself it says nothing of a loss: bytes whose sync
+    Up to this id everything is synced. Cleared by cutting there. By itself it says nothing of a loss: bytes whose sync
     failed were never acknowledged.
     """
 
     @property
     def may_have_lost(self) -> bool:
+        """Whether acknowledged ids may be gone from this copy."""
         return self.lost_above != UNRESOLVED
 
     @property
     def untrusted(self) -> bool:
-        """Something has to be cut before anything is appended."""
+        """Whether something has to be cut before anything is appended."""
         return self.untrusted_above != UNRESOLVED
 
     def lost(self, last: TransactionId) -> Promises:
-        """The promises of a copy that finds acknowledged bytes above `last` to be bad."""
+        """Return the promises of a copy that finds acknowledged bytes above `last` to be bad."""
+        # The lower one: a second loss does not make the first one good.
         known = self.lost_above if self.may_have_lost else last
         return replace(self.distrusted(last), lost_above=min(known, last))
 
     def distrusted(self, last: TransactionId) -> Promises:
-        """The promises of a copy that does not know what its files hold above `last`, and acknowledged none of it."""
+        """Return the promises of a copy that can't know what its files hold above `last`.
+
+        It has acknowledged nothing above, so this is no loss.
+        """
         known = self.untrusted_above if self.untrusted else last
         return replace(self, untrusted_above=min(known, last))
 
 
-class Copy(NamedTuple):
-    """One of the two alternating sectors. The valid one with the larger sequence holds."""
+class PromiseSector(NamedTuple):
+    """The contents of one of the two alternating sectors. The valid one with the larger sequence holds."""
 
     partition: PartitionId
     sequence: int
     cuts: int
-    """Counts the cuts of the log: evidence noted under another count speaks of bytes that are gone."""
+    """The number of cuts of the log so far: evidence noted under another number speaks of bytes that are gone."""
     promises: Promises
-    evidence: Evidence
-    trimmed: Trimmed = NOTHING_TRIMMED
+    evidence: SyncEvidence
+    trimmed: TrimMark = NOTHING_TRIMMED
 
     def encode(self) -> bytes:
+        """Return the sector's bytes."""
         p = self.promises
         return _sealed(
             _COPY.pack(
@@ -105,8 +117,8 @@ class Copy(NamedTuple):
         )  # fmt: skip
 
     @classmethod
-    def decode(cls, sector: bytes, partition: PartitionId) -> Copy | None:
-        """The copy in a sector of this partition; None for anything else."""
+    def decode(cls, sector: bytes, partition: PartitionId) -> PromiseSector | None:
+        """Return the copy in a sector of this partition; None for anything else."""
         if not _intact(sector, _COPY_MAGIC):
             return None
         _, _, owner, _, sequence, cuts, fence, joined, prepared, confirmed, lost, untrusted, *rest = _COPY.unpack_from(
@@ -115,42 +127,45 @@ class Copy(NamedTuple):
         if owner != partition:
             return None
         promises = Promises(fence, joined, prepared, confirmed, lost, untrusted)
-        return cls(owner, sequence, cuts, promises, Evidence(*rest[:3]), Trimmed(*rest[3:]))
+        return cls(owner, sequence, cuts, promises, SyncEvidence(*rest[:3]), TrimMark(*rest[3:]))
 
 
 class Slot(NamedTuple):
-    """The evidence slot: rewritten after every sync of the log, never synced itself.
+    """The contents of the evidence slot: rewritten after every sync of the log, never synced itself.
 
-    Losing it, or finding an old one, makes the node know less and never something false: `cuts` binds it to the
-    log since its last cut, and `sequence` names the newest copy that was durable when it was written.
+    Losing it, or finding an old one, makes the node know less and never something false: `cuts` binds it to the log
+    since its last cut, and `sequence` names the newest copy that was durable when it was written.
     """
 
     partition: PartitionId
     sequence: int
     cuts: int
-    evidence: Evidence
+    evidence: SyncEvidence
 
     def encode(self) -> bytes:
+        """Return the sector's bytes."""
         return _sealed(_SLOT.pack(_SLOT_MAGIC, 0, self.partition, 0, self.sequence, self.cuts, *self.evidence))
 
     @classmethod
     def decode(cls, sector: bytes, partition: PartitionId) -> Slot | None:
-        """The evidence in a sector of this partition; None for anything else."""
+        """Return the evidence in a sector of this partition; None for anything else."""
         if not _intact(sector, _SLOT_MAGIC):
             return None
         _, _, owner, _, sequence, cuts, *evidence = _SLOT.unpack_from(sector)
         if owner != partition:
             return None
-        return cls(owner, sequence, cuts, Evidence(*evidence))
+        return cls(owner, sequence, cuts, SyncEvidence(*evidence))
 
 
 def _sealed(packed: bytes) -> bytes:
+    """Return the sector with these contents and its CRC."""
     sector = bytearray(packed.ljust(SECTOR_BYTES, b"\0"))
     struct.pack_into("<I", sector, 4, crc32(memoryview(sector)[8:]))
     return bytes(sector)
 
 
 def _intact(sector: bytes, magic: bytes) -> bool:
+    """Tell whether the sector is one of this kind and fits its CRC."""
     if len(sector) != SECTOR_BYTES or sector[:4] != magic:
         return False
     return int.from_bytes(sector[4:8], "little") == crc32(memoryview(sector)[8:])

@@ -1,8 +1,8 @@
-"""Opening a partition's files after whatever happened to them: which of them are the log, and where it ends.
+"""Find the log in a partition's files, whatever happened to them: which files are the log, and where it ends.
 
-Bad bytes end the log either way; the question is what they say of the ids above. Bytes that were never synced were
-never acknowledged: a *torn tail*, which is cut, and the replica says "has not". Bytes below any evidence of a sync
-may have been acknowledged: *damage*, and the replica says "may have lost" until it has been repaired from others.
+Bad bytes end the log in any case. What differs is what they say of the ids above. Bytes that were never synced were
+never acknowledged: a *torn tail*, which is cut, and the replica says "has not". Bytes below any evidence of a sync may
+have been acknowledged: *damage*, and the replica says "may have lost" until it has been repaired from others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from polonaise.errors import (
 from polonaise.host import Disk
 from polonaise.log import segment
 from polonaise.log.control import ControlSlot
-from polonaise.log.promises import Evidence, Trimmed
+from polonaise.log.promises import SyncEvidence, TrimMark
 from polonaise.log.segment import Segment, SegmentHeader, SegmentRemoved
 from polonaise.log.tail import Tail
 from polonaise.terms import NO_TRANSACTION, TransactionId
@@ -30,56 +30,65 @@ from polonaise.terms import NO_TRANSACTION, TransactionId
 
 @dataclass(slots=True)
 class Recovered:
-    """The log as it was found."""
+    """The log that was recovered from the files."""
 
     sealed: list[Segment]
+    """The segments before the tail, in order."""
     tail: Tail | None
-    """None for a log without a usable segment: new, or with its first segment damaged."""
+    """The last segment, open. None for a log without a usable segment: new, or with its first segment damaged."""
     damage: str
-    """Why it may have lost what is above its end; empty when it has not."""
+    """Why the log may have lost ids above its end; empty when it has lost none."""
 
 
 async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
-    """Find the log. Cuts a torn tail; touches nothing else that could be part of it.
+    """Find the log in `directory`. Cut a torn tail; touch nothing else that could be part of the log.
 
-    Raises `UnsupportedFormat` and `WrongClusterKey` for the files of somebody else, `DiskFailed`.
+    Raises `UnsupportedFormat` and `WrongClusterKey` for files of another version or cluster, and `DiskFailed`.
     """
     promises, evidence = slot.promises, slot.evidence
+    # Above the limit nothing is even read: after a failed sync, bytes may read well and not be on the disk.
     limit = promises.untrusted_above if promises.untrusted else None
     await _sweep(disk, directory)
     firsts = await segments_in(disk, directory)
     chain, damage = await _chain(disk, directory, slot, firsts, limit)
+    # Normally one turn. When the beginning of the last segment can't be read, the one before it becomes the tail, and
+    # the log ends there, damaged.
     while chain:
         header = chain[-1]
         file = await disk.open(_path(directory, header.first))
         try:
             tail = await Tail.load(disk, directory, header, file, limit)
-        except BaseException as error:  # cancelled too: nobody else knows of the file
+        except BaseException as error:  # also when cancelled: only this call can close the file
             await file.close()
             if not isinstance(error, SegmentDamaged):
                 raise
             damage = error.text
             chain.pop()
             continue
+        # With a limit, evidence above it is expected to be missed, and an end below it is judged by the caller.
         if limit is None and not damage:
             damage = _damage_of(tail, evidence)
+        # Only a torn tail is cut here. Nothing that was ever synced is cut before a session has decided where this copy
+        # ends: it may be the last one of something.
         await _settle(slot, tail, cut_above=limit is None and not damage)
         return Recovered(_sealed(chain), tail, damage)
+    # A new log has never been synced or trimmed. One that has, and has no file now, has lost everything.
     if not damage and (evidence.offset or evidence.last != NO_TRANSACTION or slot.trimmed.first):
         damage = "no segment is left"
     return Recovered([], None, damage)
 
 
 async def segments_in(disk: Disk, directory: str) -> list[TransactionId]:
-    """First ids of the segment files, rising."""
+    """Return the first ids of the segment files in the directory, rising."""
     names = await disk.list(directory)
     return sorted(int(name[:-4]) for name in names if name.endswith(".seq") and name[:-4].isdecimal())
 
 
 async def remove_segment(disk: Disk, directory: str, first: TransactionId) -> None:
-    """Durably: its contents first, so that a name that comes back, because its sync failed, names nothing.
+    """Remove a segment and its index, durably.
 
-    Then its index, so that none ever speaks of a segment that was written later.
+    The contents go first: if the sync of the removed name fails, the name may come back, and must then name nothing.
+    The index goes before the segment, so that no index ever speaks of a segment that was written later.
     """
     with contextlib.suppress(NotFound):
         file = await disk.open(_path(directory, first))
@@ -100,20 +109,21 @@ async def _sweep(disk: Disk, directory: str) -> None:
     for name in names:
         if name.endswith(".seq.new") or (name.endswith(".idx") and f"{name[:-4]}.seq" not in there):
             await disk.remove(f"{directory}/{name}")
-    # What is here may have been named by a process that died before it synced the directory.
+    # The process that made these names may have died before it synced the directory: what is read here as part of the
+    # log must not be gone after the next loss of power.
     await disk.sync_directory(directory)
 
 
 async def _chain(
     disk: Disk, directory: str, slot: ControlSlot, firsts: list[TransactionId], limit: TransactionId | None
 ) -> tuple[list[SegmentHeader], str]:
-    """The headers of the segments that follow each other from the log's beginning on, and what broke the chain.
+    """Return the headers of the segments that follow each other from the log's beginning, and what broke the chain.
 
-    The control file says where that is: only what it knows to be trimmed is not missed, and if it is still there, a
-    trim was broken off and is ended now.
+    The control file says where the log begins: only ids that it names as trimmed are not missed. A trimmed segment that
+    is still there is left from a trim that was broken off, which is ended now.
 
-    Each begins exactly where the file before it ends, and goes on from the last batch there. One that does not is of
-    another life of the log; when it follows another batch, either of the two may be, and neither is believed.
+    Each segment begins exactly where the file before it ends, and goes on from the last batch there. One that does not
+    is of another life of the log; when it follows another batch, either of the two may be, and neither is believed.
     """
     chain: list[SegmentHeader] = []
     size = 0
@@ -121,19 +131,25 @@ async def _chain(
         if first < slot.trimmed.first:
             await remove_segment(disk, directory, first)
             continue
+        # The segment that begins right after the limit is still read: without batches it may be the log's tail.
         if limit is not None and first > limit + 1:
             break
         try:
             header, length = await _header_of(disk, directory, slot, first)
-        except SegmentRemoved:
+        except SegmentRemoved:  # its removal was broken off, or its name came back: no damage
             await remove_segment(disk, directory, first)
             continue
         except SegmentDamaged as error:
             return chain, error.text
+        # The length is compared with the file's, not with a scan: it costs nothing, and a lost end of a sealed segment
+        # shows at once. What rots within one is found when it is read.
         if chain and (header.previous_first != chain[-1].first or header.previous_end != size):
             return chain, f"the file before segment {segment.name(first)} does not end where that begins"
         if not chain and not begins(header, slot.trimmed):
             return chain, f"segment {segment.name(slot.trimmed.first)}, with which the log began, is not there"
+        # A stale segment may fit by its length alone: so its header must also name the CRC of the last batch before.
+        # Not for a segment that begins right after the limit: none of its batches is believed, and it must cast no
+        # doubt on those below.
         if chain and (limit is None or first <= limit):
             try:
                 if not await _follows(disk, directory, chain[-1], header):
@@ -145,26 +161,28 @@ async def _chain(
     return chain, ""
 
 
-def begins(header: SegmentHeader, trimmed: Trimmed) -> bool:
-    """Whether the log begins with this segment: all of it, or what a trim has left."""
+def begins(header: SegmentHeader, trimmed: TrimMark) -> bool:
+    """Tell whether the log begins with this segment: with its very first one, or with the one that a trim has left."""
     if not trimmed.first:
         return header.previous_first == NO_TRANSACTION and header.previous_end == 0
     return (header.first, header.previous_crc) == trimmed
 
 
 async def _header_of(disk: Disk, directory: str, slot: ControlSlot, first: TransactionId) -> tuple[SegmentHeader, int]:
-    """The header of a segment, and the length of its file."""
+    """Return the header of a segment, and the length of its file."""
     path = _path(directory, first)
     file = await disk.open(path)
     try:
         return await segment.read_header(file, slot.partition, slot.cluster_key, first), await file.size()
-    except (UnsupportedFormat, WrongClusterKey) as error:  # the whole partition can't be used: an operator looks for it
+    except (UnsupportedFormat, WrongClusterKey) as error:
+        # The whole partition can't be used, and an operator has to find the file: the message names it.
         raise type(error)(f"{path}: {error.text}") from error
     finally:
         await file.close()
 
 
 async def _follows(disk: Disk, directory: str, before: SegmentHeader, header: SegmentHeader) -> bool:
+    """Tell whether the segment of `header` goes on from the last batch of the segment before it."""
     file = await disk.open(_path(directory, before.first))
     try:
         return await segment.follows(file, before, header)
@@ -172,11 +190,14 @@ async def _follows(disk: Disk, directory: str, before: SegmentHeader, header: Se
         await file.close()
 
 
-def _damage_of(tail: Tail, evidence: Evidence) -> str:
-    """Why what lies above the end of the scan may have been acknowledged; empty for a torn tail or a whole log."""
+def _damage_of(tail: Tail, evidence: SyncEvidence) -> str:
+    """Return why bytes above the end of the scan may have been acknowledged; empty for a torn tail or a whole log."""
     found = tail.found
+    # Frames after the bad bytes say that these had been synced.
     if found.bad and not found.torn:
         return found.bad
+    # The frames can't tell of the last sync, after which no frame was written: the control file's evidence does, by the
+    # offset, and by the id, which also covers a last segment that is missing as a whole.
     synced = max(found.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
     if synced > found.end:
         return f"{found.bad or 'it ends'}, and offset {synced} had been synced"
@@ -188,22 +209,25 @@ def _damage_of(tail: Tail, evidence: Evidence) -> str:
 async def _settle(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
     """Make sure that what was read is on the disk, and not only in the memory that a dead process left behind.
 
-    Its sync may have failed before it could say so. Then a sync of ours would prove nothing: what nobody has proved
-    to be synced is written once more, and a cut is made once more, also when nothing is left to be seen above it:
-    otherwise bytes that were cut could come back after the copy was told to be clean.
+    The dead process's sync may have failed before it could say so. Then a sync of ours would prove nothing: what nobody
+    has proved to be synced is written once more, and a cut is made once more, also when nothing is left to be seen
+    above it. Otherwise bytes that were cut could come back after the copy was told to be clean.
 
-    If that fails, ids that an earlier life may have acknowledged are in doubt. Otherwise it is done again next time.
+    If that fails, ids that an earlier life may have acknowledged are in doubt. Otherwise all of it is done again at the
+    next opening.
     """
     evidence = slot.evidence
     proved = max(tail.found.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
     in_doubt = False
     try:
         unproved = await tail.read_again(proved)
+        # Before the write, whose sync covers the cut as well: also when nothing is unproved, and it writes no byte.
         if cut_above:
             await tail.file.truncate(tail.end)
+        # Set before the write, not after: the moment it begins, the old bytes may be gone.
         in_doubt = bool(unproved) and tail.found.last > evidence.last
         await tail.file.write(tail.end - len(unproved), [unproved], sync=True)
-    except BaseException as error:  # cancelled too: nobody else knows of the file
+    except BaseException as error:  # also when cancelled: only this call can close the file
         with contextlib.suppress(PolonaiseError):
             await tail.file.close()
         if in_doubt and isinstance(error, DiskFailed):
@@ -212,6 +236,7 @@ async def _settle(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
 
 
 def _sealed(chain: list[SegmentHeader]) -> list[Segment]:
+    """Return the segments before the last one. Where each ends is said by the header after it."""
     return [Segment(header, after.previous_end, after.first - 1) for header, after in pairwise(chain)]
 
 

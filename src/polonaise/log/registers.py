@@ -16,29 +16,29 @@ from polonaise.errors import BatchDamaged, ProtocolError
 KEY_BYTES_MAX: Final = 1_024
 VALUE_BYTES_MAX: Final = 64 * 1024
 TOTAL_BYTES_MAX: Final = 1024 * 1024
-"""Bound on all keys and values of a partition together, so that a snapshot is one small read."""
+"""The bound on all keys and values of a partition together, so that a snapshot is one small read."""
 
 PRODUCERS: Final = b"producer/"
-"""What the keys of idempotent producers begin with."""
+"""The prefix of the keys of idempotent producers."""
 SPARK_SINKS: Final = b"spark/"
-"""What the keys begin with under which Spark's sink notes how far a batch is."""
+"""The prefix of the keys under which Spark's sink notes how far a batch is."""
 RESERVED: Final = (PRODUCERS, SPARK_SINKS)
 """The prefixes of the keys that only the library sets."""
 PAGE_COUNT_MAX: Final = 4_096
-"""Registers of one page: whoever lists many holds up nobody else for long."""
+"""How many registers one page has at most, so that listing many holds up other requests only briefly."""
 PAGE_BYTES_MAX: Final = 256 * 1024
-"""Keys and values of one page, about: the last one of it may exceed this."""
+"""About how many bytes of keys and values one page has at most: its last register may exceed this."""
 
 _CHANGE: Final = struct.Struct("<BHI")
 _SET: Final = 0
 _DELETE: Final = 1
 
 Change = tuple[bytes, bytes | None]
-"""(key, new value), or (key, None) for a deletion."""
+"""One change of a register: (key, new value), or (key, None) for a deletion."""
 
 
 def encode(changes: Iterable[Change]) -> bytes:
-    """The registers section that makes these changes, in this order."""
+    """Return the registers section that makes these changes, in this order."""
     parts: list[bytes] = []
     for key, value in changes:
         if value is None:
@@ -49,7 +49,7 @@ def encode(changes: Iterable[Change]) -> bytes:
 
 
 def decode(section: bytes | memoryview) -> Iterator[Change]:
-    """The changes of a section, in order. Raises `BatchDamaged` for bytes that are not one."""
+    """Yield the changes of a section, in order. Raises `BatchDamaged` for bytes that are not one."""
     raw = bytes(section)
     offset = 0
     while offset < len(raw):
@@ -66,7 +66,7 @@ def decode(section: bytes | memoryview) -> Iterator[Change]:
 
 
 def apply(registers: dict[bytes, bytes], section: bytes | memoryview) -> None:
-    """Change `registers` as the section says; not at all if it is damaged."""
+    """Change `registers` as the section says; not at all if the section is damaged (`BatchDamaged`)."""
     for key, value in list(decode(section)):
         if value is None:
             registers.pop(key, None)
@@ -75,12 +75,12 @@ def apply(registers: dict[bytes, bytes], section: bytes | memoryview) -> None:
 
 
 def snapshot(registers: dict[bytes, bytes]) -> bytes:
-    """A section that makes an empty map into this one; equal maps give equal bytes."""
+    """Return a section that makes an empty map into this one; equal maps give equal bytes."""
     return encode(sorted(registers.items()))
 
 
 def sets_of(section: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The registers of a snapshot that somebody sent. Raises `ProtocolError` for what is none."""
+    """Yield the registers of a snapshot that a peer sent. Raises `ProtocolError` for anything else."""
     try:
         for key, value in decode(section):
             if value is None:
@@ -90,34 +90,37 @@ def sets_of(section: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise ProtocolError(f"a snapshot of registers that does not read: {error.text}") from error
 
 
-class Page(NamedTuple):
-    """Some registers, by their keys."""
+class RegisterPage(NamedTuple):
+    """Some registers, in the order of their keys."""
 
     changes: list[Change]
     more: bool
-    """There are others behind them."""
+    """Whether other registers follow them."""
 
 
 def page(
     registers: Mapping[bytes, bytes], keys: Sequence[bytes], prefix: bytes, first: bytes, count_max: int | None = None
-) -> Page:
-    """The registers whose keys begin with `prefix`, from `first` on, as many as make a page; at least one of those
-    that there are. `keys` are all keys in order; `count_max` is `PAGE_COUNT_MAX` unless given."""
+) -> RegisterPage:
+    """Return a page of the registers whose keys begin with `prefix`, from the key `first` on.
+
+    A page is never empty while such registers exist. `keys` are all keys in order; `count_max` is `PAGE_COUNT_MAX`
+    unless given.
+    """
     count_max = count_max or PAGE_COUNT_MAX
     taken: list[Change] = []
     size = 0
-    for place in range(bisect_left(keys, max(prefix, first)), len(keys)):
-        key = keys[place]
+    for position in range(bisect_left(keys, max(prefix, first)), len(keys)):
+        key = keys[position]
         if not key.startswith(prefix):
             break
         if len(taken) == count_max or size >= PAGE_BYTES_MAX:
-            return Page(taken, True)
+            return RegisterPage(taken, True)
         value = registers[key]
         taken.append((key, value))
         size += len(key) + len(value)
-    return Page(taken, False)
+    return RegisterPage(taken, False)
 
 
 def after(key: bytes) -> bytes:
-    """The least key above this one."""
+    """Return the least key above this one."""
     return key + b"\0"

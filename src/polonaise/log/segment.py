@@ -9,12 +9,12 @@ A segment is a 128-byte header, a preamble (the registers as they were before it
     frame      magic "PLNF" · crc32 u32 · batch length u32 · batch crc32 u32 · synced offset u64 · own offset u64,
                then the batch
 
-A frame says up to where this node had synced this file when it wrote it: bytes below were acknowledged, perhaps, so
-they are missed if they do not read back. Its CRC is seeded with the segment's identity and covers its own place, so
-that a frame of another file, place or life of the file is no frame here.
+A frame says up to which offset this node had synced the file when it wrote the frame: bytes below may have been
+acknowledged, so they are missed if they do not read back. The frame's CRC is seeded with the segment's identity and
+covers the frame's own offset, so that a frame of another file, offset or life of the file is no frame here.
 
 Zeros may follow the last frame of the segment that is written to (`tail.py`): space that the next frames will take.
-They say nothing, and that frames which had been synced became zeros is found by that evidence, like all damage.
+They say nothing. If frames that had been synced became zeros, that evidence finds it, like all damage.
 """
 
 from __future__ import annotations
@@ -38,51 +38,59 @@ FORMAT_VERSION: Final = 1
 HEADER_BYTES: Final = 128
 FRAME_BYTES: Final = 32
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
-"""No frame claims more: checked before anything is read or allocated for it."""
+"""The largest batch that a frame may claim: checked before anything is read or allocated for it."""
 PREAMBLE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The largest preamble that a header may claim, likewise."""
 SCAN_BYTES: Final = 1024 * 1024
+"""How much a scan reads at a time."""
 
 _HEADER: Final = struct.Struct("<4sHHq16sIIqqQQII")
 _HEADER_MAGIC: Final = b"PLNS"
 _HEADER_CRC: Final = HEADER_BYTES - 4
 REMOVED: Final = b"PLNR removed".ljust(HEADER_BYTES, b"\0")
-"""In place of the header of a segment that is no part of the log any more. Rot does not make it."""
+"""The bytes that replace the header of a segment that is no part of the log any more. Rot does not make them."""
 _FRAME_MAGIC: Final = b"PLNF"
 _FRAME_TAIL: Final = struct.Struct("<IIQQ")
 _IDENTITY: Final = struct.Struct("<16sIq")
 
 
 class SegmentRemoved(SegmentDamaged):
-    """The file was removed from the log, and its name came back: the sync of the removal had failed."""
+    """The file was removed from the log, and its name came back because the sync of the removal had failed."""
 
 
 class DamageFound(SegmentDamaged):
-    """A read met bytes that were good once. Whoever gets it records the loss before anything else is answered."""
+    """A read met bytes that were good once and are not any more.
+
+    The loss has to be recorded (`PartitionLog.lose_above`) before anything else is answered.
+    """
 
     def __init__(self, message: str, last_good: TransactionId, cuts: int = 0) -> None:
         super().__init__(message)
         self.last_good = last_good
         self.cuts = cuts
-        """Of the log when the read began: a log that was cut since has other bytes there."""
+        """The count of the log's cuts when the read began: a log that was cut since has other bytes there."""
 
 
 class SegmentHeader(NamedTuple):
+    """The header of a segment file."""
+
     created_us: int
     cluster_key: bytes
     partition: PartitionId
     previous_crc: int
-    """CRC of the batch before `first`; 0 for none."""
+    """The CRC of the batch before `first`; 0 for none."""
     first: TransactionId
     previous_first: TransactionId
-    """Names the segment before this one; -1 for none."""
+    """The first id of the segment before this one; -1 for none."""
     previous_last: int
-    """Where the frame of that one's last batch begins."""
+    """The offset of the frame of that segment's last batch."""
     previous_end: int
-    """Where that one ends: it was sealed and synced to there before this one was made."""
+    """The offset of that segment's end: it was sealed and synced up to there before this one was made."""
     preamble_bytes: int
     preamble_crc: int
 
     def encode(self) -> bytes:
+        """Return the 128 bytes of the header."""
         raw = _HEADER.pack(
             _HEADER_MAGIC, FORMAT_VERSION, 0, self.created_us, self.cluster_key, self.partition, self.previous_crc,
             self.first, self.previous_first, self.previous_last, self.previous_end,
@@ -92,7 +100,7 @@ class SegmentHeader(NamedTuple):
 
     @classmethod
     def decode(cls, raw: bytes) -> SegmentHeader:
-        """Raises `SegmentDamaged`, `SegmentRemoved` or `UnsupportedFormat`."""
+        """Return the header in `raw`. Raises `SegmentDamaged`, `SegmentRemoved` or `UnsupportedFormat`."""
         if raw[:HEADER_BYTES] == REMOVED:
             raise SegmentRemoved("a segment that was removed")
         if len(raw) < HEADER_BYTES or raw[:4] != _HEADER_MAGIC:
@@ -109,25 +117,25 @@ class SegmentHeader(NamedTuple):
 
     @property
     def data_start(self) -> int:
-        """Offset of the first frame."""
+        """The offset of the first frame."""
         return HEADER_BYTES + padded(self.preamble_bytes)
 
     @property
     def seed(self) -> int:
-        """What the CRC of each frame starts from: the identity of this file."""
+        """The identity of this file, from which the CRC of each of its frames starts."""
         return seed_of(self.cluster_key, self.partition, self.first)
 
 
 def seed_of(cluster_key: bytes, partition: PartitionId, first: TransactionId) -> int:
-    """The identity of a segment file, from which the CRC of each of its frames starts; needs no header."""
+    """Return the identity of a segment file, from which the CRC of each of its frames starts. Needs no header."""
     return crc32(_IDENTITY.pack(cluster_key, partition, first))
 
 
-class Source(Protocol):
-    """What reading a segment asks of a file."""
+class SegmentSource(Protocol):
+    """The part of a file that reading a segment needs."""
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
 
 
 @dataclass(slots=True)
@@ -136,46 +144,55 @@ class Segment:
 
     header: SegmentHeader
     end: int
-    """Offset after its last batch."""
+    """The offset after its last batch."""
     last: TransactionId
     """The last id in it; the one before its first when it is empty."""
 
     @property
     def first(self) -> TransactionId:
+        """The first id of the segment, which names its file."""
         return self.header.first
 
 
 def name(first: TransactionId, suffix: str = "seq") -> str:
+    """Return the name of the segment file, or with `suffix` of its index, that begins with `first`."""
     return f"{first:020d}.{suffix}"
 
 
 def frame_header(batch: Batch, *, offset: int, synced: int, seed: int) -> bytes:
-    """What goes before a batch at `offset` of its segment."""
+    """Return the frame header that precedes a batch at `offset` of its segment."""
     tail = _FRAME_TAIL.pack(batch.length, batch.crc, synced, offset)
     return _FRAME_MAGIC + crc32(tail, seed).to_bytes(4, "little") + tail
 
 
 class FrameHeader(NamedTuple):
+    """A frame header that was read and checked."""
+
     length: int
+    """The bytes of the batch that follows."""
     batch_crc: int
     synced: int
+    """The offset up to which the file had been synced when the frame was written."""
 
 
 def open_frame(view: Buffer, at: int, *, offset: int, seed: int) -> FrameHeader | None:
-    """The frame header at `at` of `view`, which is `offset` of its segment; None when there is none."""
+    """Return the frame header at `at` of `view`, which is `offset` of its segment; None for anything else."""
     raw = bytes(view[at : at + FRAME_BYTES])
     if len(raw) < FRAME_BYTES or raw[:4] != _FRAME_MAGIC:
         return None
     if crc32(raw[8:], seed) != int.from_bytes(raw[4:8], "little"):
         return None
-    length, batch_crc, synced, place = _FRAME_TAIL.unpack_from(raw, 8)
-    if place != offset or not BATCH_HEADER_BYTES <= length <= BATCH_BYTES_MAX:
+    length, batch_crc, synced, position = _FRAME_TAIL.unpack_from(raw, 8)
+    if position != offset or not BATCH_HEADER_BYTES <= length <= BATCH_BYTES_MAX:
         return None
     return FrameHeader(length, batch_crc, synced)
 
 
 def open_batch(view: memoryview, at: int, *, offset: int, seed: int) -> Batch:
-    """The batch framed at `at` of `view`. Raises `BatchDamaged` unless frame, structure and every CRC are right."""
+    """Return the batch framed at `at` of `view`, which is `offset` of its segment.
+
+    Raises `BatchDamaged` unless frame, structure and every CRC are right.
+    """
     header = open_frame(view, at, offset=offset, seed=seed)
     if header is None:
         raise BatchDamaged(f"no frame at offset {offset}")
@@ -187,8 +204,9 @@ def open_batch(view: memoryview, at: int, *, offset: int, seed: int) -> Batch:
 
 
 async def create(disk: Disk, directory: str, header: SegmentHeader, preamble: bytes) -> File:
-    """A new, empty segment, durable under its name: whole, or not there. Returns it open."""
+    """Make a new, empty segment, and return it open. It is durable under its name: whole, or not there."""
     path = f"{directory}/{name(header.first)}"
+    # Under another name until it is synced: a crash must not leave half a header that looks like damage.
     file = await disk.open(f"{path}.new", create=True)
     try:
         await file.truncate(0)
@@ -202,7 +220,7 @@ async def create(disk: Disk, directory: str, header: SegmentHeader, preamble: by
 
 
 async def read_header(file: File, partition: PartitionId, cluster_key: bytes, first: TransactionId) -> SegmentHeader:
-    """The header of the segment that should start at `first`.
+    """Return the header of the segment that should begin with `first`.
 
     Raises `SegmentDamaged`, `UnsupportedFormat`, or `WrongClusterKey` for a file of another cluster.
     """
@@ -214,10 +232,10 @@ async def read_header(file: File, partition: PartitionId, cluster_key: bytes, fi
     return header
 
 
-async def follows(file: Source, header: SegmentHeader, after: SegmentHeader) -> bool:
-    """Whether the segment of `header` ends with the batch that `after` goes on from. Raises `SegmentDamaged`.
+async def follows(file: SegmentSource, header: SegmentHeader, after: SegmentHeader) -> bool:
+    """Tell whether the segment of `header` ends with the batch that the segment of `after` goes on from.
 
-    Each batch carries the CRC of the one before it, so the last one speaks for all of them.
+    Each batch carries the CRC of the one before it, so the last one speaks for all of them. Raises `SegmentDamaged`.
     """
     offset = after.previous_last
     frame = open_frame(await file.read(offset, FRAME_BYTES), 0, offset=offset, seed=header.seed)
@@ -226,8 +244,8 @@ async def follows(file: Source, header: SegmentHeader, after: SegmentHeader) -> 
     return frame.batch_crc == after.previous_crc and offset + FRAME_BYTES + frame.length == after.previous_end
 
 
-async def read_preamble(file: Source, header: SegmentHeader) -> bytes:
-    """The registers before the segment's first batch. Raises `SegmentDamaged`."""
+async def read_preamble(file: SegmentSource, header: SegmentHeader) -> bytes:
+    """Return the encoded registers before the segment's first batch. Raises `SegmentDamaged`."""
     raw = await file.read(HEADER_BYTES, header.preamble_bytes)
     if len(raw) != header.preamble_bytes or crc32(raw) != header.preamble_crc:
         raise SegmentDamaged(f"the preamble of segment {name(header.first)} does not fit its CRC")
@@ -236,36 +254,38 @@ async def read_preamble(file: Source, header: SegmentHeader) -> bytes:
 
 @dataclass(slots=True)
 class Scan:
-    """What a scan found from its start on, up to the first bytes that do not follow."""
+    """The state of a scan: what it has read, from its start up to the first bytes that do not follow."""
 
     index: Index
     end: int
-    """Offset after the last good batch."""
+    """The offset after the last good batch."""
     last: TransactionId
+    """The last id read; the one before the first of the segment when no batch was."""
     last_crc: int
+    """The CRC of the last good batch, or of the batch before the segment."""
     synced: int = 0
     """The highest synced offset that any frame claims, those after bad bytes included."""
     registers: dict[bytes, bytes] = field(default_factory=dict)
-    """As they are after the last good batch, if the scan began with those of its start."""
+    """The registers after the last good batch, if the scan began with those of its start."""
     changed: array[int] = field(default_factory=lambda: array("q"))
-    """Places in the index of the batches that change registers."""
+    """The positions in the index of the batches that change registers."""
     bad: str = ""
-    """Why it ended before the end of the bytes; empty when it did not."""
+    """Why the scan ended before the end of the bytes; empty when it did not."""
     torn: bool = False
-    """The bad bytes may be those of a write that never ended, going by the bytes alone."""
+    """Whether the bad bytes may be those of a write that never ended, going by the bytes alone."""
 
 
 @dataclass(slots=True)
 class Window:
-    """The part of a file that a scan has read."""
+    """The part of a file that a scan has in memory."""
 
-    file: Source
+    file: SegmentSource
     stop: int
     at: int = 0
     view: memoryview = field(default_factory=lambda: memoryview(b""))
 
     async def need(self, offset: int, length: int) -> bool:
-        """Have `length` bytes from `offset` in view; False when the file has fewer."""
+        """Have `length` bytes from `offset` in view; return False when the file has fewer."""
         if offset + length > self.stop:
             return False
         if not self.at <= offset or offset + length > self.at + len(self.view):
@@ -274,10 +294,12 @@ class Window:
         return offset + length <= self.at + len(self.view)
 
 
-async def scan(file: Source, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None) -> Scan:
+async def scan(
+    file: SegmentSource, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None
+) -> Scan:
     """Read batches from where `found` ends up to offset `stop`, or to the batch that ends at or below `limit`.
 
-    Every CRC is checked, that ids are dense, and that each batch carries the CRC of the one before.
+    Checks every CRC, that ids are dense, and that each batch carries the CRC of the one before. Returns `found`.
     """
     async for _ in walk(file, header, found, stop, limit):
         pass
@@ -285,12 +307,13 @@ async def scan(file: Source, header: SegmentHeader, found: Scan, stop: int, limi
 
 
 async def walk(
-    file: Source, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None
+    file: SegmentSource, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None
 ) -> AsyncGenerator[tuple[int, Batch], None]:
-    """Scan, and yield the offset of each frame with the batch in it, which is in `found` by then.
+    """Scan, and yield each frame's offset with its batch, which is in `found` by then.
 
-    The file may be one that its node is writing to meanwhile. Bytes that were read before it wrote them look bad beside
-    later frames that were read after, and that say these were synced: so what looks like damage is read once more.
+    The file may be one that its node is writing to meanwhile. Bytes that were read before the node wrote them look bad
+    beside later frames that were read after, and that say these were synced: so what looks like damage is read once
+    more.
     """
     window, seed = Window(file, stop), header.seed
     read_again = -1
@@ -301,6 +324,7 @@ async def walk(
         if await window.need(offset, FRAME_BYTES):
             frame = open_frame(window.view, offset - window.at, offset=offset, seed=seed)
         if frame is None:
+            # Only zeros up to the end: space written ahead of the log, and its normal end.
             if await end_of_bytes(file, offset, stop) == offset:
                 return
         else:
@@ -329,11 +353,11 @@ async def walk(
         yield offset, batch
 
 
-async def intact(file: Source, seed: int, start: int, stop: int) -> AsyncGenerator[tuple[int, Batch], None]:
-    """Every batch whose frame lies somewhere in start..stop and that is whole by itself, with its frame's offset.
+async def intact(file: SegmentSource, seed: int, start: int, stop: int) -> AsyncGenerator[tuple[int, Batch], None]:
+    """Yield every batch in start..stop whose frame and bytes are whole, with its frame's offset.
 
-    Bytes between them are passed over, and nobody looks whether one follows on another: for whoever saves what is left
-    behind damage. A frame says where it lies and in which file, so that nothing else is taken for one.
+    Bytes between them are passed over, and nothing checks whether one batch follows another: for saving what is left
+    behind damage. A frame says at which offset it lies and in which file, so that nothing else is taken for one.
     """
     offset = start
     while offset + FRAME_BYTES <= stop:
@@ -349,7 +373,7 @@ async def intact(file: Source, seed: int, start: int, stop: int) -> AsyncGenerat
                 try:
                     batch = open_batch(raw, 0, offset=offset + at, seed=seed)
                 except BatchDamaged:
-                    pass  # what lies in it may be frames all the same, if its length is what rotted
+                    pass  # its length may be what rotted: search within it as well
                 else:
                     yield offset + at, batch
                     following = offset + at + FRAME_BYTES + batch.length
@@ -359,14 +383,14 @@ async def intact(file: Source, seed: int, start: int, stop: int) -> AsyncGenerat
 
 
 def check_registers(batch: Batch) -> None:
-    """Raises `BatchDamaged` unless the batch's register changes can be read."""
+    """Raise `BatchDamaged` unless the batch's register changes can be read."""
     if batch.registers_bytes:
         for _ in registers.decode(batch.registers):
             pass
 
 
 def take(found: Scan, batch: Batch) -> None:
-    """The batch, which was checked, is the next one of this segment."""
+    """Add the batch, which was checked, to the scan as the next one of this segment."""
     if batch.registers_bytes:
         found.changed.append(len(found.index))
         registers.apply(found.registers, batch.registers)
@@ -375,8 +399,8 @@ def take(found: Scan, batch: Batch) -> None:
     found.last, found.last_crc = batch.last, batch.crc
 
 
-async def end_of_bytes(file: Source, start: int, stop: int) -> int:
-    """The offset after the last byte from `start` to `stop` that is not 0; `start` when all of them are."""
+async def end_of_bytes(file: SegmentSource, start: int, stop: int) -> int:
+    """Return the offset after the last byte from `start` to `stop` that is not 0; `start` when all of them are."""
     end = offset = start
     while offset < stop and (chunk := await file.read(offset, min(SCAN_BYTES, stop - offset))):
         if written := chunk.rstrip(b"\0"):
@@ -385,18 +409,20 @@ async def end_of_bytes(file: Source, start: int, stop: int) -> int:
     return end
 
 
-async def _judge_bad(file: Source, header: SegmentHeader, found: Scan, stop: int, why: str) -> None:
-    """Bad bytes at `found.end`: look for frames after them, and for what those say about having been synced.
+async def _judge_bad(file: SegmentSource, header: SegmentHeader, found: Scan, stop: int, why: str) -> None:
+    """Record the bad bytes at `found.end`, and whether later frames say that they had been synced.
 
-    A frame after them that was part of the same write says nothing: the sync after that write may never have been.
+    A frame of the same write as the bad bytes says nothing about them: the sync after that write may never have
+    happened.
     """
     found.bad = f"{why} at offset {found.end}"
+    # The frame at the end is the bad one. Frames begin at multiples of 8.
     found.synced = max(found.synced, await _synced_after(file, header.seed, found.end + 8, stop))
     found.torn = found.synced <= found.end
 
 
-async def _synced_after(file: Source, seed: int, start: int, stop: int) -> int:
-    """The highest synced offset claimed by a frame that starts in start..stop, wherever it lies."""
+async def _synced_after(file: SegmentSource, seed: int, start: int, stop: int) -> int:
+    """Return the highest synced offset claimed by a frame that begins anywhere in start..stop."""
     highest, offset = 0, start
     while offset + FRAME_BYTES <= stop:
         chunk = await file.read(offset, min(SCAN_BYTES, stop - offset))

@@ -1,4 +1,4 @@
-"""Is a log serializable? Told from its own evidence, without trusting whoever wrote it.
+"""A check that a log is serializable, from the log's own evidence and without trust in its writer.
 
 Each batch may keep what its transactions were judged by: the client high-water mark and the locks. A transaction is
 built on fresh state iff for each lock that it checks nobody raised that lock between its mark and its id.
@@ -20,35 +20,36 @@ class StaleTransaction(NamedTuple):
     """The hash of the lock."""
     client_high_water_mark: TransactionId
     raised_by: TransactionId
-    """A later id than the mark, and an earlier one than the transaction."""
+    """The transaction that raised the lock: a later id than the mark, and an earlier one than the transaction."""
 
 
-class History:
-    """Follows a partition's log batch by batch from its beginning. `stale` collects what should not be there."""
+class SerializabilityCheck:
+    """A check that follows a partition's log batch by batch from its beginning. `stale` collects the violations."""
 
     def __init__(self) -> None:
         self._raised: dict[int, TransactionId] = {}
         self.stale: list[StaleTransaction] = []
         self.judged = 0
-        """Transactions whose evidence was looked at."""
+        """How many transactions had evidence."""
         self.unjudged = 0
-        """Transactions whose batch kept no evidence."""
+        """How many transactions had none, because their batch kept none."""
 
     def follow(self, batch: Batch) -> None:
-        """The next batch of the log."""
+        """Check the next batch of the log."""
         evidence = batch.evidence()
         if evidence is None:
             self.unjudged += batch.count
             return
         self.judged += batch.count
         marks = evidence.client_high_water_marks
-        for place in range(batch.count):
-            transaction = batch.first + place
-            locks = evidence.locks(place)
+        for position in range(batch.count):
+            transaction = batch.first + position
+            locks = evidence.locks(position)
+            # All checks before any raise: a transaction that names a lock twice is not in its own way.
             for lock, mode in locks:
                 raised = self._raised.get(lock, -1)
-                if mode != LockMode.APPEND and raised > marks[place]:
-                    self.stale.append(StaleTransaction(transaction, lock, marks[place], raised))
+                if mode != LockMode.APPEND and raised > marks[position]:
+                    self.stale.append(StaleTransaction(transaction, lock, marks[position], raised))
             for lock, mode in locks:
                 if mode != LockMode.READ:
                     self._raised[lock] = transaction

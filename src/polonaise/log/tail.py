@@ -1,4 +1,4 @@
-"""The segment that is being written: the last one of a log."""
+"""The tail: the last segment of a log, the only one that is written to."""
 
 from __future__ import annotations
 
@@ -31,20 +31,25 @@ from polonaise.terms import TransactionId
 
 CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 CHECKPOINT_BATCHES: Final = 4_096
-"""How much may be written between two checkpoints of the index, and so about how much is scanned after a crash: small
-batches take a time each, however few bytes they are."""
+"""How much may be written between two checkpoints of the index, in bytes and in batches.
+
+About so much is scanned after a crash. Batches are counted too, because each takes a time to scan, however few bytes it
+has.
+"""
 ZEROS_BYTES_MAX: Final = 64 * 1024
-"""How far zeros are written ahead of the log, at most. A sync is much quicker when the file has its length already and
-only contents are written: a longer file has to get its new length and blocks through the file system's journal, in
-which the syncs of all files wait for each other."""
+"""How many bytes of zeros are written ahead of the log, at most.
+
+A sync is much quicker when the file has its length already and only contents are written: a longer file has to get its
+new length and blocks through the file system's journal, in which the syncs of all files wait for each other.
+"""
 ZEROS_SHARE: Final = 2
-"""No more zeros than this part of what the segment holds: one of many small logs takes no room that it does not use."""
+"""No more zeros than the segment's bytes divided by this: one of many small logs takes no room that it does not use."""
 SMALL_WRITE_BYTES: Final = 16 * 1024
-"""For a larger write zeros are not worth it: it would soon have used them up."""
+"""The largest write that gets zeros behind it. A larger one would soon have used them up."""
 
 
 class Tail:
-    """Everything known of the last segment: its index and registers in memory, its file open.
+    """The last segment of a log, with its index and registers in memory and its file open.
 
     Everything up to `end` is synced: nothing else enters the index.
     """
@@ -56,21 +61,23 @@ class Tail:
         self._seed = header.seed
         self._found = found
         self._checkpoint_end = header.data_start
+        """The end of the segment as of the last checkpoint of the index."""
         self._zeros_end = 0
-        """Where the zeros written ahead end, at most; 0 when there are none."""
+        """Where the zeros written ahead end, at most; 0 for none."""
         self._zeros_fit = True
         """Whether the disk has had room for zeros so far."""
         self.header = header
         self.file = file
         self.checkpoints_failed = 0
+        """How many checkpoints of the index could not be written."""
 
     @classmethod
     async def load(
         cls, disk: Disk, directory: str, header: SegmentHeader, file: File, limit: TransactionId | None = None
     ) -> Tail:
-        """Read the segment back, from its last checkpoint if that can be, up to `limit` or the first bad bytes.
+        """Read the segment back up to `limit` or the first bad bytes, from its last checkpoint where possible.
 
-        `found` tells how it went. Raises `SegmentDamaged` when the preamble can't be read.
+        `found` tells how the scan went. Raises `SegmentDamaged` when the preamble can't be read.
         """
         preamble = await read_preamble(file, header)
         known = await load_index(disk, directory, header)
@@ -79,6 +86,7 @@ class Tail:
         await scan(file, header, found, await file.size(), limit)
         tail = cls(disk, directory, header, file, found)
         if known is not None:
+            # A checkpoint covers synced batches only: it is evidence of sync even if it can't be resumed from.
             found.synced = max(found.synced, known[0].end)
             if resumed:
                 tail._index_file.resume(known[0])
@@ -87,18 +95,22 @@ class Tail:
 
     @property
     def found(self) -> Scan:
+        """The scan of the segment, up to date with every write."""
         return self._found
 
     @property
     def index(self) -> Index:
+        """The index of the segment's batches."""
         return self._found.index
 
     @property
     def end(self) -> int:
+        """The offset after the last batch."""
         return self._found.end
 
     @property
     def segment(self) -> Segment:
+        """The segment as it is now, for readers."""
         return Segment(self.header, self.end, self._found.last)
 
     async def write(self, batches: Sequence[Batch]) -> None:
@@ -106,33 +118,41 @@ class Tail:
         buffers: list[Buffer] = []
         start = offset = self.end
         for batch in batches:
+            # Every frame of this write says only what was synced before it: after a crash, a frame must not vouch for
+            # others whose sync may never have happened.
             buffers.append(frame_header(batch, offset=offset, synced=start, seed=self._seed))
             buffers.append(batch.view)
             offset += FRAME_BYTES + batch.length
         await self._write(start, offset, buffers)
+        # After the sync: readers go by the index, and may see only what is synced.
         for batch in batches:
             take(self._found, batch)
         invariant(self.end == offset, "the index follows the file")
         unwritten = len(self.index) - self._index_file.batches
+        # The batches are part of the log by now, whatever becomes of the checkpoint.
         if self.end - self._checkpoint_end >= CHECKPOINT_BYTES or unwritten >= CHECKPOINT_BATCHES:
             await self.checkpoint()
 
     async def _write(self, start: int, end: int, buffers: list[Buffer]) -> None:
-        """Write and sync, with zeros behind it if it is small and none are left."""
+        """Write and sync, with zeros behind a small write that reaches the end of the earlier ones."""
         zeros = 0
         if end > self._zeros_end and end - start <= SMALL_WRITE_BYTES and self._zeros_fit:
             zeros = min(ZEROS_BYTES_MAX, (end - self.header.data_start) // ZEROS_SHARE)
+            # Before the write: a write that fails may have left any part of the zeros, and they have to be cut.
             self._zeros_end = end + zeros
         try:
             await self.file.write(start, [*buffers, bytes(zeros)], sync=True)
         except DiskFull:
             if not zeros:
                 raise
-            self._zeros_fit = False  # the log itself may still have room
+            # The disk is full with the zeros; without them the batches may still fit. Part of the failed write may lie
+            # behind the end: it is removed before the batches are written again.
+            self._zeros_fit = False
             await self._cut_zeros()
             await self._write(start, end, buffers)
 
     async def _cut_zeros(self) -> None:
+        """Cut the file at the end of its last batch. Durable after the next sync."""
         await self.file.truncate(self.end)
         self._zeros_end = 0
 
@@ -147,14 +167,17 @@ class Tail:
         await self.checkpoint()
 
     async def finish(self) -> None:
-        """Leave no zeros behind and write the index. A failure harms nothing: the next opening makes up for it."""
+        """Cut the zeros and write the index, before the file is closed.
+
+        A failure harms nothing: the next opening makes up for it.
+        """
         if self._zeros_end > self.end:
             with contextlib.suppress(PolonaiseError):
                 await self._cut_zeros()
         await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Write the index. A failure harms nothing: the index is made anew from the segment."""
+        """Write the index. A failure harms nothing: the index can be made anew from the segment."""
         if self.end == self._checkpoint_end:
             return
         try:
@@ -167,24 +190,28 @@ class Tail:
                 await file.close()
             self._checkpoint_end = self.end
         except PolonaiseError:
+            # After a failed sync nobody knows what the file holds: the next checkpoint writes all entries again.
             self._index_file.rewrite()
             self.checkpoints_failed += 1
 
     def place_of_end(self, last: TransactionId) -> int | None:
-        """How many batches are left when the log is cut to end with `last`; None unless a batch ends there."""
+        """Return how many batches are left when the log is cut to end with `last`; None unless a batch ends there."""
         if last == self._found.last:
             return len(self.index)
-        place = bisect_left(self.index.firsts, last + 1)
-        if place < len(self.index) and self.index.firsts[place] == last + 1:
-            return place
+        position = bisect_left(self.index.firsts, last + 1)
+        if position < len(self.index) and self.index.firsts[position] == last + 1:
+            return position
         return None
 
-    def offset_at(self, place: int) -> int:
-        return self.index.offsets[place] if place < len(self.index) else self.end
+    def offset_at(self, position: int) -> int:
+        """Return the offset of the batch at this position in the index; the end of the segment after the last one."""
+        return self.index.offsets[position] if position < len(self.index) else self.end
 
     async def cut(self, directory: str, count: int, last: TransactionId, last_crc: int) -> None:
         """Keep the first `count` batches, which end with `last`. Durable on return; a crash leaves less cut."""
         end = self.offset_at(count)
+        # The index goes first, durably: one that outlived the cut would count as evidence that the cut bytes had been
+        # synced, and the next opening would miss them.
         with contextlib.suppress(NotFound):
             await self._disk.remove(self._index_path)
         await self._disk.sync_directory(directory)
@@ -194,6 +221,8 @@ class Tail:
         self._index_file.rewrite()
         self._checkpoint_end = self.header.data_start
         found = self._found
+        # Registers can't be taken back: when a batch that changed some is cut, the segment is read again from its
+        # preamble on.
         if found.changed and found.changed[-1] >= count:
             self._found = beginning(self.header, await read_preamble(self.file, self.header))
             await scan(self.file, self.header, self._found, end)
@@ -204,24 +233,24 @@ class Tail:
         self._found = Scan(self.index, end, last, last_crc, registers=found.registers, changed=found.changed)
 
     async def read_again(self, start: int) -> bytes:
-        """What lies from `start` up to the end."""
+        """Return the bytes from `start` up to the end."""
         return await self.file.read(start, self.end - start) if start < self.end else b""
 
     async def take_back(self) -> None:
-        """Remove what a failed write has left above the end."""
+        """Remove, durably, what a failed write has left above the end."""
         await self._cut_zeros()
         await self.file.sync()
 
 
 def beginning(header: SegmentHeader, preamble: bytes) -> Scan:
-    """A scan of the segment that has read nothing yet."""
+    """Return a scan of the segment that has read nothing yet, with the registers of its preamble."""
     held: dict[bytes, bytes] = {}
     registers.apply(held, preamble)
     return Scan(Index(), header.data_start, header.first - 1, header.previous_crc, registers=held, changed=array("q"))
 
 
 async def load_index(disk: Disk, directory: str, header: SegmentHeader) -> tuple[Checkpoint, Index] | None:
-    """The last checkpoint of a segment's index; None when there is none to be used."""
+    """Return the last checkpoint of a segment's index; None when no usable one exists."""
     try:
         file = await disk.open(f"{directory}/{name(header.first, 'idx')}")
     except NotFound:
@@ -235,16 +264,20 @@ async def load_index(disk: Disk, directory: str, header: SegmentHeader) -> tuple
 async def _resume(
     file: File, header: SegmentHeader, found: Scan, known: tuple[Checkpoint, Index], limit: TransactionId | None
 ) -> bool:
-    """Take what the checkpoint covers as scanned, if its last batch is where it says.
+    """Take what the checkpoint covers as scanned, and tell whether that could be done.
 
-    Not when registers changed below it: those batches have to be read.
+    It could if the last batch of the checkpoint is where the checkpoint says, and no registers changed below: batches
+    that change registers have to be read.
     """
     checkpoint, index = known
+    # A checkpoint that reaches above the limit covers batches that are not believed.
     if not len(index) or checkpoint.with_registers or (limit is not None and checkpoint.last > limit):
         return False
     offset = index.offsets[-1]
     if not header.data_start <= offset < checkpoint.end:
         return False
+    # The one batch that is read speaks for those before it: each carries the CRC of its predecessor. That they can
+    # still be read is not shown by this; a read or the scrub finds out.
     view = memoryview(await file.read(offset, checkpoint.end - offset))
     try:
         batch = open_batch(view, 0, offset=offset, seed=header.seed)

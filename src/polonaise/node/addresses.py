@@ -1,4 +1,4 @@
-"""Coordinator addresses, as options and `polonaise.connect` take them."""
+"""Addresses of coordinators and storage nodes, as command-line options and `polonaise.connect` take them."""
 
 from __future__ import annotations
 
@@ -6,40 +6,45 @@ import os
 from typing import Final
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.file import FileCoordinator
+from polonaise.coordination.file import coordinator_in
 from polonaise.errors import BadOption
 from polonaise.host import Host
 from polonaise.host.address import HostPort, parse_address
 from polonaise.redaction import redacted
 
 MARKER: Final = "polonaise-embedded"
-"""Says in a directory that it is an embedded log's."""
+"""The name of the file that makes a directory an embedded log's."""
 COORDINATOR: Final = "coordinator"
-"""The directory of an embedded log's coordinator, in its own."""
+"""The directory of an embedded log's coordinator, within the log's."""
 
 
 def coordinator_at(host: Host, address: str) -> Coordinator:
-    """The coordinator behind `file:PATH`. Raises `BadOption` for anything else, and for that of an embedded log."""
-    scheme, separator, place = address.partition(":")
-    if not separator or not place:
+    """Return the coordinator at `file:PATH`.
+
+    Raises `BadOption` for any other address, and for the coordinator of an embedded log: a client or server that went
+    around the embedded log's host would not be part of its election.
+    """
+    scheme, separator, location = address.partition(":")
+    if not separator or not location:
         raise BadOption(f"{redacted(address)!r} is no coordinator address: write file:PATH")
-    if "\0" in place:
+    if "\0" in location:
         raise BadOption(f"{redacted(address)!r} is no file:PATH: no path holds a zero byte")
     if scheme != "file":
         raise BadOption(f"no coordinator of kind {scheme!r}: this version knows file:PATH")
-    path = os.path.abspath(place)
+    path = os.path.abspath(location)
     parent, own = os.path.split(path)
+    # The marker is in the embedded log's directory; PATH may name that, or the coordinator's directory within it.
     for directory in (path, parent) if own == COORDINATOR else (path,):
         if os.path.exists(os.path.join(directory, MARKER)):
             raise BadOption(
                 f"{redacted(address)!r} is of an embedded log, which is reached through its directory alone: write "
                 f"embedded:{redacted(directory)}"
             )
-    return FileCoordinator(host, path)
+    return coordinator_in(host, path)
 
 
 def check_storage_address(address: str) -> None:
-    """Raises `BadOption` unless a storage node can be reached under this, also after it was started again."""
+    """Raise `BadOption` unless a storage node can be reached at this address, also after it was started again."""
     parsed = parse_address(address)
     if isinstance(parsed, HostPort) and not parsed.port:
         raise BadOption(f"{redacted(address)!r} is no storage node's address: port 0 is another one at every start")

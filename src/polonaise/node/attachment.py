@@ -1,4 +1,4 @@
-"""One process's part in an embedded log: a seat among those that may host it, and a way to reach whoever does."""
+"""One process's part in an embedded log: it stands for election as the host, and reaches the process that is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import DirectoryInUse, NotInitialized, PolonaiseError, fresh
 from polonaise.host import Host
 from polonaise.host.files import try_lock
-from polonaise.node import seat as seats
+from polonaise.node import hostelection as elections
 from polonaise.node.embedded import (
     EmbeddedAddress,
     EmbeddedSockets,
@@ -31,94 +31,104 @@ from polonaise.node.embedded import (
     lock_path,
     parse_embedded,
 )
-from polonaise.node.place import Place
+from polonaise.node.location import LogLocation
 
 _log = logging.getLogger(__name__)
 
 _LOCAL_RETRY_S_MAX: Final = 0.1
-"""Between tries to reach an embedded log's host: cheap, and a take-over should not be waited for when it is done."""
+"""Longest pause between attempts to reach the host: they are cheap, and clients should notice a take-over at once."""
 _FIRST_HOST_S: Final = 0.02
-"""Between looks whether another process has made the log."""
+"""Seconds between looks whether another process has made the log."""
 _PATIENCE_S: Final = 2.0
+"""Seconds after which a log that another process does not finish making is complained of."""
 _KNOWN_S: Final = 1.0
+"""Seconds for which `_Whereabouts` remembers its answer."""
 
 
 @asynccontextmanager
-async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator[Place]:
-    """A part in the log at this address, as its host or beside it, until the context ends."""
+async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
+    """Take part in the embedded log at this address, as its host or attached to it, until the context ends.
+
+    Raises `BadOption`, `NotInitialized`, and what is wrong with the directory.
+    """
     address = parse_embedded(address_text)
     host = ApplicationHost()
     host.network = EmbeddedSockets(address.directory, host)
-    seat: seats.Seat | None = None
+    election: elections.HostElection | None = None
     coordinator = coordinator_of(host, address.directory)
     try:
         there = await is_log(host.disk, address.directory)
         if address.may_host:
             await host.disk.make_directory(address.directory)
-            seat = seats.take(address)
-            await asyncio.shield(asyncio.wrap_future(seat.settled))
+            election = elections.take(address)
+            # Shielded: the election is shared by all logs of this process in the directory.
+            await asyncio.shield(asyncio.wrap_future(election.settled))
         elif not there:
             raise NotInitialized(
                 f"no embedded log in {address.directory}: correct the path, or leave host=no out to make one"
             )
-        address.check(await _described(host, coordinator, address, seat))
+        address.check(await _described(host, coordinator, address, election))
         check_fragments(address, await fragments_of(host.disk, address.directory))
         local = replace(settings, retry_s_max=min(settings.retry_s_max, _LOCAL_RETRY_S_MAX))
-        yield Place(
+        yield LogLocation(
             host,
             coordinator,
             local,
-            lambda listener: _listen(seat, listener),
-            _Whereabouts(address.directory, seat),
+            lambda listener: _listen(election, listener),
+            _Whereabouts(address.directory, election),
         )
     finally:
         await coordinator.close()
-        if seat is not None:
-            await asyncio.to_thread(seats.leave, seat)
+        if election is not None:
+            # In a thread: it waits for the nodes, and the application's loop must not stand still for that.
+            await asyncio.to_thread(elections.leave, election)
         host.close()
 
 
 async def _described(
-    host: Host, coordinator: Coordinator, address: EmbeddedAddress, seat: seats.Seat | None
+    host: Host, coordinator: Coordinator, address: EmbeddedAddress, election: elections.HostElection | None
 ) -> ClusterDescription:
-    """The description; waits while another process is about to write it."""
+    """Return the cluster's description; wait while another process is about to write it. Raises why this one can't."""
     loop = asyncio.get_running_loop()
     complain_s = loop.time() + _PATIENCE_S
     while True:
         try:
             return await coordinator.describe()
         except NotInitialized:
-            if seat is not None and seat.failure is not None:
-                raise fresh(seat.failure) from None
+            if election is not None and election.failure is not None:
+                raise fresh(election.failure) from None
             await check_coordinator(host.disk, address.directory)
         if loop.time() >= complain_s:
             complain_s += 5 * _PATIENCE_S
             _log.warning(
                 "the embedded log in %s is not made yet, and whoever holds its lock does not make it: %s",
                 address.directory,
-                whereabouts(address.directory, seat) or "another log of this process does",
+                whereabouts(address.directory, election) or "another log of this process does",
             )
         await asyncio.sleep(_FIRST_HOST_S)
 
 
 class _Whereabouts:
-    """Remembers for a second what `whereabouts` says: all partitions of a log may ask."""
+    """Calls `whereabouts`, and remembers the answer for a second: all partitions of a log may ask at once."""
 
-    def __init__(self, directory: str, seat: seats.Seat | None) -> None:
+    def __init__(self, directory: str, election: elections.HostElection | None) -> None:
         self._directory = directory
-        self._seat = seat
+        self._election = election
         self._known = ""
         self._asked_s = float("-inf")
 
     def __call__(self) -> str:
         now_s = time.monotonic()
         if now_s - self._asked_s > _KNOWN_S:
-            self._known, self._asked_s = whereabouts(self._directory, self._seat), now_s
+            self._known, self._asked_s = whereabouts(self._directory, self._election), now_s
         return self._known
 
 
-def whereabouts(directory: str, seat: seats.Seat | None = None) -> str:
-    """Say who hosts the log in this directory, and what to do if that process does not answer; or why nobody does."""
+def whereabouts(directory: str, election: elections.HostElection | None = None) -> str:
+    """Return which process hosts the log in this directory, and what to do if it does not answer, as a phrase.
+
+    If none does, says so, and why this process can't. Empty if this process hosts the log, or nothing is known.
+    """
     path = lock_path(directory)
     if not os.path.exists(path):
         return ""
@@ -128,13 +138,13 @@ def whereabouts(directory: str, seat: seats.Seat | None = None) -> str:
         return _host_in(path)
     except PolonaiseError as error:
         return f"who hosts the log in {directory} can't be told: {error}"
-    if seat is not None and seat.trouble is not None:
-        return f"nobody hosts the log in {directory}; this process can't: {seat.trouble}"
+    if election is not None and election.trouble is not None:
+        return f"nobody hosts the log in {directory}; this process can't: {election.trouble}"
     return f"nobody hosts the log in {directory}"
 
 
 def _host_in(path: str) -> str:
-    """The process that holds this lock, as it has written itself; empty for the one that asks."""
+    """Return a phrase on the process that holds this lock, by the id that it wrote there; empty for this process."""
     try:
         pid = int(Path(path).read_text())
         if pid == os.getpid():
@@ -143,9 +153,9 @@ def _host_in(path: str) -> str:
     except ValueError:
         return f"a process has locked {path} and has not said which it is"
     except ProcessLookupError:
-        # The number may be that of a process on the other side of a container's wall.
+        # The process may run in another container, where process ids mean others.
         return f"process {pid} hosts the log, says {path}, and is not to be seen from here"
-    except OSError:  # another user's, or the file can't be read
+    except OSError:  # another user's process, or the file can't be read
         return f"the process that hosts the log is named in {path}: if it is stopped or hangs, continue it or end it"
     return (
         f"process {pid} hosts the log, says {path}: if it is stopped or hangs, continue it (kill -CONT {pid}) or "
@@ -153,9 +163,9 @@ def _host_in(path: str) -> str:
     )
 
 
-def _listen(seat: seats.Seat | None, listener: Callable[[BaseException], None]) -> None:
-    """Pass on, into this event loop, what ends the seat."""
-    if seat is None:
+def _listen(election: elections.HostElection | None, listener: Callable[[BaseException], None]) -> None:
+    """Call the listener in this event loop with the error that ends this process's part in the election."""
+    if election is None:
         return
     loop = asyncio.get_running_loop()
 
@@ -163,6 +173,6 @@ def _listen(seat: seats.Seat | None, listener: Callable[[BaseException], None]) 
         if not loop.is_closed():
             loop.call_soon_threadsafe(listener, error)
 
-    seat.listeners.append(tell)
-    if seat.failure is not None:
-        tell(seat.failure)
+    election.listeners.append(tell)  # before looking for a failure, so that none falls in between
+    if election.failure is not None:
+        tell(election.failure)

@@ -1,4 +1,4 @@
-"""`polonaise.connect`: from an address to a log."""
+"""`polonaise.connect`: opens the log at an address."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.node.addresses import coordinator_at
-from polonaise.node.place import Place
+from polonaise.node.location import LogLocation
 from polonaise.redaction import redacted
 from polonaise.terms import BodyForm, PartitionId
 
 _TRY_S = 1.0
-"""The first try has so long, however short the wait."""
+"""Seconds that the first attempt has, however short the wait."""
 
 
 @asynccontextmanager
@@ -51,23 +51,30 @@ async def connect(
     header_filter: tuple[int, int] | None = None,
     wait: float | None = None,
 ) -> AsyncIterator[Log]:
-    """Open the log at `address`: `async with polonaise.connect("embedded:./bank") as log`.
+    """Open the log at `address`, and close it when the context ends.
 
-    - `embedded:PATH` is a log in a directory of a local disk, without anything to set up or start. It is made when
-      there is none, with `?storage=N` copies on this disk (1 unless said) and `&partitions=N` (1). Several processes
-      may have it open: the first one hosts it for all, another takes over within about a second when that one goes.
-      With `?host=no` this process only attaches to a log that is there, and waits while nobody hosts it. With
-      `?fragments=URL` (quoted as in any URL) it is archived to that store, from which it reads what was trimmed; the
-      directory remembers it, so that no other process has to say it.
+    ::
+
+        async with polonaise.connect("embedded:./bank", view=balances) as log:
+            await log.append(b"1 100", partition=0)
+
+    Addresses:
+
+    - `embedded:PATH` is a log in a directory of a local disk, with nothing to set up or start. If there is none, it is
+      made, with `?storage=N` copies on this disk (default 1) and `&partitions=N` (default 1). Several processes may
+      have it open: the first one hosts it for all, and another takes over within about a second when that one ends.
+      With `?host=no` this process only attaches to an existing log, and waits while no process hosts it. With
+      `?fragments=URL` (quoted as in any URL) the log is archived to that store, and reads from there what was trimmed;
+      the directory remembers the store, so that other processes need not name it.
     - `file:PATH` is the coordinator's directory of a cluster on this machine.
 
-    `wait` is for how many seconds a cluster is waited for that is not there yet, or does not answer: `DeadlineExceeded`
-    then says what was the matter the last time. Without it that is raised at once. (A cluster that is there, and has no
-    server yet, is connected to at once in any case: what is asked of it waits.)
+    `wait`: for how many seconds to wait for a cluster that does not exist yet, or does not answer; after that raises
+    `DeadlineExceeded`, with the last error. Without `wait` that error is raised at once. A cluster without a server is
+    connected to at once in any case; requests to it wait.
 
-    For the other options see `Log`. Raises `BadOption` for an address that cannot be meant, or that speaks of another
-    log than the one that is there; `NotInitialized` when there is no cluster (no embedded log, with `host=no`);
-    `NotEmbeddedLog`, `UnsupportedFormat`, `AccessDenied`, `DiskFull` and what else is wrong with the directory.
+    For the other options see `Log`. Raises `BadOption` for an invalid address or option, or an address that contradicts
+    the existing log; `NotInitialized` if there is no cluster (no embedded log, with `host=no`); `NotEmbeddedLog`,
+    `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults of the directory.
     """
     if not isinstance(address, str):
         raise wrong("address", address, "an address is text: embedded:PATH or file:PATH")
@@ -89,7 +96,7 @@ async def connect(
 async def _waited_for(
     wait_s: float, address: str, settings: ClientSettings, options: dict[str, Any], stack: AsyncExitStack
 ) -> Log:
-    """The log, as soon as it can be opened."""
+    """Return the log as soon as it can be opened. Raises `DeadlineExceeded` after `wait_s` seconds."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     deadline_s = began_s + wait_s
@@ -104,6 +111,7 @@ async def _waited_for(
             if not limit.expired():
                 raise
         except PolonaiseError as error:
+            # A cluster that does not exist is an error of its own, but may be about to be made.
             if error.retry is not Retry.AGAIN and not isinstance(error, NotInitialized | NotFound):
                 raise
             trouble = error
@@ -112,19 +120,20 @@ async def _waited_for(
             why = "it did not answer" if trouble is None else str(trouble)
             where = redacted(address)
             raise DeadlineExceeded(f"no log to connect to at {where} within {wait_s:g} s: {why}") from trouble
-        # Never more than half of what is left: the last try is made when hardly anything is.
+        # Never more than half of the time that is left, so that the last attempt is close to its end.
         await asyncio.sleep(min(backoff.pause_s(random.random()), left_s / 2))
 
 
 @asynccontextmanager
 async def _opened(address: str, settings: ClientSettings, options: dict[str, Any]) -> AsyncIterator[Log]:
+    """Open the log at an address, without waiting for one that does not exist."""
     scheme = address.partition(":")[0]
     if scheme == "embedded":
         from polonaise.node.attachment import attached  # loads a server: not for a client of a cluster
 
-        place = attached(address, settings)
+        location = attached(address, settings)
     elif scheme == "file":
-        place = _cluster(address, settings)
+        location = _cluster(address, settings)
     else:
         raise BadOption(
             f"{redacted(address)!r} is no address of a log: write embedded:PATH for a log in a directory of its own, "
@@ -132,8 +141,9 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
         )
     async with AsyncExitStack() as stack:
         try:
-            at = await stack.enter_async_context(place)
+            at = await stack.enter_async_context(location)
             log = Log(at.host, at.coordinator, settings=at.settings, **options)
+            # Before the log is started: its first task may fail already.
             at.host.on_fail = log.fail
             at.tell_failures(log.fail)
             log.whereabouts = at.whereabouts
@@ -144,7 +154,7 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
 
 
 def _with_a_way_to_read(error: PolonaiseError, address: str) -> PolonaiseError:
-    """The fault of a disk, with how to read an embedded log that is there meanwhile: that needs no room, nor a host."""
+    """Return a disk's fault with how to read the embedded log meanwhile, which needs neither free space nor a host."""
     if not address.startswith("embedded:"):
         return error
     from polonaise.node.embedded import is_there, parse_embedded, storage_directory
@@ -159,12 +169,13 @@ def _with_a_way_to_read(error: PolonaiseError, address: str) -> PolonaiseError:
 
 
 @asynccontextmanager
-async def _cluster(address: str, settings: ClientSettings) -> AsyncIterator[Place]:
+async def _cluster(address: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
+    """Find a cluster by its coordinator's address."""
     host = ApplicationHost()
     try:
         coordinator = coordinator_at(host, address)
         try:
-            yield Place(host, coordinator, settings)
+            yield LogLocation(host, coordinator, settings)
         finally:
             await coordinator.close()
     finally:

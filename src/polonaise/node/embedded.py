@@ -7,12 +7,12 @@
       host.lock               locked for as long as a process hosts; holds its process id
       coordinator/            the coordinator, as `coordination.file` keeps it
       storage-<n>/            the directory of storage node n
-      sockets/                where the nodes listen; means nothing while nobody hosts
+      sockets/                where the nodes listen; without meaning while no process hosts
       staging/                rows on their way from Spark into the log, if there ever were any
       fragments               the address of the fragment store, where the log has one
 
-The host runs the nodes of any other cluster, all of them in one event loop. Everybody, the host's own application
-included, is their client through the sockets. `node.seat` decides which process hosts.
+The host runs the nodes of any other cluster, all of them in one event loop. Every process, the host's own application
+included, is a client of these nodes through the sockets. `node.hostelection` decides which process hosts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from polonaise.coordination.file import DESCRIPTION, FileCoordinator
-from polonaise.coordination.values import ClusterDescription
+from polonaise.coordination import Coordinator
+from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.values import DESCRIPTION, ClusterDescription
 from polonaise.errors import (
     BadOption,
     ConnectionLost,
@@ -58,16 +59,17 @@ _log = logging.getLogger(__name__)
 
 SCHEME: Final = "embedded:"
 FORMAT: Final = 1
+"""The version of the directory's layout."""
 HOST_LOCK: Final = "host.lock"
 STORAGE_MAX: Final = 7
 PARTITIONS_MAX: Final = 4_096
 SEGMENT_BYTES_MAX: Final = 32 * 1024 * 1024
 SEGMENT_BATCHES_MAX: Final = 32_768
-"""Smaller than elsewhere: who takes over reads what the last segment's index does not cover, all of it when registers
-changed there, and is waited for."""
+"""Segments are smaller than elsewhere. A process that takes over reads what the last segment's index does not cover,
+and all of it when registers changed there, while every client waits."""
 
 RESTORING: Final = "polonaise-restoring"
-"""Lies in a directory into which a log is being restored, until that log is whole."""
+"""The name of a file in a directory into which a log is being restored, until that log is whole."""
 _UNFINISHED: Final = MARKER + ".new"
 _STORAGE: Final = "storage-"
 _SOCKETS: Final = "sockets"
@@ -80,20 +82,21 @@ _USAGE: Final = (
 
 @redacted_repr
 class EmbeddedAddress(NamedTuple):
-    """`embedded:PATH?…`, read."""
+    """The parts of an address `embedded:PATH?…`."""
 
     directory: str
-    """Absolute."""
+    """The directory, as an absolute path."""
     storage: int | None = None
-    """How many storage directories; None for as many as there are, 1 in a new log."""
+    """The number of storage directories; None for that of the existing log, or 1 in a new one."""
     partitions: int | None = None
-    """How many partitions; None as for `storage`."""
+    """The number of partitions; None as for `storage`."""
     may_host: bool = True
+    """Whether this process may host the log, or only attach to it."""
     fragments: str | None = None
-    """The store that the log is archived to; None for the one that the log's directory names, if it does."""
+    """The address of the fragment store; None for the one that the log's directory names, if any."""
 
     def check(self, description: ClusterDescription) -> None:
-        """Raises `BadOption` when the log is another one than the address speaks of."""
+        """Raise `BadOption` if the existing log contradicts the address."""
         for option, wanted, there in (
             ("storage", self.storage, len(description.storage)),
             ("partitions", self.partitions, description.partitions),
@@ -106,7 +109,7 @@ class EmbeddedAddress(NamedTuple):
 
 
 def parse_embedded(address: str) -> EmbeddedAddress:
-    """Read an address. Raises `BadOption`, which says what is wrong with it."""
+    """Parse an address. Raises `BadOption`, which says what is wrong with it."""
     path, _, query = address.removeprefix(SCHEME).partition("?")
     if not path or "\0" in path:
         raise BadOption(f"{redacted(address)!r} names no directory: {_USAGE}")
@@ -130,7 +133,7 @@ def parse_embedded(address: str) -> EmbeddedAddress:
 
 
 def _store_address(address: str, url: str | None) -> str | None:
-    """A store's address that means the same in every process, whatever its working directory."""
+    """Return a store's address that means the same in every process, whatever its working directory."""
     if url is None:
         return None
     if not url.strip() or any(ord(character) < 32 for character in url):
@@ -154,24 +157,25 @@ def _count(address: str, options: dict[str, str], option: str, most: int) -> int
 
 
 def storage_names(count: int) -> tuple[str, ...]:
-    """What the storage nodes of a log with so many are called."""
+    """Return the addresses of a log's storage nodes."""
     return tuple(f"unix:storage-{number}" for number in range(count))
 
 
 def storage_directory(directory: str, number: int) -> str:
+    """Return the directory of a storage node, by its number."""
     return posixpath.join(directory, f"{_STORAGE}{number}")
 
 
 async def check_coordinator(disk: Disk, directory: str) -> None:
-    """Raises `CoordinatorDamaged` when storage directories hold something and the description of the log is gone.
+    """Raise `CoordinatorDamaged` if storage directories hold something and the description of the log is gone.
 
-    A log's description is durable before its storage directories are made, so that who looks for it last never mistakes
-    a log that is being made for one that has lost its coordinator.
+    A log's description is durable before its storage directories are made. So it is looked for once more at the end:
+    otherwise a log that is being made would be mistaken for one that has lost its coordinator.
     """
     coordinator = posixpath.join(directory, COORDINATOR)
     description = posixpath.join(coordinator, DESCRIPTION)
     if await disk.exists(description):
-        return  # whatever is wrong with a storage directory then is told by its node
+        return  # then a fault of a storage directory is its node's to tell
     holding = []
     for name in sorted(await disk.list(directory)):
         if name.startswith(_STORAGE) and name.removeprefix(_STORAGE).isdecimal():
@@ -193,17 +197,19 @@ async def check_coordinator(disk: Disk, directory: str) -> None:
 
 
 def lock_path(directory: str) -> str:
+    """Return the path of the lock that the hosting process holds."""
     return posixpath.join(directory, HOST_LOCK)
 
 
-def coordinator_of(host: Host, directory: str) -> FileCoordinator:
-    return FileCoordinator(host, posixpath.join(directory, COORDINATOR))
+def coordinator_of(host: Host, directory: str) -> Coordinator:
+    """Return the coordinator of the embedded log in this directory."""
+    return coordinator_in(host, posixpath.join(directory, COORDINATOR))
 
 
 async def is_log(disk: Disk, directory: str) -> bool:
-    """Whether there is an embedded log; False where one may be made.
+    """Return whether the directory holds an embedded log; False if one may be made there.
 
-    Raises `NotEmbeddedLog`, `UnsupportedFormat`, and what the disk says.
+    Raises `NotEmbeddedLog` for a directory with other contents, `UnsupportedFormat`, and faults of the disk.
     """
     try:
         names = await disk.list(directory)
@@ -220,7 +226,7 @@ async def is_log(disk: Disk, directory: str) -> bool:
         raise NotEmbeddedLog(
             f"a restore into {directory} was not finished: run it again, with the same command, or remove the directory"
         )
-    # Whoever began to make one and died has left no more than this.
+    # A process that died while it made one leaves no more than this.
     others = sorted(set(names) - {HOST_LOCK, _UNFINISHED})
     if others:
         raise NotEmbeddedLog(
@@ -231,11 +237,12 @@ async def is_log(disk: Disk, directory: str) -> bool:
 
 
 def is_there(address: str) -> bool:
-    """Whether the directory that this address names holds an embedded log, of whatever version. Looks, and blocks."""
+    """Return whether the directory of this address holds an embedded log, of whatever version. Blocks."""
     return os.path.exists(posixpath.join(parse_embedded(address).directory, MARKER))
 
 
 def _check_marker(directory: str, raw: bytes) -> None:
+    """Check the marker's contents. Raises `NotEmbeddedLog`, `UnsupportedFormat`."""
     words = raw.decode("ascii", "replace").split()
     if len(words) != 2 or words[0] != MARKER or not words[1].isdigit():
         raise NotEmbeddedLog(
@@ -250,12 +257,12 @@ def _check_marker(directory: str, raw: bytes) -> None:
 
 
 async def make_log(disk: Disk, directory: str) -> None:
-    """Make the directory an embedded log's, durably. With the host's lock held."""
+    """Make the directory an embedded log's, durably. The caller holds the host's lock."""
     await _write_whole(disk, directory, MARKER, f"{MARKER} {FORMAT}\n")
 
 
 async def _write_whole(disk: Disk, directory: str, name: str, text: str) -> None:
-    """A small file, whole or not there."""
+    """Write a small file durably, so that after a crash it is whole or absent."""
     unfinished = posixpath.join(directory, f"{name}.new")
     file = await disk.open(unfinished, create=True)
     try:
@@ -263,12 +270,13 @@ async def _write_whole(disk: Disk, directory: str, name: str, text: str) -> None
         await file.write(0, [text.encode()], sync=True)
     finally:
         await file.close()
+    # Renamed when it is synced: the name never stands for a part. The directory is synced, or the name may be lost.
     await disk.rename(unfinished, posixpath.join(directory, name))
     await disk.sync_directory(directory)
 
 
 async def fragments_of(disk: Disk, directory: str) -> str | None:
-    """The address of the fragment store that the log's directory names."""
+    """Return the address of the fragment store that the log's directory names; None if it names none."""
     try:
         file = await disk.open(posixpath.join(directory, _FRAGMENTS))
     except NotFound:
@@ -280,9 +288,9 @@ async def fragments_of(disk: Disk, directory: str) -> str | None:
 
 
 def check_fragments(address: EmbeddedAddress, there: str | None) -> None:
-    """Raises `BadOption` when the address speaks of another fragment store than the one that the log has.
+    """Raise `BadOption` if the address names another fragment store than the log's directory.
 
-    All processes have to read the same one: whichever hosts relies upon it.
+    All processes have to use the same store, because any of them may host the log and then relies upon it.
     """
     if address.fragments is None or address.fragments == there:
         return
@@ -300,7 +308,10 @@ def check_fragments(address: EmbeddedAddress, there: str | None) -> None:
 
 
 async def _settle_fragments(disk: Disk, address: EmbeddedAddress, cluster_key: bytes) -> str | None:
-    """The store to rely upon: the one that the directory names, or that the address names first. With the lock held."""
+    """Return the fragment store of the log: the one that its directory names, or else the one of the address.
+
+    The latter is then written to the directory, once the store was made and marked. The caller holds the host's lock.
+    """
     there = await fragments_of(disk, address.directory)
     if there is None and address.fragments is not None:
         await give_store(address.fragments, cluster_key)
@@ -311,7 +322,10 @@ async def _settle_fragments(disk: Disk, address: EmbeddedAddress, cluster_key: b
 
 
 async def _clear_sockets(disk: Disk, directory: str) -> None:
-    """With the host's lock held, sockets here are those of the dead, even where a forked child has them open."""
+    """Remove all sockets. The caller holds the host's lock.
+
+    So they are of hosts that have ended, even where a forked child has them open.
+    """
     sockets = posixpath.join(directory, _SOCKETS)
     await disk.make_directory(sockets)
     for name in await disk.list(sockets):
@@ -322,13 +336,14 @@ async def _clear_sockets(disk: Disk, directory: str) -> None:
 
 
 class EmbeddedSockets(SocketDirectory):
-    """The network of an embedded log."""
+    """The network of an embedded log: Unix sockets in its directory, by bare names."""
 
     def __init__(self, directory: str, machine: RealHost) -> None:
         super().__init__(posixpath.join(directory, _SOCKETS), machine.network)
         self._log_directory = directory
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Connect to a node. Raises `ConnectionLost`, which says that no process hosts the log, if it can't."""
         try:
             return await super().connect(address, factory)
         except ConnectionLost as error:
@@ -339,25 +354,25 @@ class EmbeddedSockets(SocketDirectory):
 
 
 class NodesStopped(BaseException):
-    """Ends whatever found the mistake, past everything that handles faults."""
+    """Ends the task that found a mistake of ours. No `Exception`, so that no handler of faults catches it."""
 
 
 class EmbeddedHost(RealHost):
-    """The machine of nodes inside of an application, which is not theirs to stop: `fail` stops the nodes alone."""
+    """The host of nodes within an application's process: `fail` stops the nodes alone, and not the process."""
 
     def __init__(self, directory: str) -> None:
         super().__init__()
         self.network = EmbeddedSockets(directory, self)
         self.failure: BaseException | None = None
-        """Why the nodes stopped themselves."""
+        """Why the nodes stopped themselves; None while they have not."""
 
     def fail(self, error: BaseException) -> None:
-        """Stop the nodes as the end of their process would: they reach the disk no more, and their loop ends."""
+        """Stop the nodes as the end of their process would: cut them off from the disk, and end their loop."""
         if self.failure is not None:
             return
         self.failure = error
         _log.critical("the embedded log stops here: %s", error, exc_info=error)
-        self.cut_off_disk()
+        self.cut_off_disk()  # first: whatever still runs until the loop ends must not write
         asyncio.get_running_loop().stop()
         raise NodesStopped
 
@@ -370,8 +385,8 @@ async def _start_storage(
 ) -> None:
     """Start the storage nodes of all directories that can be opened, if they are a quorum.
 
-    What is wrong with the others is told to servers in their places. Raises the fault of the first of them when fewer
-    than a quorum can be opened, with what is wrong with each; and, whichever it is, a fault that passes.
+    In the place of each other one a node tells servers what is wrong with it. If fewer than a quorum can be opened,
+    raises the fault of the first that can't, with the faults of all. Raises at once a fault that may pass.
     """
     unusable: list[tuple[StorageSettings, PolonaiseError]] = []
     for number, name in enumerate(description.storage):
@@ -408,7 +423,7 @@ async def _start_storage(
 def _too_few(
     description: ClusterDescription, unusable: Sequence[tuple[StorageSettings, PolonaiseError]]
 ) -> PolonaiseError:
-    """The fault of the first storage directory that can't be used, with those of the others."""
+    """Return the fault of the first storage directory that can't be used; its message has the others, too."""
     fault = fresh(unusable[0][1])
     if len(unusable) > 1:
         each = "; ".join(f"{posixpath.basename(settings.directory)}: {error}" for settings, error in unusable)
@@ -420,9 +435,9 @@ def _too_few(
 
 
 async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callable[[], None]) -> None:
-    """Run the nodes of the log until cancelled; makes the log if there is none. With the host's lock held.
+    """Run the nodes of the log until cancelled; make the log if there is none. The caller holds the host's lock.
 
-    `started` is called when the nodes serve. Raises what is wrong with the directory.
+    Calls `started` when the nodes serve. Raises what is wrong with the directory.
     """
     directory = address.directory
     if await is_log(host.disk, directory):
@@ -438,7 +453,7 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
         address.check(description)
         fragments = await _settle_fragments(host.disk, address, description.key)
         await _start_storage(host, directory, description, closing)
-        # A name of its own in each life: connections to an earlier host's are never taken for this one's.
+        # A new name for each host: a connection to an earlier host's server is never taken for one to this server.
         settings = ServerSettings(listen=f"unix:server-{secrets.token_hex(4)}")
         server = Server(host, coordinator, settings, history_in(fragments))
         closing.push_async_callback(server.close)

@@ -1,4 +1,4 @@
-"""A small cluster as child processes on loopback: for the demo, benchmarks and tests with real kills."""
+"""Starts a small cluster as child processes on loopback: for the demo, benchmarks and tests with real kills."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class StartFailed(PolonaiseError):
 
 
 class ChildNode:
-    """One node as a child process, which can be killed and started again where it was.
+    """One node as a child process, which can be killed and started again at its address.
 
-    It does not outlive this process, however this one ends: its standard input is a pipe that only we hold open, and
-    it stops when that ends.
+    The child does not outlive this process, however this one ends: its standard input is a pipe that this process alone
+    holds open, and the child stops when the pipe ends.
     """
 
     def __init__(self, name: str, arguments: list[str], log: Path) -> None:
@@ -33,26 +33,27 @@ class ChildNode:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
-        """Where it listens; stays the same over restarts."""
+        """The address that it listens at; the same after a restart. Empty before the first start."""
         self.exit_status: int | None = None
-        """How it ended last: 0 after a clean stop, below 0 by that signal; None while it runs."""
+        """The status of its last end: 0 for a clean stop, below 0 for the signal that ended it; None while it runs."""
 
     @property
     def pid(self) -> int | None:
+        """The process id; None while it is not started."""
         return self._process.pid if self._process else None
 
     @property
     def alive(self) -> bool:
-        """Whether the process that was started last still runs."""
+        """Whether the process that was started last is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def log(self) -> str:
-        """What it has written to standard error, over all its lives."""
+        """Everything that it has written to standard error, over all restarts."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self, deadline_s: float = 30.0) -> None:
-        """Start it, and return when it listens. Raises `StartFailed`."""
+        """Start the process, and return when it listens. Raises `StartFailed`."""
         arguments = [*self._arguments, "--listen", self.address or "127.0.0.1:0", "--until-stdin-ends"]
         self.exit_status = None
         with self._log.open("ab") as errors:
@@ -71,11 +72,11 @@ class ChildNode:
         self.address = line.removeprefix("listening ").strip()
 
     def kill(self) -> None:
-        """Kill it with -9 and wait until it is gone."""
+        """Kill the process with -9, and wait until it has ended."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask it to stop and wait until it is gone."""
+        """Ask the process to stop, and wait until it has ended; kill it after 10 seconds."""
         self._signal(signal.SIGTERM)
 
     def _signal(self, number: int) -> None:
@@ -96,7 +97,13 @@ class ChildNode:
 
 
 class LocalCluster:
-    """A server and storage nodes as processes of this machine, under one directory. A context manager."""
+    """A server and storage nodes as processes of this machine, in one directory. A context manager.
+
+    ::
+
+        with LocalCluster(directory) as cluster:
+            cluster.storage[0].kill()
+    """
 
     def __init__(
         self,
@@ -129,6 +136,7 @@ class LocalCluster:
         self.server: ChildNode | None = None
 
     def start(self) -> None:
+        """Start the storage nodes, then the server, which makes the cluster. Raises `StartFailed`."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for node in self.storage:
             node.start()
@@ -139,6 +147,7 @@ class LocalCluster:
         self.server.start()
 
     def stop(self) -> None:
+        """Stop the server, then the storage nodes."""
         if self.server:
             self.server.stop()
         for node in self.storage:
@@ -157,7 +166,7 @@ class LocalCluster:
 
 
 def _first_line(descriptor: int, deadline_s: float) -> str:
-    """What the process prints first, or what came until it ended or the deadline passed."""
+    """Return the first line that the process prints, or what came of it until its end or the deadline."""
     until_s = time.monotonic() + deadline_s
     line = b""
     while not line.endswith(b"\n"):

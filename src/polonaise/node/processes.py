@@ -1,4 +1,4 @@
-"""The storage node and the server as processes: started, stopped by a signal, saying where they listen."""
+"""Runs a storage node or a server as a process: until it is told to stop, saying where it listens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotIni
 from polonaise.host import Host
 from polonaise.host.address import parse_address
 from polonaise.node.addresses import check_storage_address, coordinator_at
-from polonaise.server.history import History
+from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from polonaise.fragments.store import ObjectStore
 
 Ready = Callable[[str], None]
-"""Called once with the address when the node serves."""
+"""A function that is called once, with the node's address, when the node serves."""
 
 
-def history_in(fragments: str | None) -> Callable[[bytes], History] | None:
-    """What opens the history in a fragment store. Without one nothing of what reads fragments is loaded."""
+def history_in(fragments: str | None) -> Callable[[bytes], ArchivedHistory] | None:
+    """Return a function that opens the history in a fragment store; None without a store.
+
+    Without a store the code that reads fragments is not loaded, so its libraries need not be installed. Raises
+    `ExtraMissing` if they are needed and missing.
+    """
     if fragments is None:
         return None
     try:
@@ -40,9 +44,9 @@ def history_in(fragments: str | None) -> Callable[[bytes], History] | None:
 
 
 async def give_store(fragments: str, cluster_key: bytes) -> None:
-    """Make and mark the fragment store of a log that was without one until now; later it has to be there.
+    """Make and mark the fragment store of a log that had none; from now on the store has to exist.
 
-    Raises `BadOption`, `AccessDenied`, `ExtraMissing`, and as `fragments.mark.claim`.
+    Raises `BadOption`, `AccessDenied`, `ExtraMissing`, and what `fragments.mark.claim` raises.
     """
     store = _open(fragments)
     from polonaise.fragments.mark import claim
@@ -51,14 +55,15 @@ async def give_store(fragments: str, cluster_key: bytes) -> None:
 
 
 def _open(fragments: str) -> ObjectStore:
-    history_in(fragments)
+    """Open a fragment store. Raises `ExtraMissing` and what opening raises."""
+    history_in(fragments)  # raises, by name, if the extra is missing
     from polonaise.fragments.store import open_store
 
     return open_store(fragments)
 
 
 async def _until_cancelled() -> None:
-    """For ever: the host cancels a node's main task when the process is told to stop."""
+    """Wait for ever: the host cancels a node's main task when the process is told to stop."""
     await asyncio.get_running_loop().create_future()
 
 
@@ -76,16 +81,20 @@ async def run_storage(host: Host, settings: StorageSettings, ready: Ready) -> No
 async def cluster_at(
     coordinator: Coordinator, storage: tuple[StorageId, ...], partitions: int, fragments: str | None = None
 ) -> ClusterDescription:
-    """The cluster that is there, or else a new one of these, and with it the store of its fragments."""
+    """Return the description of the cluster; make one of these storage nodes and partitions if there is none.
+
+    `fragments` is the address of the fragment store of a new cluster, which is marked as that cluster's.
+    """
     try:
         return await coordinator.describe()
     except NotInitialized:
         pass
-    store = None if fragments is None else _open(fragments)  # before there is a cluster that can't have it
+    # Opened first: a cluster whose store can't be opened is not to be made.
+    store = None if fragments is None else _open(fragments)
     description = ClusterDescription(secrets.token_bytes(16), partitions, storage)
     try:
         await coordinator.initialize(description)
-    except AlreadyInitialized:
+    except AlreadyInitialized:  # another server was faster
         return await coordinator.describe()
     if store is not None:
         from polonaise.fragments.mark import put_mark
@@ -103,13 +112,14 @@ async def run_server(
     ready: Ready,
     fragments: str | None = None,
 ) -> None:
-    """Run a server until cancelled. Makes the cluster if there is none and `storage` says of what.
+    """Run a server until cancelled; make the cluster if there is none and `storage` names its storage nodes.
 
-    `fragments`: the address of the store that the log is archived to.
+    `fragments` is the address of the store that the log is archived to. Raises `BadOption` for options that are
+    invalid, or that contradict the existing cluster.
     """
     for address in storage:
-        check_storage_address(address)  # before it is in the description of a cluster for good
-    parse_address(settings.listen)  # before a cluster is made by a server that can't serve it
+        check_storage_address(address)  # before the cluster is made: its description is for good
+    parse_address(settings.listen)  # before the cluster is made, too: this server could not serve it
     coordinator = coordinator_at(host, coordinator_address)
     if storage:
         description = await cluster_at(coordinator, storage, partitions or 1, fragments)

@@ -1,4 +1,4 @@
-"""The job archive: what is committed and not archived yet becomes fragments, each written by a task of its own.
+"""The job archive: writes what is committed and not archived yet as fragments, each in a task of its own.
 
 `polonaise.admin.archive` does the same without Spark, by the same plan and the same writer.
 """
@@ -17,12 +17,12 @@ import polonaise
 from polonaise.admin.archive import batch_left_out, batches_of, missing_in, own_fragments_of
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog
-from polonaise.fragments.objects import FRAGMENT_BYTES, Archived, fragments_of, write_fragments
+from polonaise.fragments.objects import FRAGMENT_BYTES, ArchivedFragment, fragments_of, write_fragments
 from polonaise.fragments.protocol.coverage import Span, archived_up_to
 from polonaise.fragments.protocol.plan import spans_to_write
 from polonaise.fragments.store import open_store
 from polonaise.pipelines.logs import full_address, open_log, tasks_address
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark import clusters
@@ -37,44 +37,44 @@ if TYPE_CHECKING:
     from polonaise.pipelines.deltaarchive import Registered
 
 _TIMEOUT_S: Final = 60.0
-"""How long a question to the log may take."""
+"""Seconds that a request to the log may take, by default."""
 
 
 @dataclass(frozen=True)
 class HowToArchive:
-    """What is archived, and up to where."""
+    """Options of the job: what to archive, and up to where."""
 
     partitions: str = "all"
-    """`all`, `3` or `0-6,9`."""
+    """Partitions to archive: `all`, `3` or `0-6,9`."""
     fragment_bytes: int = FRAGMENT_BYTES
-    """A fragment holds at most about so much of the log; a task has one in memory, or two."""
+    """Bytes of the log in a fragment, at most, roughly. A task holds one or two fragments in memory."""
     rest: bool = False
-    """Also what does not fill a fragment yet."""
+    """Whether to archive also what does not fill a fragment yet."""
     until: Mapping[PartitionId, TransactionId] | None = None
-    """Everything up to these ids, one of each partition, and nothing above them."""
+    """Archive up to these ids, one of each partition, and nothing above them."""
     until_time: datetime | None = None
-    """Everything that was committed up to this time, which has a time zone, and nothing later."""
+    """Archive what was committed up to this time, and nothing later. Needs a time zone."""
     delta: bool = False
-    """Also keep the fragments as a Delta table, with a version for each run: see `deltaarchive`."""
+    """Whether to keep the fragments also as a Delta table, with a version for each run: see `deltaarchive`."""
     timeout_s: float = _TIMEOUT_S
 
 
 class ArchivedPartition(NamedTuple):
-    """What a run did for one partition."""
+    """The result of a run for one partition."""
 
     partition: PartitionId
     limit: TransactionId
-    """What was committed, or asked for."""
+    """The last id that was to be archived: what was asked for, or else the committed high-water mark."""
     last: TransactionId
-    """Everything up to this id is archived now; -1 for nothing."""
+    """Everything up to this id is archived; -1 for nothing."""
     fragments: int
-    """Written by this run, like the rest."""
+    """Fragments that this run wrote; `transactions` and `bytes` are theirs."""
     transactions: int
     bytes: int
     batch_left_out: Span | None = None
-    """The batch that the id asked for lies in, and that goes beyond it: nothing of it is archived."""
+    """The batch that goes beyond the id asked for, and was left out whole."""
     missing: tuple[Span, ...] = ()
-    """What no fragment held although later ones were there; it was written again."""
+    """Gaps between older fragments, which this run filled."""
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -87,14 +87,14 @@ class ArchivedPartition(NamedTuple):
 @redacted_repr
 @dataclass(frozen=True)
 class ArchiveReport:
-    """What a run of the job wrote. It is always well: what goes wrong is raised."""
+    """The result of a run. Always well: what goes wrong is raised."""
 
     store: str
     partitions: tuple[ArchivedPartition, ...]
-    fragments: tuple[Archived, ...]
-    """Those that this run wrote, each verified, in the order of their ids."""
+    fragments: tuple[ArchivedFragment, ...]
+    """The fragments that this run wrote, each verified, in the order of their ids."""
     delta: Registered | None = None
-    """The Delta table afterwards, where there is one."""
+    """The state of the Delta table, if there is one."""
 
     @property
     def well(self) -> bool:
@@ -119,14 +119,16 @@ def archive(
     store: str,
     how: HowToArchive | None = None,
     *,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> ArchiveReport:
-    """Write what is committed and not in the store yet; `progress` counts fragments.
+    """Archive what is committed and not in the store yet; `progress` counts fragments.
 
     May be killed at any time and run again, also by several at once, and beside `polonaise archive run`: what is
     written twice is the same object, or overlaps. With `until` or `until_time` the store holds exactly the history up
-    to there afterwards, if it held no more before. Raises `BadOption` for what can't be meant, `BeyondLog` for ids
-    that are not committed, as `own_fragments_of` for a store of another log, and what reading and the store raise.
+    to there afterwards, if it held no more before.
+
+    Raises `BadOption` for invalid options, `BeyondLog` for ids that are not committed, what `own_fragments_of` raises
+    for a store of another log, and what reading and the store raise.
     """
     how, progress, url = how or HowToArchive(), progress or Silence(), absolute(store)
     register = _registering() if how.delta else None
@@ -157,7 +159,7 @@ def archive(
 
 
 def _registering() -> Callable[[str, Mapping[FragmentName, int]], Registered]:
-    """Raises `ExtraMissing`, before anything is written."""
+    """Return `deltaarchive.register`. Raises `ExtraMissing`, before anything is written."""
     from polonaise.pipelines.deltaarchive import register
 
     return register
@@ -167,7 +169,7 @@ def _summary(
     number: PartitionId,
     limit: TransactionId,
     held: Mapping[FragmentName, int],
-    written: list[Archived],
+    written: list[ArchivedFragment],
 ) -> ArchivedPartition:
     mine = [each for each in written if each.fragment.partition == number]
     rows = sum(each.fragment.last - each.fragment.first + 1 for each in mine)
@@ -179,8 +181,8 @@ def _summary(
 
 
 @redacted_repr
-class _Task(NamedTuple):
-    """What one task writes: the batches that begin in the span and end within the limit."""
+class _ArchiveTask(NamedTuple):
+    """The work of one task: write the batches that begin in the span and end within the limit."""
 
     address: str
     url: str
@@ -192,7 +194,7 @@ class _Task(NamedTuple):
 
 
 def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
-    """The last id to archive of each partition."""
+    """Return the last id to archive of each partition."""
     numbers = partitions_named(how.partitions, log.partition_count)
     if how.until is not None and set(how.until) != set(numbers):
         raise BadOption(f"ids of partitions {sorted(how.until)}, and {numbers} are archived: name one of each")
@@ -208,7 +210,7 @@ def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
 
 
 def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowToArchive) -> TransactionId:
-    """The last transaction that was committed up to the time. A batch has one commit time, so it ends a batch."""
+    """Return the last transaction committed up to the time. A batch has one commit time, so this id ends a batch."""
     if how.until_time is None or how.until_time.tzinfo is None:
         raise BadOption(f"{how.until_time} has no time zone: say which, such as datetime(…, tzinfo=UTC)")
     with log.read_time(number, since=microseconds(how.until_time) + 1, timeout=how.timeout_s) as found:
@@ -232,20 +234,22 @@ def _plan(
     limit: TransactionId,
     fragments: Mapping[FragmentName, int],
     how: HowToArchive,
-) -> list[_Task]:
+) -> list[_ArchiveTask]:
     if limit == NO_TRANSACTION or not spans_to_write(fragments, limit):
         return []
     whole = how.rest or how.until is not None or how.until_time is not None
     ids_max = _ids_per_fragment(log, number, Span(archived_up_to(fragments) + 1, limit), how)
     return [
-        _Task(tasks_address(address), url, number, span, limit, how.fragment_bytes, how.timeout_s)
+        _ArchiveTask(tasks_address(address), url, number, span, limit, how.fragment_bytes, how.timeout_s)
         for span in spans_to_write(fragments, limit, ids_max=ids_max, rest=whole)
     ]
 
 
 def _ids_per_fragment(log: Log, number: PartitionId, new: Span, how: HowToArchive) -> int:
-    """How many transactions make a fragment, about: as batches here and there tell, and a power of two, so that the
-    next run most likely cuts at the same ids."""
+    """Return roughly how many transactions make a fragment, estimated from a few batches.
+
+    A power of two, so that the next run most likely cuts at the same ids.
+    """
     rows = size = 0
     for at in {new.first, (new.first + new.last) // 2, new.last}:
         with log.read_batches(number, after=at - 1, until=at, timeout=how.timeout_s) as found:
@@ -258,12 +262,12 @@ def _ids_per_fragment(log: Log, number: PartitionId, new: Span, how: HowToArchiv
 # ------------------------------------------------------------------ in a task
 
 
-def _write(task: _Task) -> list[Archived]:
-    """The fragments of a span: one, or several where its transactions are larger than the first ones were."""
+def _write(task: _ArchiveTask) -> list[ArchivedFragment]:
+    """Write the fragments of a span: one, or several if its transactions are larger than the sampled ones."""
     return asyncio.run(_written(task))
 
 
-async def _written(task: _Task) -> list[Archived]:
+async def _written(task: _ArchiveTask) -> list[ArchivedFragment]:
     store = open_store(task.url)
     async with polonaise.connect(task.address) as log:
         reading = batches_of(log, task.partition, task.span, task.limit, task.timeout_s)

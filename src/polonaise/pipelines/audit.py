@@ -1,6 +1,6 @@
-"""The job audit: does a database or a lake table hold what the log says it should? Is the log itself whole?
+"""The job audit: compare a database's or a lake's table with what the log says it should hold.
 
-The second question is `polonaise.pipelines.logaudit`'s.
+`polonaise.pipelines.logaudit` checks the log itself.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.errors import BadOption, ViewUnfit
 from polonaise.pipelines.comparison import Comparison, compare, plain
-from polonaise.pipelines.declarations import View
-from polonaise.pipelines.faults import translating
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Until, open_source
+from polonaise.pipelines.sparkerrors import translating
 from polonaise.pipelines.targets import check_target, open_target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, ViewSource, policy_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMED_MAX: Final = 20
-"""Differences that are named, unless said."""
+"""Differences that are named, by default."""
 
 
 @dataclass(frozen=True)
 class AuditReport:
-    """A table, compared with the fold of the log up to the table's marks."""
+    """A table, compared with the view of the log up to the table's marks."""
 
     view: str
     table: str
     marks: dict[PartitionId, TransactionId]
-    """Up to which id of each partition the table was compared."""
+    """Last id of each partition up to which the table was compared."""
     behind: int
-    """Transactions that are committed and not in the table yet: that is no fault."""
+    """Committed transactions that are not in the table yet, which is no fault."""
     found: Comparison
     undecodable: Letters = NO_LETTERS
-    """Bodies of the log that do not decode, and of which nothing was compared."""
+    """Undecodable bodies of the log. They were left out of the comparison."""
 
     @property
     def well(self) -> bool:
@@ -64,7 +64,7 @@ class AuditReport:
 def audit_table(
     spark: SparkSession,
     address: str,
-    view: View,
+    view: TableView,
     table: str,
     *,
     marks_table: str | None = None,
@@ -72,18 +72,18 @@ def audit_table(
     fragments: str | None = None,
     named_max: int = NAMED_MAX,
     on_undecodable: str | None = None,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> AuditReport:
-    """Compare a table with what its view makes of the log up to where the table says it is made.
+    """Compare a table with what its view makes of the log up to the table's marks.
 
-    The table may be of the job `views`, or of an application that keeps it by itself: a SQL table beside a table of
-    marks (`marks_table`, such as `polonaise_marks`), read together in one snapshot, so it may be written to meanwhile.
-    A table that says nothing of that is compared up to `until`. The table is called as the view is. Bodies that do not
-    decode end the audit, or are left out and counted: `on_undecodable` is as in `views.rebuild`.
+    The table may be made by the job `views`, or kept by an application: a SQL table beside a table of marks
+    (`marks_table`, such as `polonaise_marks`). Both are read in one snapshot, so the table may be written to meanwhile.
+    A table without marks is compared up to `until`. The table has the view's name. Undecodable bodies end the audit, or
+    are left out and counted: `on_undecodable` is as in `views.rebuild`.
 
-    Raises `NotFound` for a table whose directory or SQLite file is not there, `ClientAhead` for one that is made of
-    more than the log has, `ViewUnfit` for one that can't be compared, and what reading, Spark and the database raise.
-    What differs is in the report.
+    Differences are in the report. Raises `NotFound` for a table whose directory or SQLite file does not exist,
+    `ClientAhead` for one that holds more than the log, `ViewUnfit` for one that can't be compared, and what reading,
+    Spark and the database raise.
     """
     if until is not EVERYTHING and marks_table is not None:
         raise BadOption("up to the marks in a table, or up to what is said: say one of them")

@@ -1,7 +1,7 @@
-"""One copy of a partition's batches, walked: does each follow the one before, and what do they add up to?
+"""Walk over one copy of a partition's batches: check that each follows the one before it, and sum up their digests.
 
-A digest of many batches is the sum of their SHA-256, so it can be put together of parts that were made anywhere, and
-two copies are the same where their sums are.
+The digest of many batches is the sum of their SHA-256. So it can be put together from parts that were made anywhere,
+and two copies are equal if their sums are.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, SessionId, TransactionId
 
 BLOCK_IDS: Final = 262_144
-"""Copies are compared in blocks of so many ids: a batch counts for the block in which it begins."""
+"""Size of a block, in ids. Copies are compared by block; a batch belongs to the block in which it begins."""
 _MODULUS: Final = 2**256
 _DAMAGES: Final = (BatchDamaged, DataDamaged, FragmentDamaged, SegmentDamaged, NotFound)
 
 
 class End(NamedTuple):
-    """A batch, as the next one and the one before have to know it."""
+    """A batch's ids, CRCs, commit time and session: enough to check the batches before and after it."""
 
     first: TransactionId
     last: TransactionId
@@ -36,7 +36,7 @@ class End(NamedTuple):
 
 @dataclass(frozen=True)
 class Walk:
-    """Consecutive batches of one copy."""
+    """The result of walking over consecutive batches of one copy."""
 
     begin: End | None = None
     """The first batch; None for no batches."""
@@ -44,20 +44,20 @@ class Walk:
     """The last good batch."""
     transactions: int = 0
     digests: dict[int, int] = field(default_factory=dict)
-    """By the number of the block."""
+    """Digest of each block, by its number."""
     trouble: str = ""
-    """Why the walk ended where it did; empty when it got to its end."""
+    """Why the walk stopped early; empty if it reached the end."""
 
     @property
     def digest(self) -> str:
-        """Of all batches, in hexadecimal."""
+        """Digest of all batches, in hexadecimal."""
         return f"{sum(self.digests.values()) % _MODULUS:064x}"
 
 
 def walk(batches: Iterable[Batch]) -> Walk:
-    """Walk over batches, check each of them and each with the one before it; ends at the first that is not well.
+    """Walk over batches, and check each by itself and against the one before it. Stops at the first bad one.
 
-    Damage that reading them comes upon is such an end, too: an audit says so. What else it raises is passed on.
+    Damage found while they are read is reported as `trouble`, too. Other errors of the source are raised.
     """
     begin = end = None
     transactions, trouble = 0, ""
@@ -76,7 +76,7 @@ def walk(batches: Iterable[Batch]) -> Walk:
 
 
 def joined(walks: Sequence[Walk]) -> Walk:
-    """One walk of several that follow each other; ends at the first trouble, of one of them or between two."""
+    """Join walks that follow each other into one. Stops at the first trouble in one of them, or between two."""
     whole = Walk()
     for each in walks:
         if whole.end is not None and each.begin is not None and (trouble := gap(whole.end, each.begin)):
@@ -96,7 +96,7 @@ def joined(walks: Sequence[Walk]) -> Walk:
 
 
 def gap(before: End, after: End) -> str:
-    """Why a batch can't come after another; empty if it can."""
+    """Say why one batch can't follow another; empty if it can."""
     if after.first != before.last + 1:
         return f"after {before.last} comes {after.first}: ids are not dense"
     if after.previous_crc != before.crc:
@@ -109,10 +109,10 @@ def gap(before: End, after: End) -> str:
 
 
 def suspects(one: Walk, other: Walk) -> list[Span]:
-    """Where to look, batch by batch, for a difference of two copies, within what both hold; nothing if there is none.
+    """Return the spans in which to look, batch by batch, for a difference of two copies; none if they are equal.
 
-    That is the first of the blocks which both hold whole and in which they differ. If there is none, then the blocks
-    at whose beginning or end one of them has less than the other: about these, the digests say nothing.
+    This is the first block that both hold whole and in which they differ. If there is none, it is the blocks at whose
+    beginning or end one copy has less than the other: for these, unequal digests prove nothing.
     """
     if one.begin is None or one.end is None or other.begin is None or other.end is None:
         return []
@@ -157,7 +157,7 @@ def _damage(batch: Batch) -> str:
 
 
 def begins_at_the_beginning(found: Walk) -> str:
-    """Why a copy that should be whole is not, at its beginning; empty if it is, or holds nothing."""
+    """Say why a copy does not begin with the log's first batch; empty if it does, or is empty."""
     if found.begin is None:
         return ""
     if found.begin.first != NO_TRANSACTION + 1:

@@ -1,4 +1,4 @@
-"""Two tables that should hold the same rows: how many they have, what their columns add up to, where they differ."""
+"""Compare two tables that should hold the same rows: their counts, the sums of their columns, and their differences."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ EXTRA: Final = "extra"
 REPEATED: Final = "repeated"
 DIFFERENT: Final = "different"
 _TOLERANCE: Final = 1e-9
-"""Of what is no exact number: its sum depends on the order in which it was added."""
+"""Relative difference that floating-point values may have: their sums depend on the order of addition."""
 
 
-class Difference(NamedTuple):
+class RowDifference(NamedTuple):
     """A key at which two tables differ."""
 
     kind: str
-    """`missing` (from the table), `extra` (in the table and not in the log), `repeated` (more often in the table than
-    there should be) or `different`."""
+    """`missing` (in the table), `extra` (in the table and not in the log), `repeated` (more often in the table than it
+    should be) or `different`."""
     key: dict[str, Any]
     rows: int
-    """With this key in the table."""
+    """Rows of the table with this key."""
     rows_expected: int
     values: dict[str, tuple[Any, Any]]
-    """Of the columns that differ, what the table holds and what it should hold."""
+    """Each column that differs, with the table's value and the right one."""
 
     def __str__(self) -> str:
         key = ", ".join(f"{name} {quoted(value)}" for name, value in self.key.items())
@@ -66,16 +66,16 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found when a table was compared with what it should hold."""
+    """The result of comparing a table with what it should hold."""
 
     rows: int
     rows_expected: int
     sums: Mapping[str, tuple[Any, Any]]
-    """Of each column of numbers that is not of the key, in the table and as it should be; None for no rows."""
+    """Each numeric column outside the key, with its sum in the table and the right one; None for no rows."""
     totals: Mapping[str, int]
-    """How many keys differ, by kind; those that don't occur are left out."""
-    differences: tuple[Difference, ...]
-    """Some of them, in the order of their keys."""
+    """The number of keys that differ, by kind. Kinds that don't occur are left out."""
+    differences: tuple[RowDifference, ...]
+    """Some of the differences, in the order of their keys."""
 
     @property
     def equal(self) -> bool:
@@ -85,8 +85,8 @@ class Comparison:
 def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max: int) -> Comparison:
     """Compare a table with what it should hold, key by key, and name up to `named_max` keys that differ.
 
-    Without a `key`, rows are compared as wholes. Numbers that are not exact may differ in the tenth digit. Raises
-    `ViewUnfit` for a table without the columns, or with others' types.
+    Without a `key`, whole rows are compared. Floating-point values may differ in the tenth digit. Raises `ViewUnfit`
+    for a table that lacks columns, or has them with other types.
     """
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
@@ -117,7 +117,7 @@ def _is_number(kind: DataType) -> bool:
 
 @contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """On disk, for it is looked at several times."""
+    """Keep the frame on disk: it is read several times."""
     kept = frame.persist(StorageLevel.DISK_ONLY)
     try:
         yield kept
@@ -126,7 +126,7 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
-    """The table's columns in the order and of the types of the schema."""
+    """Return the table's columns in the order and types of the schema."""
     found = {each.name: each.dataType for each in table.schema}
     for each in schema:
         if each.name not in found:
@@ -140,7 +140,7 @@ def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
 
 
 def _grouped(frame: DataFrame, keys: Sequence[str], values: Sequence[str], side: str) -> DataFrame:
-    """A row for each key: how many there are of it, and the values of one of them."""
+    """Return a row for each key: how many rows it has, and the values of one of them."""
     named = frame.select([F.col(name).alias(f"{side}_{name}") for name in frame.columns])
     one = [F.first(f"{side}_{name}").alias(f"{side}_{name}") for name in values]
     return named.groupBy(*(f"{side}_{name}" for name in keys)).agg(F.count(F.lit(1)).alias(f"{side}_rows"), *one)
@@ -162,12 +162,14 @@ def _differs(name: str, kind: DataType) -> Column:
     return differs
 
 
-def _difference(row: Mapping[str, Any], keys: Sequence[str], values: Sequence[str], schema: StructType) -> Difference:
+def _difference(
+    row: Mapping[str, Any], keys: Sequence[str], values: Sequence[str], schema: StructType
+) -> RowDifference:
     row = {name: _in_utc(value, schema, name) for name, value in row.items()}
     side = "t" if row["e_rows"] is None else "e"
     kind = str(row["kind"])
     differing = {name: (row[f"t_{name}"], row[f"e_{name}"]) for name in values if row[f"t_{name}"] != row[f"e_{name}"]}
-    return Difference(
+    return RowDifference(
         kind,
         {name: row[f"{side}_{name}"] for name in keys},
         row["t_rows"] or 0,
@@ -177,7 +179,7 @@ def _difference(row: Mapping[str, Any], keys: Sequence[str], values: Sequence[st
 
 
 def _in_utc(value: Any, schema: StructType, name: str) -> Any:
-    """Spark hands moments on without a zone, as they are where this process is."""
+    """Return moments in UTC: Spark gives them without a zone, in the local time of this process."""
     column = name[2:]
     if isinstance(value, datetime) and column in schema.names and isinstance(schema[column].dataType, TimestampType):
         return value.astimezone(UTC)
@@ -191,7 +193,7 @@ def _totals(frame: DataFrame, names: Sequence[str]) -> tuple[int, dict[str, Any]
 
 
 def _wide(name: str, kind: DataType) -> Column:
-    """Many large integers add up to more than fits into 64 bits."""
+    """Widen integers for a sum, which may not fit into 64 bits."""
     return F.col(name).cast("decimal(38,0)") if isinstance(kind, IntegralType) else F.col(name)
 
 
@@ -200,7 +202,7 @@ def _number(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Return a value in the form that JSON has."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):

@@ -1,6 +1,6 @@
-"""Where copies of a partition's batches are: with the servers, in fragments, in the directories of storage nodes.
+"""Copies of a partition's batches: the servers', in fragments, and in the directories of storage nodes.
 
-Each copy is a value that travels to a task and can be read there: batches that begin in a span, in order.
+Each copy is a value that travels to a task and can be read there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from polonaise.errors import FragmentDamaged
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import open_bytes
-from polonaise.fragments.protocol.coverage import Piece, Span
+from polonaise.fragments.protocol.coverage import FragmentRange, Span
 from polonaise.log.batch import Batch
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark import clusters
@@ -21,20 +21,20 @@ from polonaise.storage.offline import dump, unwaited
 from polonaise.terms import PartitionId, TransactionId
 
 
-class Copy(Protocol):
+class PartitionCopy(Protocol):
     """A copy of a partition, or of a part of it."""
 
     @property
     def where(self) -> str:
-        """For people."""
+        """Its place, for people to read."""
 
     def batches(self, span: Span) -> Iterator[Batch]:
-        """Those that begin in the span, parsed and not believed yet. Raises what the place raises."""
+        """Yield the batches that begin in the span, in order; parsed, not verified. Raises what the place raises."""
 
 
 @redacted_repr
 class Served(NamedTuple):
-    """What the servers give to whoever reads the log."""
+    """A partition as the servers give it to readers."""
 
     address: str
     partition: PartitionId
@@ -54,11 +54,11 @@ class Served(NamedTuple):
 
 
 @redacted_repr
-class Archived(NamedTuple):
+class FragmentCopy(NamedTuple):
     """Pieces of fragments, in the order of ids."""
 
     url: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FragmentRange, ...]
 
     @property
     def where(self) -> str:
@@ -81,8 +81,8 @@ class Archived(NamedTuple):
                 raise FragmentDamaged(f"{name.path}: {error.text}") from error
 
 
-class Stored(NamedTuple):
-    """A storage node's files, on this machine; they may be in use."""
+class StorageCopy(NamedTuple):
+    """A partition in a storage node's directory on this machine. The node may be running."""
 
     directory: str
     partition: PartitionId
@@ -101,7 +101,7 @@ class Stored(NamedTuple):
             unwaited(walking.aclose())
 
     def synced(self) -> TransactionId:
-        """The last id that the node is known to have synced, by its own evidence; -1 for none."""
+        """Return the last id that the node has synced, by its own evidence; -1 for none."""
         mine = [files for files in find(self.directory) if files.partition == self.partition]
         return max((evidence_in(files).last for files in mine), default=-1)
 

@@ -21,10 +21,10 @@ from pyspark.sql.types import TimestampType
 from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import ViewUnfit, invariant
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, check_same, definition_of, kept_in, other_shape, prepared
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import Held
+from polonaise.pipelines.targets import TableState
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.letters import LETTERS
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
@@ -34,18 +34,20 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _ROWS: Final = 5_000
-"""Of one statement."""
+"""Rows of one statement."""
 _ROWS_READ: Final = 50_000
 
 
 class SqlTarget:
-    """A table, called as the view is, and tables of marks and of its definition beside it. Raises as `MarkedTable`.
+    """A table with the view's name, and tables of its marks and definition beside it. Raises what `MarkedTable` raises.
 
-    Its columns and its key stay what they are: others may have put indexes, rights or columns of their own to them. So
-    when these are declared otherwise, it is for whoever keeps the database to drop the table.
+    Columns and key of an existing table are never changed: others may have added indexes, rights or columns to it. If
+    they are declared differently, the keeper of the database has to drop the table.
     """
 
-    def __init__(self, spark: SparkSession, url: str, view: View, cluster: str, marks_table: str | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, url: str, view: TableView, cluster: str, marks_table: str | None = None
+    ) -> None:
         self._spark = spark
         self._url = url
         self._view = view
@@ -113,8 +115,8 @@ class SqlTarget:
         return f"{self._view.name}{LETTERS}"
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
-        """The table is read in one snapshot of the database, once, to files that Spark reads."""
+    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
+        """Read the table in one snapshot of the database, once, into files that Spark reads."""
         invariant(self._schema is not None, "a target is prepared before it is used")
         assert self._schema is not None
         directory = Path(tempfile.mkdtemp(prefix="polonaise-"))
@@ -131,7 +133,7 @@ class SqlTarget:
                 _spool(
                     directory / "rows.parquet", parts, to_arrow_schema(self._schema, timezone="UTC"), self._view.name
                 )
-            yield Held(marks, self._spark.read.parquet(str(directory)))
+            yield TableState(marks, self._spark.read.parquet(str(directory)))
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -142,7 +144,7 @@ class SqlTarget:
 
 @contextmanager
 def _computed(rows: DataFrame) -> Iterator[DataFrame]:
-    """The rows, made before the database is asked to wait for them, and once however often it tries."""
+    """Compute the rows before the database has to wait for them, and once, however often the database tries again."""
     made = rows.persist(StorageLevel.DISK_ONLY)
     try:
         made.count()
@@ -156,7 +158,7 @@ def _letters(letters: DataFrame | None) -> Chunks | None:
 
 
 def _chunks(rows: DataFrame) -> Iterator[list[dict[str, Any]]]:
-    """Times come from Spark without a zone, as they are where this process is; a database gets them with theirs."""
+    """Yield rows in chunks, times with a zone: Spark gives them without one, in the local time of this process."""
     times = [each.name for each in rows.schema.fields if isinstance(each.dataType, TimestampType)]
     found = iter(rows.toLocalIterator(prefetchPartitions=True))
     while chunk := [row.asDict() for row in islice(found, _ROWS)]:
@@ -197,7 +199,7 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A database's value as the column's type has it: some know one kind of number, and no time zones."""
+    """Convert a database's value to the column's type: some have only one kind of number, or no time zones."""
     if isinstance(value, Decimal | float) and pa.types.is_integer(kind) and value == int(value):
         return int(value)
     if isinstance(value, int) and pa.types.is_boolean(kind):

@@ -1,10 +1,10 @@
-"""What a view is: a query over the log, and how what it makes of two parts of the log becomes what it makes of both.
+"""Declare a view: a query over the log, and how its results for two parts of the log are merged into one.
 
 A declaration is a value in a Python file of the user's, which need not be importable::
 
-    from polonaise.pipelines.declarations import View
+    from polonaise.pipelines.declarations import TableView
 
-    balances = View(
+    balances = TableView(
         "balances",
         "SELECT account, sum(amount) AS balance, count(*) AS payments FROM {log} GROUP BY account",
         key=["account"],
@@ -38,39 +38,39 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Merge: TypeAlias = Literal["sum", "min", "max"]
-"""How two values of one key become one. In whichever order, and however the log is cut: the result is the same."""
+"""The ways to merge two values of one key. The result is the same in any order, and however the log is divided."""
 
 Query: TypeAlias = "str | Callable[[DataFrame], DataFrame]"
-"""SQL in which `{log}` stands for the log, or a function of the log's rows."""
+"""SQL in which `{log}` stands for the log, or a function from the log's rows to the view's."""
 
 _MERGES: Final[Mapping[str, Callable[[str], Column]]] = {"sum": F.sum, "min": F.min, "max": F.max}
 
 
 @dataclass(frozen=True)
-class View:
-    """A table that follows from the log.
+class TableView:
+    """A table that is computed from the log.
 
-    `query` sees the columns of the source `polonaise`, those of a decoder among them, of a range of ids of each
-    partition. Without a `key` its rows are the table's: what it makes of one part of the log is added to what it made
-    of the parts before, so it may look at each transaction by itself only. With a `key`, rows of the same key become
-    one, column by column, as `merge` says of each column that is not of the key.
+    `query` gets the columns of the source `polonaise`, with those of a decoder, for a range of ids of each partition.
+
+    Without a `key` the results for one part of the log are added to those for the parts before. So the query may look
+    at each transaction by itself only. With a `key`, rows of the same key become one: `merge` says how, for each column
+    that is not of the key.
 
     A query that has to see everything at once (a distinct count, a window over other rows) is declared with
-    `whole=True`: it is always run over the whole log, and such a view can be rebuilt and not brought up to date.
+    `whole=True`. It is always run over the whole log: such a view can be rebuilt, but not brought up to date.
     """
 
     name: str
-    """What the table is called."""
+    """The table's name: letters, digits and underscores."""
     query: Query
     key: Sequence[str] = ()
     merge: Mapping[str, Merge] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict)
-    """Options of the source that say which transactions, and what their columns are: `partitions`, `headers`,
-    `decoder` and its own."""
+    """Options of the source that select transactions and columns: `partitions`, `headers`, `decoder` and its own."""
     whole: bool = False
 
     def __post_init__(self) -> None:
-        """Raises `BadOption` for what can't be meant."""
+        """Check the declaration. Raises `BadOption` for one that can't work."""
         if not self.name.isidentifier():
             raise BadOption(f"a view called {self.name!r}: a name is made of letters, digits and underscores")
         if isinstance(self.query, str) and "{log}" not in self.query:
@@ -95,7 +95,7 @@ class View:
             raise BadOption(f"view {self.name}: read says {min(places)}; the job says from where to where it reads")
 
     def rows(self, spark: SparkSession, log: DataFrame) -> DataFrame:
-        """The view's rows of these rows of the log. Raises `BadOption` for a query that does not fit."""
+        """Run the view's query over these rows of the log. Raises `BadOption` for a query that can't run or fit."""
         try:
             made = spark.sql(self.query, log=log) if isinstance(self.query, str) else self.query(log)
         except (AnalysisException, ParseException) as error:
@@ -106,8 +106,9 @@ class View:
         return self._merged(made)
 
     def merged(self, parts: Sequence[DataFrame]) -> DataFrame:
-        """One table of several whose rows `rows` has made, with the columns and types of the first."""
+        """Merge several results of `rows` into one, with the columns and types of the first."""
         union = reduce(lambda one, other: one.unionByName(other), parts)
+        # Sums are wider than what they add up: the table keeps its types however often it is merged.
         schema = parts[0].schema
         return self._merged(union).select([F.col(each.name).cast(each.dataType) for each in schema])
 
@@ -146,17 +147,17 @@ def _first_line(error: Exception) -> str:
 # ------------------------------------------------------------------ from files
 
 
-def load_view(text: str) -> View:
-    """The view that `FILE.py:NAME`, `module:NAME`, or `FILE.py` for a file that declares just one, stands for.
+def load_view(text: str) -> TableView:
+    """Return the view named by `FILE.py:NAME` or `module:NAME`, or by `FILE.py` if the file declares only one.
 
-    NAME is the variable or the view's own name. Functions of a file travel to Spark's workers with the tasks. Raises
+    NAME is the variable or the view's own name. Functions in a file travel to Spark's workers with the tasks. Raises
     `BadOption`.
     """
     if "@" in text or "://" in text:
         raise BadOption(f"no views in {redacted(text)!r}: write FILE.py:NAME or module:NAME")
     place, name = _place_and_name(text)
     module = _module(place)
-    views = {variable: value for variable, value in vars(module).items() if isinstance(value, View)}
+    views = {variable: value for variable, value in vars(module).items() if isinstance(value, TableView)}
     found = [view for variable, view in views.items() if name in (variable, view.name, "")]
     if len({id(view) for view in found}) != 1:
         there = ", ".join(views) or "none"
@@ -170,17 +171,17 @@ def _place_and_name(text: str) -> tuple[str, str]:
 
 
 class Declared:
-    """The view that a text stands for, as `load_view` has it, loaded once: before there is a Spark, if it can be."""
+    """A view named by a text as for `load_view`, loaded once: before Spark starts, if that is possible."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._view: View | None = None
+        self._view: TableView | None = None
 
     def look(self) -> None:
-        """Before Spark starts. Raises `BadOption` for what no session will mend: a name or a file that is not there.
+        """Load the view before Spark starts. Raises `BadOption` for what no session will mend: a wrong name or file.
 
-        What fails in another way may need a session, or what comes with one, and is left to `load`; and so is a file
-        that makes a session of its own, which must find the job's.
+        Other failures may be for want of a session, or of what comes with one: they are left to `load`. So is a file
+        that makes a session of its own, which has to find the job's.
         """
         if _MAKES_SESSION.search(_source(self._text)):
             return
@@ -190,8 +191,8 @@ class Declared:
             if error.__cause__ is None or isinstance(error.__cause__, SyntaxError):
                 raise
 
-    def load(self) -> View:
-        """In a session. Raises `BadOption`."""
+    def load(self) -> TableView:
+        """Return the view, in a session. Raises `BadOption`."""
         if self._view is None:
             self._view = load_view(self._text)
         return self._view
@@ -201,12 +202,12 @@ _MAKES_SESSION: Final = re.compile(r"\bgetOrCreate\b|\bsession\s*\(")
 
 
 def _source(text: str) -> str:
-    """The Python file that declares the view, as text; empty where there is none to be found."""
+    """Return the text of the Python file that declares the view; empty if it is not found."""
     path = Path(_place_and_name(text)[0])
     if path.suffix != ".py":
         try:
             spec = importlib.util.find_spec(str(path))
-        except Exception:  # noqa: BLE001 - of a package on the way, which is loaded for it: `_module` tells of that
+        except Exception:  # noqa: BLE001 - of a parent package, which this imports: `_module` reports it
             spec = None
         path = Path(spec.origin or "") if spec is not None else Path()
     try:
@@ -244,6 +245,6 @@ def _module(place: str) -> ModuleType:
 
 
 def _ship(module: ModuleType) -> None:
-    """Workers don't have the file: what is of it travels as it is, and not as a name to import."""
+    """Make Spark pickle the module's functions by value: workers do not have the file to import them from."""
     pickle: Any = cloudpickle
     pickle.register_pickle_by_value(module)

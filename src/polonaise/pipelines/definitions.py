@@ -1,7 +1,7 @@
-"""By what a view's table was made, in few enough words to be kept in it: rows of two definitions never mix.
+"""The definition of a view as a short digest that is kept in its table, so that rows of two definitions never mix.
 
-A definition is all that decides which rows come out of the same log: the query, key, merge, the options of the source
-that say which transactions and which columns, and the columns that come out. How Spark runs it is not of it.
+A definition is everything that decides which rows come out of the same log: query, key, merge, the options of the
+source that select transactions and make columns, and the resulting columns. How Spark runs the query is no part of it.
 """
 
 from __future__ import annotations
@@ -15,35 +15,36 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.errors import ViewUnfit, invariant
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 DIGITS: Final = 15
-"""Of a digest, hexadecimal: as many as fit the version of an application transaction of Delta's, a signed long."""
+"""Hexadecimal digits of a digest: as many as fit the version of a Delta application transaction, a signed 64-bit long.
+"""
 _HOW: Final = frozenset(
     {"fragments", "maxbytespersplit", "maxoffsetspertrigger", "maxtransactionspertrigger", "minpartitions", "timeout"}
 )
-"""Options of the source that say from where, in how many parts and how patiently; the rows are the same."""
+"""Options of the source that leave the rows as they are: where from, in how many parts, and how patiently."""
 
 
 class Definition(NamedTuple):
-    """What a table keeps beside its marks."""
+    """The definition that a table keeps beside its marks."""
 
     digest: str
-    """Of everything; where it is the same, so are the columns and the key."""
+    """The digest of everything. Equal digests imply equal columns and keys."""
     columns: Mapping[str, str]
-    """Their types, as Spark writes them."""
+    """The columns' types, as Spark writes them."""
     key: tuple[str, ...]
 
     def fields(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the definition as values of JSON."""
         return {"definition": self.digest, "columns": dict(sorted(self.columns.items())), "key": list(self.key)}
 
 
-def definition_of(view: View, schema: StructType) -> Definition:
-    """The view's definition; `schema` is that of its rows. Whether a column may be null does not matter."""
+def definition_of(view: TableView, schema: StructType) -> Definition:
+    """Return the view's definition; `schema` is that of its rows. Whether a column may be null does not matter."""
     columns, key = columns_of(schema), tuple(sorted(view.key))
     read = sorted(_said_of(view.read))
     query = ["SQL", view.query] if isinstance(view.query, str) else ["function", _source_of(view.query)]
@@ -52,9 +53,10 @@ def definition_of(view: View, schema: StructType) -> Definition:
 
 
 def _said_of(read: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The options that decide which rows there are: not whether a body that makes none fails, or is kept."""
+    """Yield the options that decide which rows there are. What happens to a body that makes no row is none of them."""
     for name, value in read.items():
         option, said = name.lower(), str(value)
+        # An older spelling of the same: tables that were made with either keep their digest.
         if option == "onundecodable" and said.strip().lower() == "column":
             yield "failondecodeerror", "false"
         elif option not in _HOW and (option != "onundecodable" or said.strip().lower() == "only"):
@@ -62,19 +64,19 @@ def _said_of(read: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def columns_of(schema: StructType) -> dict[str, str]:
-    """The columns' types, as Spark writes them."""
+    """Return the columns' types, as Spark writes them."""
     return {each.name: each.dataType.simpleString() for each in schema.fields}
 
 
 def prepared(definition: Definition | None) -> Definition:
-    """That of a target, which there is when it is used."""
+    """Return a target's definition, which is set before the target is used."""
     invariant(definition is not None, "a target is prepared before it is used")
     assert definition is not None
     return definition
 
 
 def kept_in(fields: Mapping[str, Any]) -> Definition | None:
-    """What `Definition.fields` has made; None where that is not there."""
+    """Read a definition from the values of `Definition.fields`; None if they are not there."""
     digest, columns, key = (fields.get(name) for name in ("definition", "columns", "key"))
     if not (isinstance(digest, str) and isinstance(columns, dict) and isinstance(key, list)):
         return None
@@ -82,12 +84,12 @@ def kept_in(fields: Mapping[str, Any]) -> Definition | None:
 
 
 def is_same(kept: Definition | None, declared: Definition) -> bool:
-    """Whether rows of the declared definition may be added to those that are in the table."""
+    """Whether rows of the `declared` definition may be added to those of the `kept` one."""
     return kept is not None and kept.digest == declared.digest
 
 
 def check_same(table: str, kept: Definition | None, declared: Definition) -> None:
-    """Raise `ViewUnfit` unless the definition `is_same`."""
+    """Raise `ViewUnfit` unless the definitions are the same."""
     if is_same(kept, declared):
         return
     if kept is None:
@@ -100,7 +102,7 @@ def check_same(table: str, kept: Definition | None, declared: Definition) -> Non
 
 
 def other_shape(kept: Definition, declared: Definition) -> str | None:
-    """The first column, or else the key, by which a table differs from what is declared."""
+    """Describe the first difference in columns, or else in the key; None if there is none."""
     for name in sorted({**kept.columns, **declared.columns}):
         there, wanted = kept.columns.get(name), declared.columns.get(name)
         if there is None:
@@ -115,9 +117,9 @@ def other_shape(kept: Definition, declared: Definition) -> str | None:
 
 
 def _source_of(function: Callable[..., Any]) -> str:
-    """A function's own text, of a lambda the lines of the statement that it is in; empty where there is none to read.
+    """Return a function's source text; of a lambda, the lines of its statement. Empty if it can't be read.
 
-    Not the file's: another view in it may change. What the function calls or has been given with it is not seen.
+    Not the whole file's: another view in it may change. What the function calls, or captures, is not seen.
     """
     try:
         if isinstance(function, FunctionType) and function.__name__ == "<lambda>":
@@ -128,7 +130,7 @@ def _source_of(function: Callable[..., Any]) -> str:
 
 
 def _statement_around(function: FunctionType) -> str:
-    """What `inspect` takes for the text of a lambda ends where its first line does."""
+    """Return the lines of the statement that holds a lambda: `inspect` would end it with the lambda's first line."""
     lines, _ = inspect.findsource(function)
     line = function.__code__.co_firstlineno
     spans = [

@@ -1,11 +1,10 @@
-"""A view's table as a Delta table, written by delta-rs: its marks are the table's application transactions.
+"""A view's table as a Delta table, written by delta-rs.
 
-So is the digest of the definition that its rows were made by; the columns are those of the table itself.
-
+Its marks, and the digest of its definition, are the table's application transactions; the columns are Delta's own.
 Every version stays readable for as long as the table keeps it (`VACUUM`), so this is the format for time travel.
 
-Dead letters are a Delta table of their own in `_undecodable`. Which version of it counts is an application transaction
-of the view's table, too: what a writer has written there before it died is taken back by the next one.
+Dead letters are a Delta table of their own, in `_undecodable`. An application transaction of the view's table says
+which of its versions counts: what a writer added there before it died is taken back by the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from polonaise.errors import BadOption, ExtraMissing, ViewUnfit
 from polonaise.host.files import try_lock
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import (
     DIGITS,
     Definition,
@@ -35,7 +34,7 @@ from polonaise.pipelines.definitions import (
     prepared,
 )
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, Held, check_unused
+from polonaise.pipelines.targets import LOCK, TableState, check_unused
 from polonaise.spark.paths import written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -53,12 +52,12 @@ Mode: TypeAlias = Literal["append", "overwrite"]
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 _STAGING: Final = "_staging-"
 LETTERS: Final = "_undecodable"
-"""The directory of the dead letters' table, which what cleans up a Delta table passes over."""
+"""The directory of the dead letters' table. What cleans up a Delta table ignores names that begin with `_`."""
 
 
 @contextmanager
 def _zones_kept(spark: SparkSession) -> Iterator[None]:
-    """Spark's own form of a timestamp in a file is read as one without a zone by everybody else."""
+    """Let Spark write timestamps that other readers, too, take for UTC; its default is read as one without a zone."""
     before = str(spark.conf.get(_TIMESTAMPS))
     spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
     try:
@@ -68,14 +67,14 @@ def _zones_kept(spark: SparkSession) -> Iterator[None]:
 
 
 class DeltaTarget:
-    """A Delta table in a directory that the driver and the tasks of Spark both reach. One writes at a time.
+    """A Delta table in a directory that Spark's driver and tasks both reach. One process writes at a time.
 
-    The driver looks where the marks are and commits on what it has looked at: of two that write the same range,
+    The driver looks up the marks and commits on the version that it has seen: of two that write the same range,
     delta-rs refuses the second. With a key, each commit writes the whole table anew. Raises `ViewUnfit`, and
     `DirectoryInUse` while another process writes.
     """
 
-    def __init__(self, spark: SparkSession, directory: str, view: View, cluster: str) -> None:
+    def __init__(self, spark: SparkSession, directory: str, view: TableView, cluster: str) -> None:
         if not directory or "://" in directory:
             raise BadOption(f"delta:{directory}: name a directory of a file system that all of Spark reaches")
         self._spark = spark
@@ -98,7 +97,7 @@ class DeltaTarget:
     def check(self) -> None:
         table = self._table()
         if table is not None:
-            self._marks_of(table)  # whose it is comes first
+            self._marks_of(table)  # raises for a table of another log or view, which comes first
             check_same(f"the table in {self._directory}", self._kept_in(table), prepared(self._definition))
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
@@ -111,6 +110,7 @@ class DeltaTarget:
         return self._commit(table, merged, before, after, "overwrite", letters)
 
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+        # Partitions that the new rows do not have are at their beginning now, not where the rows before were.
         whole = {**dict.fromkeys(before, -1), **after}
         return self._commit(self._table(), rows, before, whole, "overwrite", letters, replaces=True)
 
@@ -118,14 +118,14 @@ class DeltaTarget:
         return str(self._directory / LETTERS)
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
+    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
         table = self._table()
         if table is None:
             raise ViewUnfit(f"no Delta table in {self._directory}")
-        yield Held(self._marks_of(table) if with_marks else None, self._rows_of(table))
+        yield TableState(self._marks_of(table) if with_marks else None, self._rows_of(table))
 
     def close(self) -> None:
-        """Nothing is open between two calls."""
+        """Do nothing: nothing is open between two calls."""
 
     # ------------------------------------------------------------------ in the table
 
@@ -133,7 +133,7 @@ class DeltaTarget:
         return _opened(self._directory)
 
     def _marks_of(self, table: DeltaTable) -> dict[PartitionId, TransactionId]:
-        """The view's own transaction tells how many partitions there are, one for each the next id of it."""
+        """Return the table's marks: the view's transaction counts the partitions, and one for each has its next id."""
         partitions = table.transaction_version(self._app)
         if partitions is None:
             raise ViewUnfit(
@@ -144,7 +144,7 @@ class DeltaTarget:
         return {partition: end - 1 for partition, end in ends.items() if end is not None}
 
     def _kept_in(self, table: DeltaTable) -> Definition | None:
-        """A Delta table has columns, whose types are Spark's for the most part; the key is taken to be ours."""
+        """Return the definition of the table's rows. Columns are Delta's, mostly of Spark's types; the key is ours."""
         number = table.transaction_version(f"{self._app}/definition")
         if number is None:
             return None
@@ -152,14 +152,17 @@ class DeltaTarget:
         return Definition(f"{number:0{DIGITS}x}", columns, prepared(self._definition).key)
 
     def _transactions(self, marks: Marks, letters: int) -> list[Transaction]:
-        """Versions are 0 or above, and marks may be -1; `letters` is as `_letters_in` has it."""
+        """Return the application transactions of a commit. Versions can't be below 0, so a mark of -1 is kept as 0.
+
+        `letters` is as `_letters_in` returns it.
+        """
         ends = [Transaction(f"{self._app}/{partition}", id + 1) for partition, id in sorted(marks.items())]
         definition = Transaction(f"{self._app}/definition", int(prepared(self._definition).digest, 16))
         counts = Transaction(f"{self._app}/undecodable", letters)
         return [*ends, Transaction(self._app, max(marks, default=-1) + 1), definition, counts]
 
     def _letters_in(self, table: DeltaTable | None) -> int:
-        """The version of the dead letters' table that counts, and one more; 0 for none."""
+        """Return the version of the dead letters' table that counts, plus one; 0 for none."""
         return 0 if table is None else table.transaction_version(f"{self._app}/undecodable") or 0
 
     def _rows_of(self, table: DeltaTable) -> DataFrame:
@@ -184,9 +187,11 @@ class DeltaTarget:
         self._directory.mkdir(parents=True, exist_ok=True)
         lock = try_lock(str(self._directory / LOCK))
         try:
+            # The rows were computed from `table`: if it has changed since, they are stale, whatever the marks say.
             there = self._table()
             if (None if table is None else table.version()) != (None if there is None else there.version()):
                 return False
+            # Letters first: until the view's table names their new version, they do not count.
             counts = self._write_letters(self._letters_in(table), letters, replaces=replaces)
             transactions = self._transactions({**before, **after}, counts)
             self._write(table if table is not None else self._directory, rows, mode, transactions)
@@ -197,9 +202,9 @@ class DeltaTarget:
         return True
 
     def _write_letters(self, counts: int, letters: DataFrame | None, *, replaces: bool) -> int:
-        """Add dead letters to those that count, or replace these; the version that counts then, and one more.
+        """Add dead letters to those that count, or replace them. Return the version that counts then, plus one.
 
-        What is there beyond the version that counts is of a writer that died before the view's table said so.
+        What lies beyond the version that counts was left by a writer that died before it committed the view's table.
         """
         directory = self._directory / LETTERS
         there = _opened(directory)
@@ -219,7 +224,7 @@ class DeltaTarget:
         return made.version() + 1
 
     def _write(self, table: DeltaTable | Path, rows: DataFrame, mode: Mode, transactions: list[Transaction]) -> None:
-        """Spark makes the rows in files aside, and the driver hands them on: it has a part of them in memory."""
+        """Write rows through files of Spark's: the driver has only a part of them in memory when it passes them on."""
         for left in self._directory.glob(f"{_STAGING}*"):
             shutil.rmtree(left)
         staging = self._directory / f"{_STAGING}{uuid.uuid4()}"

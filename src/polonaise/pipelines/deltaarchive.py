@@ -1,7 +1,7 @@
-"""Fragments as a Delta table, by delta-rs: the files stay where and what they are, and each run is a version.
+"""Fragments as a Delta table, by delta-rs: the files stay as they are, and each run of the job is a version.
 
-The table's own log, `_delta_log`, lies beside the fragments in their store. Nothing of Polonaise needs it: it is for
-engines that read Delta, for their time travel, and for what they skip by its statistics.
+The table's own log, `_delta_log`, lies beside the fragments in their store. Nothing of Polonaise reads it: it is for
+engines that read Delta, for their time travel, and for what its statistics let them skip.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 _APP: Final = "polonaise archive"
-"""Under this name each commit counts on from the one that it has seen: of two at the same time, one is refused."""
+"""Name under which each commit raises the count that it has seen: of two at the same time, one is refused."""
 _ATTEMPTS_MAX: Final = 10
 
 
 class Registered(NamedTuple):
-    """What a Delta table holds of a store."""
+    """The Delta table of a store, after fragments were added."""
 
     version: int
     added: int
     """Fragments that were added just now."""
     overlapping: tuple[FragmentName, ...]
-    """Fragments that are not in the table because ids of theirs are, by others: each id is in it once."""
+    """Fragments left out because other fragments in the table have ids of theirs: each id is in the table once."""
 
 
 def register(url: str, held: Mapping[FragmentName, int]) -> Registered:
-    """Add those of a store's fragments to its Delta table that are not there yet; `held` says how many bytes each has.
+    """Add a store's fragments that are not in its Delta table yet; `held` gives the size of each in bytes.
 
-    All of them become one version of the table, or none does; killed in between, run it again. Several may do it at
+    All of them become one version of the table, or none does. If killed in between, run it again. Several may do it at
     the same time. Raises `StoreUnavailable` for what delta-rs can't do, in its words.
     """
     try:
@@ -57,7 +57,7 @@ def register(url: str, held: Mapping[FragmentName, int]) -> Registered:
             try:
                 _commit(table, {name: held[name] for name in new})
             except CommitFailedError:
-                continue  # another one was faster: look again at what there is
+                continue  # another writer was faster: read the table again
             table.update_incremental()
             return Registered(table.version(), len(new), overlapping)
     except (DeltaError, OSError) as error:
@@ -68,7 +68,7 @@ def register(url: str, held: Mapping[FragmentName, int]) -> Registered:
 def to_register(
     held: Iterable[FragmentName], there: Iterable[FragmentName]
 ) -> tuple[list[FragmentName], tuple[FragmentName, ...]]:
-    """Which fragments to add, none of which has an id that is in the table; and which can't be for that reason."""
+    """Return the fragments to add, which share no id with the table, and those that overlap it."""
     there = set(there)
     taken: dict[PartitionId, list[Span]] = {}
     for name in sorted(there):
@@ -85,7 +85,7 @@ def to_register(
 
 
 def _meets(spans: Sequence[Span], name: FragmentName) -> bool:
-    """Whether one of these has an id of the fragment; they are in order, and no two of them have the same."""
+    """Whether one of the spans has an id of the fragment. The spans are ascending and disjoint."""
     place = bisect_right(spans, name.last, key=lambda span: span.first)
     return place > 0 and spans[place - 1].last >= name.first
 
@@ -105,7 +105,7 @@ def _registered(table: DeltaTable) -> list[FragmentName]:
 
 
 def _commit(table: DeltaTable, new: Mapping[FragmentName, int]) -> None:
-    """On the table as it was seen. Raises `CommitFailedError` when it is another one by now."""
+    """Commit on the version of the table that was read. Raises `CommitFailedError` if there is a newer one."""
     seen = table.transaction_version(_APP)
     transaction = Transaction(_APP, 0 if seen is None else seen + 1)
     table.create_write_transaction(

@@ -1,4 +1,4 @@
-"""The audit of a log against itself: every copy of every partition is whole and in order, and all are the same."""
+"""The audit of a log against itself: every copy of every partition is whole and in order, and all copies are equal."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from polonaise.pipelines.chains import (
     suspects,
     walk,
 )
-from polonaise.pipelines.copies import Archived, Copy, Served, Stored
+from polonaise.pipelines.copies import FragmentCopy, PartitionCopy, Served, StorageCopy
 from polonaise.pipelines.logs import full_address, open_log, tasks_address
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted
 from polonaise.spark import clusters
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TASK_IDS: Final = 4 * BLOCK_IDS
-"""Of the servers' copy, for one task."""
+"""Ids of the servers' copy that one task reads."""
 _TIMEOUT_S: Final = 60.0
 
 
 class CopyReport(NamedTuple):
-    """One copy of one partition, read from its beginning."""
+    """The result for one copy of one partition, read from its beginning."""
 
     where: str
     transactions: int
     last: TransactionId
     """The last good id; -1 for none."""
     behind: int
-    """Transactions that are committed and not here, or not any more readable; by itself no fault."""
+    """Committed transactions that this copy does not have, or that can't be read. By itself no fault."""
     digest: str
-    """Of all its batches: the sum of their SHA-256, in hexadecimal."""
+    """Digest of all its batches: the sum of their SHA-256, in hexadecimal."""
     troubles: tuple[str, ...]
 
 
@@ -60,7 +60,7 @@ class PartitionAudit:
 
     partition: PartitionId
     committed: TransactionId
-    """When the audit began: what comes after is not looked at."""
+    """The committed high-water mark when the audit began. What comes after is not examined."""
     copies: tuple[CopyReport, ...]
 
     @property
@@ -70,14 +70,14 @@ class PartitionAudit:
 
 @dataclass(frozen=True)
 class LogAuditReport:
-    """A log, read whole from every copy."""
+    """The result for a log: every copy of it, read whole."""
 
     log: str
     partitions: tuple[PartitionAudit, ...]
 
     @property
     def troubles(self) -> list[str]:
-        """What is not well, line by line."""
+        """All that is wrong, line by line."""
         return [what for each in self.partitions for what in each.troubles]
 
     @property
@@ -107,26 +107,28 @@ def audit_log(
     fragments: str | None = None,
     storage: Sequence[str] = (),
     timeout_s: float = _TIMEOUT_S,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> LogAuditReport:
     """Read all that is committed from the servers, from a store of fragments, and from storage nodes' directories.
 
-    Of each copy: ids are dense, each batch follows the one before it by its CRC, commit times and sessions never go
-    back, the CRC of each batch and of each transaction's data fits. Of all copies: the same bytes. A replica that is
-    still catching up, or whose beginning was trimmed, is compared as far as it goes. Servers and fragments are read by
-    Spark's tasks, storage directories here. `progress` counts tasks. Only what can't be read at all is
-    raised, and `NotFound` or `BadOption` for a store of fragments that is not there or holds none.
+    Checks of each copy that ids are dense, that each batch names the CRC of the one before it, that commit times and
+    sessions never go back, and the CRCs of batches and of transactions' data; and that all copies have the same bytes.
+    A replica that is still catching up, or that was trimmed, is compared as far as it goes.
+
+    Servers and fragments are read by Spark's tasks, `storage` directories in this process. `timeout_s` bounds each
+    request to the log; `progress` counts tasks. Troubles are in the report. Raises only for what can't be read at all,
+    and `NotFound` or `BadOption` for a store of fragments that does not exist or is empty.
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute(fragments)
     for directory in storage:
-        find(directory)  # raises for what is no storage directory
+        find(directory)  # raises for a directory that is not a storage node's
     if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):
         raise BadOption(f"{redacted(url)} holds no fragments: correct its address, or archive the log there first")
     with open_log(full) as log:
         numbers = partitions_named(partitions, log.partition_count)
         committed = {number: log.high_water_mark(number, timeout=timeout_s) for number in numbers}
-        copies: dict[PartitionId, list[Copy]] = {
+        copies: dict[PartitionId, list[PartitionCopy]] = {
             number: [Served(tasks_address(full), number, timeout_s)] for number in numbers
         }
         wrong: dict[PartitionId, list[str]] = {number: [] for number in numbers}
@@ -134,7 +136,7 @@ def audit_log(
             if url is not None:
                 archived, wrong[number] = _archived(url, number, committed[number], log.cluster_key)
                 copies[number].append(archived)
-            copies[number] += [Stored(directory, number) for directory in storage]
+            copies[number] += [StorageCopy(directory, number) for directory in storage]
         walks = _walked(spark, copies, committed, progress)
         return LogAuditReport(
             full,
@@ -149,8 +151,8 @@ def audit_log(
 
 def _archived(
     url: str, partition: PartitionId, committed: TransactionId, cluster_key: bytes
-) -> tuple[Archived, list[str]]:
-    """The partition's fragments, and what is wrong between them, going by their footers."""
+) -> tuple[FragmentCopy, list[str]]:
+    """Return the partition's good fragments, and what is wrong with or between the others, by their footers."""
     store, wrong = clusters.store_at(url), []
     good = []
     for name, size in clusters.wait(lambda: fragments_of(store, partition)).items():
@@ -167,7 +169,7 @@ def _archived(
     covered = cover([name for name, _ in good], Span(0, committed))
     inner = [hole for hole in covered.holes if any(name.first > hole.last for name, _ in good)]
     wrong += [f"no good fragment holds {hole.first} to {hole.last}" for hole in inner]
-    return Archived(url, covered.pieces), wrong
+    return FragmentCopy(url, covered.pieces), wrong
 
 
 def _footer(url: str, name: FragmentName, size: int) -> Any:
@@ -178,24 +180,24 @@ def _footer(url: str, name: FragmentName, size: int) -> Any:
 # ------------------------------------------------------------------ walking
 
 
-class _Task(NamedTuple):
-    copy: Copy
+class _AuditTask(NamedTuple):
+    copy: PartitionCopy
     span: Span
 
 
 def _walked(
     spark: SparkSession,
-    copies: dict[PartitionId, list[Copy]],
+    copies: dict[PartitionId, list[PartitionCopy]],
     committed: dict[PartitionId, TransactionId],
-    progress: Progress,
+    progress: JobProgress,
 ) -> dict[PartitionId, list[Walk]]:
-    """A walk over each copy."""
-    here = {number: [each for each in some if isinstance(each, Stored)] for number, some in copies.items()}
+    """Walk over each copy, in Spark's tasks or in this process."""
+    here = {number: [each for each in some if isinstance(each, StorageCopy)] for number, some in copies.items()}
     tasks = [
-        _Task(copy, span)
+        _AuditTask(copy, span)
         for number, some in copies.items()
         for copy in some
-        if not isinstance(copy, Stored)
+        if not isinstance(copy, StorageCopy)
         for span in _spans(copy, committed[number])
     ]
     parts = dict(zip(tasks, run_tasks(spark, _walk, tasks, progress, "servers and fragments"), strict=True))
@@ -205,24 +207,24 @@ def _walked(
     for number, some in copies.items():
         found[number] = []
         for copy in some:
-            if isinstance(copy, Stored):
-                found[number].append(_walk(_Task(copy, Span(0, committed[number]))))
+            if isinstance(copy, StorageCopy):
+                found[number].append(_walk(_AuditTask(copy, Span(0, committed[number]))))
                 done += 1
                 progress.done(done)
             else:
                 spans = _spans(copy, committed[number])
-                found[number].append(joined([parts[_Task(copy, span)] for span in spans]))
+                found[number].append(joined([parts[_AuditTask(copy, span)] for span in spans]))
     return found
 
 
-def _spans(copy: Copy, committed: TransactionId) -> list[Span]:
-    """What one task each walks."""
-    if isinstance(copy, Archived):
+def _spans(copy: PartitionCopy, committed: TransactionId) -> list[Span]:
+    """Divide a copy into spans, one for each task."""
+    if isinstance(copy, FragmentCopy):
         return [piece.span for piece in copy.pieces]
     return [Span(first, min(first + _TASK_IDS - 1, committed)) for first in range(0, committed + 1, _TASK_IDS)]
 
 
-def _walk(task: _Task) -> Walk:
+def _walk(task: _AuditTask) -> Walk:
     return walk(task.copy.batches(task.span))
 
 
@@ -230,13 +232,13 @@ def _walk(task: _Task) -> Walk:
 
 
 def _judged(
-    copies: Sequence[Copy], walks: Sequence[Walk], committed: TransactionId, wrong_fragments: Sequence[str]
+    copies: Sequence[PartitionCopy], walks: Sequence[Walk], committed: TransactionId, wrong_fragments: Sequence[str]
 ) -> tuple[CopyReport, ...]:
-    """What is to be said of each copy; the servers' is the first, and the others are compared with it."""
+    """Return the report on each copy. The first is the servers', with which the others are compared."""
     reports = []
     for copy, found in zip(copies, walks, strict=True):
         troubles = [found.trouble] if found.trouble else []
-        if isinstance(copy, Archived):
+        if isinstance(copy, FragmentCopy):
             troubles += wrong_fragments
         if isinstance(copy, Served):
             troubles += filter(None, [begins_at_the_beginning(found)])
@@ -245,7 +247,7 @@ def _judged(
         else:
             troubles += filter(None, [_fork(copies[0], walks[0], copy, found)])
         last = _last(found)
-        if isinstance(copy, Stored) and not found.trouble and last < (synced := min(copy.synced(), committed)):
+        if isinstance(copy, StorageCopy) and not found.trouble and last < (synced := min(copy.synced(), committed)):
             troubles.append(f"it ends with {last}, and {synced} had been synced")
         reports.append(
             CopyReport(copy.where, found.transactions, last, committed - last, found.digest, tuple(troubles))
@@ -257,8 +259,8 @@ def _last(found: Walk) -> TransactionId:
     return -1 if found.end is None else found.end.last
 
 
-def _fork(served: Copy, one: Walk, copy: Copy, other: Walk) -> str:
-    """Where a copy differs from the servers', if it does: a block of it is read once more from both."""
+def _fork(served: PartitionCopy, one: Walk, copy: PartitionCopy, other: Walk) -> str:
+    """Say where a copy differs from the servers', reading a block again from both. Empty if it does not differ."""
     shared = min(_last(one), _last(other))
     for span in suspects(one, other):
         pairs = itertools.zip_longest(*(_up_to(each.batches(span), shared) for each in (served, copy)))
@@ -270,7 +272,7 @@ def _fork(served: Copy, one: Walk, copy: Copy, other: Walk) -> str:
 
 
 def _up_to(batches: Iterable[Batch], last: TransactionId) -> Iterator[Batch]:
-    """Those that end there or before; what comes after, which may be damaged, is not read."""
+    """Yield batches that end at `last` or before. What follows may be damaged, and is not read."""
     for batch in batches:
         if batch.last > last:
             return

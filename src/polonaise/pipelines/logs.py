@@ -1,4 +1,4 @@
-"""The log that a job is about: open in the driver for as long as the job runs, and reached by its tasks."""
+"""The log of a job: open in the driver while the job runs, and reached by its tasks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NAME: Final = "pipeline"
 
 
 def full_address(address: str) -> str:
-    """The address with its path made absolute: tasks may run in other directories.
+    """Return the address with an absolute path: tasks may run in other directories.
 
-    Raises `BadOption` for what is no address, `NotInitialized` where there is no embedded log: a job makes none.
+    Raises `BadOption` for an invalid address, `NotInitialized` if there is no embedded log: a job does not make one.
     """
     scheme, colon, rest = address.partition(":")
     shown = redacted(address)
@@ -33,7 +33,7 @@ def full_address(address: str) -> str:
 
 
 def tasks_address(address: str) -> str:
-    """The address as tasks use it: they leave it to the driver to host an embedded log that nobody hosts."""
+    """Return the address for tasks: they leave it to the driver to host an embedded log."""
     if not address.startswith(SCHEME) or "host=" in address:
         return address
     return f"{address}{'&' if '?' in address else '?'}host=no"
@@ -41,6 +41,6 @@ def tasks_address(address: str) -> str:
 
 @contextmanager
 def open_log(address: str) -> Iterator[Log]:
-    """The log in the driver. An embedded one that nobody hosts is hosted here meanwhile. Raises as `connect`."""
+    """Open the log in the driver. An embedded one that nobody hosts is hosted here. Raises what `connect` raises."""
     with polonaise.blocking.connect(address, settings=ClientSettings(name=NAME)) as log:
         yield log

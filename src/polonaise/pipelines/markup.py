@@ -1,4 +1,4 @@
-"""HTML and SVG as values that can't be put together wrongly: what is not markup is text, and text is escaped."""
+"""HTML and SVG as values of a type of their own: everything else is text, and is escaped."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Final
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]"
 )
-"""What HTML forbids, what UTF-8 can't hold, and what would turn the text behind it around."""
+"""Characters that HTML forbids, that UTF-8 can't encode, or that would reverse the text after them."""
 _EMPTY: Final = frozenset({"meta", "link", "br"})
 
 
 class Markup(str):
-    """Text that is HTML already. Only `element` and `joined` make it, and the constants of the page."""
+    """Text that is HTML already. Made only by `element`, `joined`, and the constants of the page."""
 
     __slots__ = ()
 
 
 def printable(text: str) -> str:
-    """Text without what a page can't hold or show."""
+    """Replace the characters that a page can't hold or show."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def escaped(text: str) -> Markup:
-    """Text as it will be read: no character of it can be taken for markup."""
+    """Escape text, so that no character of it can be taken for markup."""
     return Markup(html.escape(printable(text)))
 
 
 def joined(*children: str) -> Markup:
-    """Children one after another; those that are not markup are escaped."""
+    """Join children; those that are not markup are escaped."""
     return Markup("".join(child if isinstance(child, Markup) else escaped(child) for child in children))
 
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:
-    """`<tag …>children</tag>`. Underscores of attributes become hyphens, `class_` is `class`; None leaves one out."""
+    """Make an element. Underscores in attributes become hyphens, `class_` is `class`; None leaves one out."""
     said = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(_text(value))}"'
         for key, value in attributes.items()

@@ -19,19 +19,19 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; 
 """If any text were taken for markup after all, it could still load and run nothing."""
 
 
-class Verdict(NamedTuple):
-    """Whether something holds that was to be shown."""
+class ReportVerdict(NamedTuple):
+    """Whether something that was to be shown holds."""
 
     what: str
     good: bool | None
-    """None when it could not be told."""
+    """Whether it holds; None if it could not be told."""
     reason: str = ""
 
 
-class Page:
+class ReportPage:
     """A page that is written from top to bottom; each call adds what it is given and returns the page.
 
-        page = Page("The bank in 1993").facts({"payments": 27_215}).chart(Bars("Payments", months))
+        page = ReportPage("The bank in 1993").facts({"payments": 27_215}).chart(Bars("Payments", months))
         Path("report.html").write_text(page.html(), encoding="utf-8")
 
     Values are written as people read them: thousands apart, times in UTC, None as a dash.
@@ -47,35 +47,35 @@ class Page:
         self._figures = 0
 
     def section(self, title: str, text: str = "") -> Self:
-        """A heading; what is added from now on stands under it."""
+        """Begin a section with a heading. What is added from now on stands under it."""
         self._sections.append((element("h2", title), []))
         return self.text(text) if text else self
 
     def text(self, text: str) -> Self:
-        """A paragraph; an empty line begins another one."""
+        """Add paragraphs; an empty line separates them."""
         return self._add(*(element("p", part.strip()) for part in text.split("\n\n") if part.strip()))
 
     def facts(self, facts: dict[str, Any]) -> Self:
-        """Single values with their names, large, beside each other."""
+        """Add single values with their names, large, side by side."""
         cards = [element("div", element("dt", name), element("dd", read(value))) for name, value in facts.items()]
         return self._add(element("dl", *cards, class_="facts"))
 
-    def verdicts(self, verdicts: Iterable[Verdict]) -> Self:
-        """What holds and what does not; what does not comes first."""
+    def verdicts(self, verdicts: Iterable[ReportVerdict]) -> Self:
+        """Add a list of what holds and what does not, beginning with what does not."""
         order = sorted(verdicts, key=lambda verdict: (verdict.good is not False, verdict.good is True))
         return self._add(element("ul", *map(_verdict, order), class_="verdicts"))
 
     def table(self, table: Table) -> Self:
-        """Rows of values under named columns."""
+        """Add a table."""
         return self._add(table.html())
 
     def chart(self, chart: Chart) -> Self:
-        """`Bars`, `Lines` or `Flows`, with their figures as a table behind them."""
+        """Add a chart (`Bars`, `Lines` or `Flows`), with its figures as a table behind it."""
         self._figures += 1
         return self._add(chart.figure(f"figure-{self._figures}"))
 
     def html(self) -> str:
-        """The page; to be stored as UTF-8."""
+        """Return the whole page, to be stored as UTF-8."""
         head = element(
             "head",
             element("meta", charset="utf-8"),
@@ -96,7 +96,7 @@ class Page:
         return self
 
 
-def _verdict(verdict: Verdict) -> Markup:
+def _verdict(verdict: ReportVerdict) -> Markup:
     style, sign, word = {
         True: ("good", "✓", "holds"),
         False: ("bad", "✗", "does not hold"),

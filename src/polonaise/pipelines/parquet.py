@@ -1,11 +1,11 @@
-"""A view's table as Parquet files: each version a directory of its own, and a link to the one that counts.
+"""A view's table as Parquet files: a directory for each version, and a link to the current one.
 
-    DIRECTORY/current              a symbolic link to the directory of the version that counts
-    DIRECTORY/versions/00000007/   part-*.parquet, and _polonaise.json: whose log, which view, by which
+    DIRECTORY/current              a symbolic link to the directory of the current version
+    DIRECTORY/versions/00000007/   part-*.parquet, and _polonaise.json: which log, which view, which
                                    definition, up to which ids; _undecodable/part-*.parquet: its dead letters, if any
 
-A version is written aside, synced, and then the link is replaced by one rename: a reader of `DIRECTORY/current` sees
-the version before or the new one, whole. A version that only adds rows shares the older files by hard links.
+A version is written aside and synced, and then the link is replaced by one rename. So a reader of `DIRECTORY/current`
+sees the old version or the new one, whole. A version that only adds rows shares the older files by hard links.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.errors import BadOption, DiskFailed, ViewUnfit
 from polonaise.host.files import try_lock
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, check_same, definition_of, is_same, kept_in, prepared
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, Held, check_unused
+from polonaise.pipelines.targets import LOCK, TableState, check_unused
 from polonaise.spark.paths import read_from, written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 CURRENT: Final = "current"
 ABOUT: Final = "_polonaise.json"
-"""Readers of Parquet pass over names that begin so."""
+"""The file with a version's marks and definition. Readers of Parquet ignore names that begin with `_`."""
 LETTERS: Final = "_undecodable"
-"""The directory of a version's dead letters, which those readers pass over too."""
+"""The directory of a version's dead letters, which readers of Parquet ignore, too."""
 _MAKING: Final = ".making"
 KEEP_S: Final = 600.0
-"""How long a version is kept after another has taken its place: whoever has begun to read it can go on."""
+"""Seconds that a version is kept after it was replaced, so that whoever is reading it can finish."""
 
 
 class ParquetTarget:
-    """A table in a directory that the driver and the tasks of Spark both reach. One writes at a time.
+    """A table in a directory that Spark's driver and tasks both reach. One process writes at a time.
 
     Raises `DirectoryInUse` while another process writes, `ViewUnfit` for the table of another view or log, and
     `DiskFailed`.
     """
 
     def __init__(
-        self, spark: SparkSession, directory: str, view: View, cluster: str, *, keep_s: float = KEEP_S
+        self, spark: SparkSession, directory: str, view: TableView, cluster: str, *, keep_s: float = KEEP_S
     ) -> None:
         if not directory or "://" in directory:
             raise BadOption(f"parquet:{directory}: name a directory of a file system that all of Spark reaches")
@@ -78,7 +78,7 @@ class ParquetTarget:
     def check(self) -> None:
         version = self._current()
         if version is not None:
-            self._marks_of(version)  # whose it is comes first
+            self._marks_of(version)  # raises for a table of another log or view, which comes first
             check_same(f"the table in {self._directory}", kept_in(_about(version)), prepared(self._definition))
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
@@ -91,17 +91,17 @@ class ParquetTarget:
         return str(self._directory / CURRENT / LETTERS)
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
+    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
         version = self._current()
         if version is None and with_marks:
             raise ViewUnfit(f"no view's table in {self._directory}: there is no {CURRENT} in it")
         place = version or self._directory
         if not place.is_dir():
             raise ViewUnfit(f"no table in {self._directory}: there is no such directory")
-        yield Held(self._marks_of(place) if with_marks else None, self._spark.read.parquet(read_from(place)))
+        yield TableState(self._marks_of(place) if with_marks else None, self._spark.read.parquet(read_from(place)))
 
     def close(self) -> None:
-        """Nothing is open between two calls."""
+        """Do nothing: nothing is open between two calls."""
 
     # ------------------------------------------------------------------ writing
 
@@ -111,6 +111,7 @@ class ParquetTarget:
         with _faults(self._directory):
             lock = try_lock(str(self._directory / LOCK))
             try:
+                # Looked up under the lock, so that nobody can commit between this and our own commit.
                 current = self._current()
                 marks = {} if current is None else self._marks_of(current)
                 if marks != dict(before) or not (replaces or current is None or self._fits(current)):
@@ -136,7 +137,7 @@ class ParquetTarget:
         return is_same(kept_in(_about(version)), prepared(self._definition))
 
     def _write(self, making: Path, rows: DataFrame, current: Path | None) -> Path | None:
-        """Write the new version's own files; the version that it shares all others with, if any."""
+        """Write the new version's own files. Return the version that it shares all other files with, if any."""
         if current is not None and self._view.key:
             rows = self._view.merged([self._spark.read.parquet(read_from(current)), rows])
             current = None
@@ -154,8 +155,10 @@ class ParquetTarget:
         (making / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
         for directory in (making / LETTERS, making):
             for file in directory.iterdir() if directory.is_dir() else ():
-                if file.is_dir() or file.stat().st_nlink == 1:  # the others are an older version's, synced with it
+                if file.is_dir() or file.stat().st_nlink == 1:  # others are an older version's, synced with it
                     _sync(file)
+        # Everything durable before it gets its name, and the name before the link: after a crash the link never points
+        # to a version that is not whole.
         _sync(making)
         version = making.with_name(making.name.removesuffix(_MAKING))
         making.rename(version)
@@ -167,7 +170,7 @@ class ParquetTarget:
         _sync(self._directory)
 
     def _sweep(self, current: Path | None) -> None:
-        """Remove what a writer that died has left, and versions that nobody has been pointed to for a while."""
+        """Remove what a dead writer has left, and versions that were replaced more than `keep_s` seconds ago."""
         versions = sorted(self._versions.iterdir())
         whole = [each for each in versions if each.name.isdecimal()]
         left = [each for each in versions if each not in whole]

@@ -1,4 +1,4 @@
-"""A job as a program of its own: `python -m polonaise.pipelines.archive …`, or its file given to `spark-submit`."""
+"""Run a job as a program of its own: `python -m polonaise.pipelines.archive …`, or as a file for `spark-submit`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main(job: str) -> None:
-    """Be `polonaise pipeline JOB`, with the arguments that this process was given."""
+    """Run `polonaise pipeline JOB` with this process's arguments."""
     from polonaise.cli import main as command
 
     sys.argv[1:1] = ["pipeline", job]

@@ -1,22 +1,22 @@
-"""How far a job is, told to whoever waits for it."""
+"""The progress of a job, as told to its caller."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class Progress(Protocol):
-    """Hears of a job's steps; each job tells in its documentation what it counts."""
+class JobProgress(Protocol):
+    """Is told of a job's steps. Each job documents what it counts."""
 
     def begin(self, what: str, total: int) -> None:
-        """A step begins, of so many parts; the one before is done."""
+        """Hear that a step of `total` parts begins; the one before is done."""
 
     def done(self, parts: int) -> None:
-        """So many parts of this step are done, in all."""
+        """Hear how many parts of this step are done, in all."""
 
 
 class Silence:
-    """Progress that nobody looks at."""
+    """Ignores all progress."""
 
     def begin(self, what: str, total: int) -> None:
         pass

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from polonaise.errors import BadOption, DiskFailed
 from polonaise.pipelines.charts import Bars, Chart, Lines, Series
 from polonaise.pipelines.logs import open_log
-from polonaise.pipelines.page import Page
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.page import ReportPage
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.summaries import Summaries, summed_up, top_values
 from polonaise.pipelines.tables import Table
@@ -29,7 +29,7 @@ from polonaise.spark.options import FRAGMENTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Sections: TypeAlias = "Callable[[Snapshot, Page], Mapping[str, pa.Table]]"
+Sections: TypeAlias = "Callable[[Snapshot, ReportPage], Mapping[str, pa.Table]]"
 """An application's own part of a report: adds to the page, and returns tables to store, by name."""
 
 _PAGE: Final = "report.html"
@@ -38,24 +38,24 @@ _HEADERS_DRAWN: Final = 7
 
 @dataclass(frozen=True)
 class HowToReport:
-    """What a report is about, and what it tells."""
+    """Options of the job: what the report is about, and what it contains."""
 
     title: str = "What the log holds"
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of the source `polonaise`: `fragments`, `partitions`, ranges by id or time, a decoder and its columns."""
+    """Options of the source `polonaise`: `fragments`, `partitions`, ranges by id or time, a decoder and its columns."""
     period: str | None = None
-    """One of `summaries.PERIODS`; None for one that fits how long the history is."""
+    """One of `summaries.PERIODS`; None for one that fits the length of the history."""
     keys: Sequence[str] = ()
-    """Columns, most often decoded ones, of which the most frequent values are told."""
+    """Columns, most often decoded ones, whose most frequent values are shown."""
     top: int = 20
-    """How many of them."""
+    """The number of values of each column that are shown."""
     sections: Sections | None = None
-    """What the application adds."""
+    """The application's own part; None for none."""
 
 
 @dataclass(frozen=True)
 class LogReport:
-    """What was written. It is always well: what goes wrong is raised."""
+    """The result of a run. Always well: what goes wrong is raised."""
 
     page: Path
     tables: tuple[Path, ...]
@@ -63,7 +63,7 @@ class LogReport:
     """First and last id of each partition that the report is about."""
     transactions: int
     bytes: int
-    """Of bodies."""
+    """Bytes of bodies."""
 
     @property
     def well(self) -> bool:
@@ -85,13 +85,13 @@ def report(
     directory: str,
     how: HowToReport | None = None,
     *,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> LogReport:
-    """Sum up a log, or a store of fragments (`fragments:URL`), into a directory; `progress` counts its parts.
+    """Write a report on a log, or a store of fragments (`fragments:URL`), to a directory; `progress` counts its parts.
 
-    Everything in it is about the same transactions, those that were committed when it began. Each file is replaced at
-    once, the page last; killed on the way, run it again. Raises what reading raises, `BadOption` for what can't be
-    meant, and `DiskFailed` where the directory can't be written to.
+    All of it is about the same transactions, those that were committed when it began. Each file is replaced in one
+    step, the page last; if killed on the way, run it again. Raises what reading raises, `BadOption` for invalid
+    options, and `DiskFailed` if the directory can't be written to.
     """
     how, hearing = how or HowToReport(), progress or Silence()
     snapshot = Snapshot(spark, cluster, how.options)
@@ -101,11 +101,11 @@ def report(
         return _written(snapshot, Path(directory), how, hearing)
 
 
-def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: Progress) -> LogReport:
+def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: JobProgress) -> LogReport:
     progress.begin("parts of the report", 3)
     summaries = summed_up(snapshot, how.period)
     tables = {"partitions": summaries.partitions, "periods": summaries.periods}
-    page = Page(how.title, f"{snapshot.cluster}, {_ids_of(snapshot)}")
+    page = ReportPage(how.title, f"{snapshot.cluster}, {_ids_of(snapshot)}")
     _sum_up(page, snapshot, summaries)
     progress.done(1)
     if how.keys:
@@ -134,7 +134,7 @@ def _ids_of(snapshot: Snapshot) -> str:
 # ------------------------------------------------------------------ what the page says
 
 
-def _sum_up(page: Page, snapshot: Snapshot, summaries: Summaries) -> None:
+def _sum_up(page: ReportPage, snapshot: Snapshot, summaries: Summaries) -> None:
     partitions, periods, period = summaries.partitions.to_pylist(), summaries.periods.to_pylist(), summaries.period
     transactions, size = sum(row["transactions"] for row in partitions), sum(row["bytes"] for row in partitions)
     first = min((row["first_time"] for row in partitions), default=None)
@@ -214,7 +214,7 @@ def _partitions_table(snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]
     return Table("Partitions", list(_PARTITION_COLUMNS), rows, note=note)
 
 
-def _tell_values(page: Page, values: pa.Table, keys: Sequence[str]) -> None:
+def _tell_values(page: ReportPage, values: pa.Table, keys: Sequence[str]) -> None:
     page.section("Most frequent values")
     rows = values.to_pylist()
     for key in keys:
@@ -225,7 +225,7 @@ def _tell_values(page: Page, values: pa.Table, keys: Sequence[str]) -> None:
 # ------------------------------------------------------------------ files
 
 
-def _stored(directory: Path, page: Page, tables: Mapping[str, pa.Table]) -> tuple[Path, ...]:
+def _stored(directory: Path, page: ReportPage, tables: Mapping[str, pa.Table]) -> tuple[Path, ...]:
     paths = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -243,7 +243,7 @@ def _stored(directory: Path, page: Page, tables: Mapping[str, pa.Table]) -> tupl
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
-    """Where to write what becomes the file at once, when it is whole."""
+    """Give a path to write to. When the block has ended well, what is there replaces the file in one step."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield unfinished
@@ -253,7 +253,7 @@ def _replaced(path: Path) -> Iterator[Path]:
 
 
 def sections_named(path: str) -> Sections:
-    """The function `module:name`. Raises `BadOption`."""
+    """Import the function `module:name`, which adds an application's part to a report. Raises `BadOption`."""
     module, _, name = path.partition(":")
     try:
         found: Sections = getattr(importlib.import_module(module), name)

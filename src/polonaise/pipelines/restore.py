@@ -1,7 +1,7 @@
-"""The job restore: a log made again from its fragments, with progress and a report of the run.
+"""The job restore: makes a log again from its fragments, with progress and a report of the run.
 
-It runs without Spark: what restores is the disk that is written, and one process fills it. `polonaise archive restore`
-is the same without a report.
+It runs without Spark: the limit is the disk that is written, and one process fills it. `polonaise archive restore` is
+the same without a report.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from polonaise.admin import restore as admin
 from polonaise.admin.restore import HowToRestore, Restored
 from polonaise.fragments.objects import partitions_in
 from polonaise.fragments.store import open_store
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.redaction import redacted, redacted_repr
 
 
 @redacted_repr
 @dataclass(frozen=True)
 class RestoreReport:
-    """A log that was restored. It is always well: what goes wrong is raised."""
+    """A log that was restored. Always well: what goes wrong is raised."""
 
     store: str
     restored: Restored
@@ -50,11 +50,11 @@ class RestoreReport:
 
 
 def restore(
-    store: str, directory: str, how: HowToRestore | None = None, *, progress: Progress | None = None
+    store: str, directory: str, how: HowToRestore | None = None, *, progress: JobProgress | None = None
 ) -> RestoreReport:
-    """As `polonaise.admin.restore.restore`, from a store's URL; `progress` counts partitions.
+    """Restore a log from a store's URL, as `polonaise.admin.restore.restore` does; `progress` counts partitions.
 
-    Killed on the way, the directory holds no log and says so; run again, it begins anew. Raises the same.
+    If it is killed, the directory holds no log and says so; run it again, and it begins anew. Raises what that raises.
     """
     opened, hearing = open_store(store, make=False), progress or Silence()
 

@@ -1,4 +1,4 @@
-"""What is left of a run of a job: a report that a machine can read, also of one that failed."""
+"""The outcome of a job's run: a report that a machine can read, also of a run that failed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from polonaise.errors import BadOption, DiskFailed, PolonaiseError
 
 
 class Report(Protocol):
-    """What a job found and did."""
+    """The result of a job: what it found and did."""
 
     @property
     def well(self) -> bool:
-        """Whether all is as it should be; a job that only makes something always says so."""
+        """Whether all is as it should be. Always true for a job that only makes something."""
 
     def fields(self) -> Mapping[str, Any]:
-        """The report as values of JSON."""
+        """Return the report as values of JSON."""
 
 
 ReportT = TypeVar("ReportT", bound=Report)
@@ -34,15 +34,15 @@ class Run:
 
     job: str
     began: datetime
-    """UTC."""
+    """When it began, UTC."""
     took_s: float
     report: Report | None
-    """None when the job failed."""
+    """The job's result; None if it failed."""
     error: PolonaiseError | None = None
 
     @property
     def outcome(self) -> str:
-        """`well`, `not well` (the job looked, and what it found is in the report) or `failed`."""
+        """The outcome in words: `well`, `not well` (the job ended, and its report says what is wrong) or `failed`."""
         if self.report is None:
             return "failed"
         return "well" if self.report.well else "not well"
@@ -62,7 +62,7 @@ class Run:
 
 
 def run(job: str, work: Callable[[], ReportT], finished: Callable[[Run], None]) -> ReportT:
-    """Do the work and tell how it went, in either case; then raise what it raised, if that was a fault."""
+    """Do the work and tell `finished` the outcome, in either case. Raises the fault, if the work raised one."""
     began, began_s = datetime.now(UTC), time.perf_counter()
     try:
         report = work()
@@ -74,9 +74,9 @@ def run(job: str, work: Callable[[], ReportT], finished: Callable[[Run], None]) 
 
 
 class ReportFile:
-    """Where the report of a run is written; looked at before the run, which may take hours.
+    """The file for a run's report, checked before the run, which may take hours.
 
-    Raises `BadOption` for a path that no file can be written to.
+    Raises `BadOption` for a path that can't be written to.
     """
 
     def __init__(self, path: str) -> None:
@@ -85,7 +85,7 @@ class ReportFile:
             raise BadOption(f"no report can be written to {path}: name a file in a directory that can be written to")
 
     def write(self, run: Run) -> None:
-        """Replace the file, at once: who reads it sees the report before, or this one. Raises `DiskFailed`."""
+        """Replace the file in one step: readers see the report before, or this one. Raises `DiskFailed`."""
         unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             unfinished.write_text(json.dumps(run.fields(), indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""The session that a job runs in."""
+"""The Spark session of a job."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from polonaise.pipelines.faults import SPARKS, translated
+from polonaise.pipelines.sparkerrors import SPARKS, translated
 from polonaise.spark.sessions import session
 
 
 @contextmanager
 def job_session(master: str | None, name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """As `polonaise.spark.sessions.session`, and stopped at the end, unless it was there before.
+    """Give a session as `polonaise.spark.sessions.session` does, and stop it at the end unless it existed before.
 
-    Raises the same; and what Spark raises as it starts, and while the job runs, as an error of ours.
+    Raises the same. What Spark raises while it starts, and while the job runs, is raised as an error of ours.
     """
     before = _is_there()
     try:

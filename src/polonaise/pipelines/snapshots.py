@@ -1,4 +1,4 @@
-"""A part of a log that several queries of a job are about: they all see the same transactions."""
+"""A part of a log that several queries of a job read: all of them see the same transactions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.pipelines.logs import full_address
-from polonaise.spark.history import History
 from polonaise.spark.options import FRAGMENTS, read_options
 from polonaise.spark.query import read
+from polonaise.spark.queryhistory import QueryHistory
 from polonaise.terms import PartitionId
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ _PLACES: Final = frozenset(
         "startingtimestamp", "endingtimestamp",
     }
 )  # fmt: skip
-"""Options that say which transactions: they are looked up once."""
+"""Options that select transactions, and are evaluated only once."""
 
 
 class Snapshot:
-    """The transactions that some options of the source `polonaise` name now, however often they are read.
+    """The transactions that options of the source `polonaise` select now, the same however often they are read.
 
-    Raises what planning a query raises: `BadOption`, `BeyondLog`, `UnknownPartition`, `NotInitialized` and so on.
+    Raises what planning a query raises: `BadOption`, `BeyondLog`, `UnknownPartition`, `NotInitialized` and others.
     """
 
     def __init__(self, spark: SparkSession, cluster: str, options: Mapping[str, str] | None = None) -> None:
@@ -37,8 +37,8 @@ class Snapshot:
         self.spark = spark
         self.cluster = cluster if cluster.startswith(FRAGMENTS) else full_address(cluster)
         given = dict(options or {})
-        self.spans: Mapping[PartitionId, Span] = History(read_options({"cluster": self.cluster, **given})).wanted()
-        """The first and the last id of each partition; the last is below the first where there is nothing."""
+        self.spans: Mapping[PartitionId, Span] = QueryHistory(read_options({"cluster": self.cluster, **given})).wanted()
+        """First and last id of each partition; the last is below the first if the partition has nothing."""
         self._options = {name: value for name, value in given.items() if name.lower() not in _PLACES}
         self._options["partitions"] = ",".join(map(str, self.spans))
         self._options["startingTransactions"] = _ids({number: span.first for number, span in self.spans.items()})
@@ -46,16 +46,16 @@ class Snapshot:
 
     @property
     def transactions(self) -> int:
-        """How many there are, of whatever header."""
+        """The number of transactions, with any header."""
         return sum(span.last - span.first + 1 for span in self.spans.values())
 
     def read(self, *, where: str | None = None, schema: str | None = None) -> DataFrame:
-        """As `polonaise.spark.read`: `schema` names the columns that are wanted, in DDL; others are not read."""
+        """Return the transactions as `polonaise.spark.read` does. `schema` names the wanted columns, in DDL."""
         options: Mapping[str, object] = self._options
         return read(self.spark, self.cluster, where=where, schema=schema, **options)
 
     def query(self, sql: str, *, where: str | None = None, schema: str | None = None) -> pa.Table:
-        """What SQL makes of the log, which it calls `{log}`. The result has to fit into this process's memory."""
+        """Run SQL in which `{log}` stands for the log. The result has to fit into this process's memory."""
         return self.spark.sql(sql, log=self.read(where=where, schema=schema)).toArrow()
 
 

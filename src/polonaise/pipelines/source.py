@@ -14,29 +14,29 @@ from polonaise.errors import BadOption, BeyondLog, ClientAhead
 from polonaise.fragments.objects import footer_of
 from polonaise.pipelines.logs import full_address, open_log, tasks_address
 from polonaise.spark import clusters, query
-from polonaise.spark.history import History
 from polonaise.spark.options import FRAGMENTS, absolute, microseconds, read_options
+from polonaise.spark.queryhistory import QueryHistory
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Marks = Mapping[PartitionId, TransactionId]
-"""The last id of each partition that counts; -1 for none."""
+"""For each partition, the last id that counts; -1 for none."""
 
 _WAIT_S: Final = 1.0
 _STORE_WAIT_S: Final = 5.0
-"""A store of fragments tells nobody that it has grown."""
+"""Seconds between two looks at a store of fragments, which does not tell when it grows."""
 
 
 @dataclass(frozen=True)
 class Until:
-    """Up to where a job reads the log; without both, everything that is committed when it begins."""
+    """The end of what a job reads of the log; by default everything that is committed when it begins."""
 
     ids: Marks | None = None
     """Everything up to these ids, one of each partition."""
     time: datetime | None = None
-    """Everything that was committed up to this time, which has a zone."""
+    """Everything that was committed up to this time, which needs a time zone."""
 
     def __post_init__(self) -> None:
         if self.ids is not None and self.time is not None:
@@ -49,22 +49,22 @@ EVERYTHING: Final = Until()
 
 
 class LogSource:
-    """What is to be read of one log. Made by `open_source`."""
+    """One log, or store of fragments, as a source. Made by `open_source`."""
 
     def __init__(self, address: str, fragments: str | None, cluster: str) -> None:
         self._given = {"cluster": address} | ({} if fragments is None else {"fragments": fragments})
         self.cluster = cluster
-        """The cluster's key in hexadecimal."""
+        """The cluster key in hexadecimal."""
 
     def marks(self, read: Mapping[str, str], until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
-        """The last id of each partition that a query with these options of the source reads up to there.
+        """Return the last id of each partition that a query with these options of the source reads, up to `until`.
 
-        Raises `BadOption` for ids of other partitions than these, `BeyondLog` for ids that are not committed.
+        Raises `BadOption` for ids of other partitions than the query's, `BeyondLog` for ids that are not committed.
         """
         options = read_options({**self._given, **read})
         if until.time is not None:
             options = replace(options, ending_time_us=microseconds(until.time + timedelta(microseconds=1)))
-        found = {partition: span.last for partition, span in History(options).wanted().items()}
+        found = {partition: span.last for partition, span in QueryHistory(options).wanted().items()}
         if until.ids is None:
             return found
         if set(until.ids) != set(found):
@@ -75,7 +75,7 @@ class LogSource:
         return dict(until.ids)
 
     def check_not_ahead(self, view: str, marks: Marks, read: Mapping[str, str]) -> None:
-        """Raises `ClientAhead` for a view's table that is made of more than is committed now."""
+        """Raise `ClientAhead` for a view's table that holds more than is committed now."""
         committed = self.marks(read)
         for partition, mark in marks.items():
             if mark > committed.get(partition, mark):
@@ -86,7 +86,7 @@ class LogSource:
                 )
 
     def frame(self, spark: SparkSession, read: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
-        """The transactions above `after` and up to `upto`, of the partitions of `upto`."""
+        """Return the transactions above `after` and up to `upto`, of the partitions of `upto`."""
         starts = {str(partition): after.get(partition, NO_TRANSACTION) + 1 for partition in upto}
         ends = {str(partition): id + 1 for partition, id in upto.items()}
         options = {
@@ -99,8 +99,8 @@ class LogSource:
         return query.read(spark, self._given["cluster"], **options)
 
     def wait_beyond(self, marks: Marks) -> None:
-        """Return when there is more than this, and now and then: there may be a new partition."""
-        history = History(read_options(self._given))
+        """Return when there is more than `marks`, and from time to time: there may be a new partition."""
+        history = QueryHistory(read_options(self._given))
         if history.log is None:
             time.sleep(_STORE_WAIT_S)
         else:
@@ -108,15 +108,18 @@ class LogSource:
 
 
 def check_address(address: str) -> None:
-    """What can be known of a log's address without opening it. Raises as `full_address`."""
+    """Check a log's address without opening it. Raises what `full_address` raises."""
     if not address.startswith(FRAGMENTS):
         full_address(address)
 
 
 @contextmanager
 def open_source(address: str, fragments: str | None = None) -> Iterator[LogSource]:
-    """The log at an address (`embedded:PATH`, `file:PATH`), with or without a store of its fragments, or a store alone
-    (`fragments:URL`). An embedded log that nobody hosts is hosted here meanwhile. Raises as `connect`."""
+    """Open the log at an address (`embedded:PATH`, `file:PATH`), with or without a store of its fragments, or a store
+    alone (`fragments:URL`).
+
+    An embedded log that nobody hosts is hosted here meanwhile. Raises what `connect` raises.
+    """
     if address.startswith(FRAGMENTS):
         if fragments is not None:
             raise BadOption("the store of fragments is said twice: once in the address, fragments:URL")
@@ -130,6 +133,6 @@ def open_source(address: str, fragments: str | None = None) -> Iterator[LogSourc
 
 def _cluster_of(url: str) -> str:
     store = clusters.store_at(url)
-    history = History(read_options({"cluster": FRAGMENTS + url}))
+    history = QueryHistory(read_options({"cluster": FRAGMENTS + url}))
     name, size = next(iter(history.fragments(history.partitions[0]).items()))
     return clusters.wait(lambda: footer_of(store, name, size)).cluster_key.hex()

@@ -1,4 +1,4 @@
-"""Tables that sum up a log: by partition, header and period, and by the values of decoded columns."""
+"""Sum up a log in tables: by partition, header and period, and by the values of decoded columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PERIODS: Final = ("second", "minute", "hour", "day", "month")
 _FITTING: Final = (("second", 600), ("minute", 10 * 3_600), ("hour", 14 * 86_400), ("day", 2 * 366 * 86_400))
-"""Which period fits histories of up to so many seconds."""
+"""Periods, each with the length of history, in seconds, up to which it is the default."""
 _COLUMNS: Final = (
     "partition int, transaction_id long, timestamp timestamp, header int, data binary, "
     "request struct<client_id: int, generation: int, sequence: long>"
@@ -26,23 +26,22 @@ _COLUMNS: Final = (
 
 
 class Summaries(NamedTuple):
-    """What a log holds, summed up."""
+    """A log's contents, summed up."""
 
     partitions: pa.Table
     """A row per partition: `partition`, `transactions`, `bytes`, `first_id`, `last_id`, `first_time`, `last_time`,
     `busiest_second` (transactions), `clients`, and `refused`: see `_partitions`."""
     period: str
-    """Which of `PERIODS`."""
+    """The chosen one of `PERIODS`."""
     periods: pa.Table
-    """A row per partition, header and period that has transactions: `partition`, `header`, `period` (its begin),
+    """A row per partition, header and period with transactions: `partition`, `header`, `period` (its beginning),
     `transactions`, `bytes`, `first_id`, `last_id`, `busiest_second`."""
 
 
 def summed_up(snapshot: Snapshot, period: str | None) -> Summaries:
-    """Read the log once and sum it up. Periods are those of the session's time zone, which is UTC unless set.
+    """Read the log once and sum it up. Periods are in the session's time zone, UTC by default.
 
-    Without a `period` it is one that fits how long the history is. Raises `BadOption` for one that is none of
-    `PERIODS`.
+    Without a `period`, one is chosen by the length of the history. Raises `BadOption` for one that is not in `PERIODS`.
     """
     if period is not None and period not in PERIODS:
         raise BadOption(f"period {period!r}: write one of {', '.join(PERIODS)}")
@@ -62,7 +61,7 @@ def _fitting(partitions: pa.Table) -> str:
 
 @contextmanager
 def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
-    """By second, header and client: what everything else is made of, kept so that the log is read once."""
+    """Group by second, header and client. Everything else is made of this, so it is kept, and the log is read once."""
     grouped = (
         snapshot.read(schema=_COLUMNS)
         .groupBy(
@@ -90,9 +89,11 @@ def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
 
 
 def _partitions(seconds: DataFrame) -> DataFrame:
-    """`refused` is how many appends the clients made, between their first and their last transaction of this history,
-    that are not in the log: conflicts, failed expectations, given up. Each append has a number of its client's, so
-    what was refused left a gap. It is known where whole partitions are read; what only clients saw, nobody can tell.
+    """Return a row per partition. `refused` counts appends that are not in the log.
+
+    These are conflicts, failed expectations, and appends that were given up.
+    Each append has a sequence number of its client's, so a refused one leaves a gap between the client's first and last
+    transaction of this history. Known only where whole partitions are read; gaps before or after can't be seen.
     """
     clients = (
         seconds.groupBy("partition", "client")
@@ -138,9 +139,9 @@ def _sums() -> list[Column]:
 
 
 def top_values(snapshot: Snapshot, columns: Sequence[str], top: int) -> pa.Table:
-    """The most frequent values of columns that a decoder adds: `column`, `value` (as text), `rank`, `transactions`.
+    """Return the most frequent values of decoded columns: `column`, `value` (as text), `rank`, `transactions`.
 
-    Raises `BadOption` for a column that there is not.
+    `top` is how many of each column. Raises `BadOption` for an unknown column.
     """
     log = snapshot.read()
     missing = [name for name in columns if name not in log.columns]

@@ -1,4 +1,4 @@
-"""Tables of a report."""
+"""The tables of a report page."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ROWS_MAX: Final = 500
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values under named columns. Numbers stand on the right, with their thousands apart."""
+    """A table on a page: rows of values under named columns. Numbers are aligned right, with thousands separated."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    """Each as long as `columns`."""
+    """Each row is as long as `columns`."""
     note: str = ""
     rows_max: int = ROWS_MAX
-    """More are not shown; how many there were is said."""
+    """Rows that are shown at most; the page says how many there were."""
 
     def __post_init__(self) -> None:
         for row in self.rows[: self.rows_max]:
@@ -34,7 +34,7 @@ class Table:
                 raise BadOption(f"table {self.title!r} has {len(self.columns)} columns and a row of {len(row)} values")
 
     def html(self) -> Markup:
-        """The table with its title as caption, and its note."""
+        """Return the table, with its title as caption, and its note."""
         shown = self.rows[: self.rows_max]
         numeric = [any(_is_number(row[place]) for row in shown) for place in range(len(self.columns))]
         head = element("tr", *(_cell("th", name, right) for name, right in zip(self.columns, numeric, strict=True)))

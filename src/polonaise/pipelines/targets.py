@@ -1,8 +1,8 @@
-"""Where a view's table is kept: Parquet in a directory, a Delta table, or a SQL database, all by the same rules.
+"""The interface of a view's table, which is kept as Parquet, as a Delta table, or in a SQL database, by the same rules.
 
-A table carries its own position: with its rows it says up to which id of each partition they are made (its *marks*),
-and by which definition of the view; all of that changes together or not at all. So there is no checkpoint that could be
-lost, be older, or belong to another, and no rows of two definitions in one table.
+A table carries its own position. Beside its rows it keeps its *marks* (the id of each partition up to which they are
+made) and the definition of its view, and all of these change in one step. So no checkpoint can be lost, be older than
+the table or belong to another one, and rows of two definitions never mix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from polonaise.errors import BadOption, NotFound, ViewUnfit
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.source import Marks
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
@@ -24,55 +24,58 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOCK: Final = ".lock"
-"""Held by whoever writes a table in a directory."""
+"""Name of the lock file in a table's directory, held by the one process that writes the table."""
 PARQUET: Final = "parquet:"
 DELTA: Final = "delta:"
 
 
-class Held(NamedTuple):
+class TableState(NamedTuple):
     """A table as it was at one moment."""
 
     marks: dict[PartitionId, TransactionId] | None
-    """Up to where its rows are made; None for a table that does not say."""
+    """The last id of each partition in the rows; None for a table that does not say."""
     rows: DataFrame
 
 
 class Target(Protocol):
-    """A table of a view. `merge` and `replace` say False, and change nothing, if the marks are not `before`.
+    """A view's table. `merge` and `replace` return False, and change nothing, unless the marks are still `before`.
 
-    So does `merge` if the rows that are there were made by another definition. `letters` are rows of the dead-letter
-    table that is beside it, and change in the same step.
+    `merge` also does if the table's rows were made by another definition. `letters` are rows for the dead-letter table
+    beside this one, which changes in the same step.
     """
 
     def prepare(self, schema: StructType) -> None:
-        """The columns that there will be; told once, before anything else. Raises when these can't be had."""
+        """Tell the columns of the view's rows. Called first, and once. Raises if the table can't have them."""
 
     def marks(self) -> dict[PartitionId, TransactionId]:
-        """Nothing for a new table. Raises `ViewUnfit` for the table of another log."""
+        """Return the table's marks; none for a new table. Raises `ViewUnfit` for the table of another log."""
 
     def check(self) -> None:
-        """Raises `ViewUnfit` for a table that was made by another definition of the view, or does not say by which."""
+        """Raise `ViewUnfit` if the table was made by another definition of the view, or does not say by which."""
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        """Add rows, or merge them with those of the same key."""
+        """Add rows, or with a key merge them with the table's, and move the marks to `after`."""
 
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        """Have these rows, and these letters, and no others."""
+        """Replace all rows and letters by these, and set the marks to `after`."""
 
     def letters(self) -> str:
-        """Where the dead-letter table is, for people."""
+        """Return the location of the dead-letter table, for people to read."""
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[Held]:
-        """What is there now, whoever is writing. Without marks it may be anybody's table."""
+    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
+        """Give the table's present state, undisturbed by writers. Without marks it may be any table, not a view's."""
 
     def close(self) -> None: ...
 
 
-def open_target(spark: SparkSession, text: str, view: View, cluster: str, *, marks_table: str | None = None) -> Target:
-    """The view's table at `parquet:DIRECTORY`, `delta:DIRECTORY`, or in the database at an URL of SQLAlchemy's.
+def open_target(
+    spark: SparkSession, text: str, view: TableView, cluster: str, *, marks_table: str | None = None
+) -> Target:
+    """Open the view's table at `parquet:DIRECTORY`, `delta:DIRECTORY`, or in the database at an SQLAlchemy URL.
 
-    In a database the table is called as the view is. `cluster` is the log's key. Raises `BadOption`, `ExtraMissing`.
+    In a database the table has the view's name. `cluster` is the log's key, in hexadecimal. Raises `BadOption`,
+    `ExtraMissing`.
     """
     if text.startswith(PARQUET):
         from polonaise.pipelines.parquet import ParquetTarget
@@ -89,9 +92,9 @@ def open_target(spark: SparkSession, text: str, view: View, cluster: str, *, mar
 
 
 def check_unused(directory: Path, *own: str) -> None:
-    """A new table needs a directory to itself. Raises `ViewUnfit` for one that holds more than names like these.
+    """Raise `ViewUnfit` unless a new table's directory is empty, but for names that match the patterns `own`.
 
-    `own` is what a run that died before there was a table may have left.
+    Those are what a run that died before there was a table may have left.
     """
     for name in sorted(each.name for each in directory.iterdir()) if directory.is_dir() else ():
         if not any(fnmatchcase(name, pattern) for pattern in own):
@@ -99,10 +102,10 @@ def check_unused(directory: Path, *own: str) -> None:
 
 
 def check_target(text: str, *, there: bool) -> None:
-    """What can be known of `open_target`'s text without a session; `there` if the table is only to be read.
+    """Check the text of `open_target` as far as that is possible without a session.
 
-    Raises `BadOption`, `ExtraMissing`, `NotFound` for a directory or a SQLite file that is not there, and `ViewUnfit`
-    for a file that is no SQLite database.
+    `there` says that the table is only read, so it has to exist. Raises `BadOption`, `ExtraMissing`, `NotFound` for a
+    directory or a SQLite file that does not exist, and `ViewUnfit` for a file that is no SQLite database.
     """
     kind = next((each for each in (PARQUET, DELTA) if text.startswith(each)), None)
     if kind is None:

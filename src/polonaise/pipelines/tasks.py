@@ -1,6 +1,6 @@
-"""Work divided among Spark's tasks: a function, called once for each of many items, somewhere.
+"""Divide work among Spark's tasks: call a function once for each of many items.
 
-Only DataFrames are used, so it works on any master, Spark Connect's too.
+Only DataFrames are used, so it works with any master, and with Spark Connect.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from polonaise.pipelines.faults import translated
-from polonaise.pipelines.progress import Progress
+from polonaise.pipelines.progress import JobProgress
+from polonaise.pipelines.sparkerrors import translated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,21 +24,21 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _LOOK_S: Final = 0.25
-"""How often Spark is asked how far it is."""
+"""Seconds between two looks at Spark's progress."""
 
 
 def run_tasks(
     spark: SparkSession,
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    progress: Progress,
+    progress: JobProgress,
     what: str,
 ) -> list[Result]:
-    """The results of `function(item)`, in the order of the items; each call is a task, and `progress` counts them.
+    """Return the results of `function(item)`, in the order of the items. Each call is a task, which `progress` counts.
 
-    Spark calls it again where a task or its machine failed, also beside another call for the same item: it has to
-    leave the same behind however often it runs. What the last attempt raised ends all: a `PolonaiseError` comes back
-    as what it was, others as `SparkFailed`. Functions, items and results are pickled.
+    If a task or its machine fails, Spark repeats the call, perhaps while another one for the same item still runs: so
+    the function must leave the same behind however often it runs. If the last attempt fails, so does this: a
+    `PolonaiseError` comes back as what it was, others as `SparkFailed`. Function, items and results are pickled.
     """
     progress.begin(what, len(items))
     if not items:
@@ -62,7 +62,7 @@ def run_tasks(
 
 
 class _Calls:
-    """What a task does: the calls for the items at the places that it is given, one in fact."""
+    """The code of a task: calls the function for the items whose places it gets, one in practice."""
 
     def __init__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> None:
         self._function = function
@@ -102,5 +102,5 @@ def _cancel(spark: SparkSession, group: str) -> None:
 
 
 def _is_classic(spark: SparkSession) -> bool:
-    """Whether this process has Spark's driver, rather than a connection to it."""
+    """Whether this process has Spark's driver, and not a connection to it."""
     return hasattr(spark, "_jsparkSession")

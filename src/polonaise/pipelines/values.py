@@ -25,7 +25,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read(value: Any) -> str:
-    """A value in a table or a fact: thousands apart, times in UTC, nothing as a dash."""
+    """Format a value for a table or a fact: thousands separated, times in UTC, None as a dash."""
     match value:
         case None:
             return NOTHING
@@ -45,9 +45,9 @@ def read(value: Any) -> str:
 
 
 def quoted(value: Any) -> str:
-    """A value as the name of something, which no other value has.
+    """Format a value as a name that no other value has.
 
-    Nothing is NULL, and a text is quoted where it could not be told where it ends, or that it is one.
+    None is NULL, and a text is quoted if its end, or that it is a text, could be mistaken.
     """
     match value:
         case None:
@@ -64,7 +64,7 @@ def quoted(value: Any) -> str:
 
 
 def number(value: Number) -> str:
-    """Exact for whole numbers and decimals; others to six digits."""
+    """Format a number: whole numbers and decimals exactly, others to six digits."""
     if isinstance(value, Fraction):
         value = value.numerator if value.denominator == 1 else float(value)
     if isinstance(value, float):

@@ -1,4 +1,9 @@
-"""The job views: a view's table is made of the log, anew up to any id or time, or brought up to date from its marks."""
+"""The job views: makes a view's table from the log, anew up to any id or time, or brought up to date from its marks.
+
+There is no checkpoint. The table holds its marks, and each commit is a bounded query over the ids between these marks
+and the next ones. The commit is made only if the marks are still where they were. So a driver that died, one that
+wakes up late, and several at once are one case: the commit that comes second changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,10 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.errors import BadOption, ViewUnavailable
-from polonaise.pipelines.declarations import View
-from polonaise.pipelines.faults import translating
-from polonaise.pipelines.progress import Progress, Silence
+from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Marks, Until, open_source
+from polonaise.pipelines.sparkerrors import translating
 from polonaise.pipelines.targets import Target, open_target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, UndecodablePolicy, ViewSource, policy_of
 from polonaise.spark.protocol.admission import admitted
@@ -22,18 +27,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRANSACTIONS_MAX: Final = 1_000_000
-"""Of one commit, unless said."""
+"""Transactions of one commit, at most, by default: bounds its work, and what is lost when it dies."""
 _TRIES: Final = 5
-"""Others may change the same table; whoever is refused five times in a row for no better reason says so."""
+"""Refused commits in a row, without progress by anybody, after which a run gives up."""
 
 
 class Commit(NamedTuple):
-    """A range of the log that is in the table now, by this run."""
+    """A range of the log that this run has added to the table."""
 
     before: dict[PartitionId, TransactionId]
     after: dict[PartitionId, TransactionId]
     undecodable: Letters = NO_LETTERS
-    """Undecodable bodies of this range."""
+    """The undecodable bodies of this range."""
 
     @property
     def transactions(self) -> int:
@@ -42,21 +47,21 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True)
 class ViewReport:
-    """What a run did to a view's table. It is always well: what goes wrong is raised."""
+    """The result of a run. Always well: what goes wrong is raised."""
 
     view: str
     table: str
     how: str
     """`rebuilt` or `updated`."""
     marks: dict[PartitionId, TransactionId]
-    """The last id of each partition that is in the table now."""
+    """The last id of each partition that is in the table."""
     commits: int
     transactions: int
-    """That this run has read."""
+    """Transactions that this run has read."""
     undecodable: Letters = NO_LETTERS
-    """Bodies among them that do not decode, and are not in the table."""
+    """The undecodable bodies among them, which are not in the table."""
     letters: str | None = None
-    """Where the dead-letter table is, if they are kept in one."""
+    """Location of the dead-letter table, if undecodable bodies are kept in one."""
 
     @property
     def well(self) -> bool:
@@ -77,30 +82,37 @@ class ViewReport:
 def rebuild(
     spark: SparkSession,
     address: str,
-    view: View,
+    view: TableView,
     table: str,
     *,
     until: Until = EVERYTHING,
     fragments: str | None = None,
     on_undecodable: str | None = None,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> ViewReport:
-    """Make the view's table anew of the whole log, or of the log up to ids or a time. See `open_target` for `table`.
+    """Make the view's table anew from the whole log, or from the log up to ids or a time.
 
-    Readers see the rows of before, or the new ones; so does the next run, whatever kills this one. The table may be
-    brought up to date from there. `on_undecodable` is what becomes of bodies that the decoder can't read, `fail`,
-    `skip` or `table`, if not what the view's `read` says; in the last case they are a table beside the view's.
+    `table` is where, see `open_target`. Readers see either the old rows or the new ones, whole, even if this run is
+    killed. The table may be brought up to date from there. `on_undecodable` says what to do with bodies that the
+    decoder can't read: `fail`, `skip` or `table` (keep them in a table beside the view's); by default what the view's
+    `read` says.
 
     Raises `BadOption`, `BeyondLog`, `BodyUndecodable`, `ViewUnfit` for the table of another log, and what reading,
-    Spark and the database raise.
+    Spark and the database raise. Example::
+
+        rebuild(spark, "embedded:./bank", balances, "parquet:./balances", until=Until(ids={0: 41}))
     """
     progress = progress or Silence()
     with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         progress.begin("rebuilding", 1)
+        # False from `replace` means that somebody else changed the table since its marks were read: try with the new
+        # ones.
         for _ in range(_TRIES):
             upto = source.marks(until)
             rows = source.rows({}, upto)
+            # Before the marks are read: the target has to know the columns to find its table.
             target.prepare(rows.schema)
+            # Still open during the commit, which writes these letters in one step with the rows.
             with source.letters({}, upto) as letters:
                 if target.replace(rows, target.marks(), upto, letters.kept):
                     made = Commit({}, upto, letters.and_then(NO_LETTERS))
@@ -111,23 +123,24 @@ def rebuild(
 def update(
     spark: SparkSession,
     address: str,
-    view: View,
+    view: TableView,
     table: str,
     *,
     fragments: str | None = None,
     transactions_max: int = TRANSACTIONS_MAX,
     on_undecodable: str | None = None,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
 ) -> ViewReport:
     """Bring the view's table up to date with what is committed now, from its marks, or from the beginning.
 
-    May be killed at any time and run again, also by several at once: each transaction counts once. Each commit takes
-    `transactions_max` transactions at most; `progress` counts transactions. Raises as `rebuild`, and `BadOption` for a
-    view that is declared `whole`, and `ViewUnfit` for a table that was made by another definition of the view.
+    May be killed at any time and run again, also by several at once: each transaction counts once. A commit takes at
+    most `transactions_max` transactions; `progress` counts transactions. Raises what `rebuild` raises, `BadOption` for
+    a view that is declared `whole`, and `ViewUnfit` for a table that was made by another definition of the view.
     """
     progress = progress or Silence()
     with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         _prepare(source, view, target)
+        # The goal is fixed now: a log that grows faster than the table would keep the run from ending.
         upto = source.marks()
         waiting = Commit(target.marks(), upto).transactions
         progress.begin("bringing up to date", max(waiting, 0))
@@ -141,14 +154,14 @@ def update(
 def follow(
     spark: SparkSession,
     address: str,
-    view: View,
+    view: TableView,
     table: str,
     *,
     fragments: str | None = None,
     transactions_max: int = TRANSACTIONS_MAX,
     on_undecodable: str | None = None,
 ) -> Iterator[Commit]:
-    """As `update`, and then goes on with what is committed from then on, for as long as somebody asks for more."""
+    """Do what `update` does, and go on with what is committed from then on, for as long as the caller iterates."""
     with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         _prepare(source, view, target)
         while True:
@@ -159,7 +172,7 @@ def follow(
 
 @contextmanager
 def _opened(
-    spark: SparkSession, address: str, view: View, table: str, fragments: str | None, on_undecodable: str | None
+    spark: SparkSession, address: str, view: TableView, table: str, fragments: str | None, on_undecodable: str | None
 ) -> Iterator[tuple[ViewSource, Target]]:
     policy = policy_of(view, on_undecodable)
     with (
@@ -171,7 +184,7 @@ def _opened(
 
 
 def _report(
-    view: View, table: str, how: str, target: Target, source: ViewSource, commits: Sequence[Commit]
+    view: TableView, table: str, how: str, target: Target, source: ViewSource, commits: Sequence[Commit]
 ) -> ViewReport:
     return ViewReport(
         view.name,
@@ -185,23 +198,29 @@ def _report(
     )
 
 
-def _prepare(source: ViewSource, view: View, target: Target) -> None:
+def _prepare(source: ViewSource, view: TableView, target: Target) -> None:
     if view.whole:
         raise BadOption(f"view {view.name} sees the whole log at once: it can be rebuilt, and not brought up to date")
+    # An empty range of the log has the columns too, and costs no reading.
     nothing = dict.fromkeys(source.marks(), NO_TRANSACTION)
     target.prepare(source.rows({}, nothing).schema)
+    # Rows of two definitions of a view never mix in one table.
     target.check()
 
 
-def _commits(source: ViewSource, view: View, target: Target, upto: Marks, transactions_max: int) -> Iterator[Commit]:
-    """Commit after commit, until the table is made up to there.
+def _commits(
+    source: ViewSource, view: TableView, target: Target, upto: Marks, transactions_max: int
+) -> Iterator[Commit]:
+    """Make commits until the table has everything up to `upto`.
 
-    Whoever comes too late with one goes on from where the other has got to: together they get there all the same.
+    If another run is faster with a range, go on from where that run has got to.
     """
     refused, before = 0, target.marks()
     while True:
+        # More than was there when `upto` was looked up: other runs have gone on since, or the log is not the table's
+        # own, or was restored to an older state. The log, asked again, tells these apart.
         if any(mark > upto.get(partition, mark) for partition, mark in before.items()):
-            source.check_not_ahead(before)  # or others have gone on
+            source.check_not_ahead(before)
         after = _next(before, upto, transactions_max)
         if not after:
             return
@@ -211,8 +230,9 @@ def _commits(source: ViewSource, view: View, target: Target, upto: Marks, transa
             begun = {partition: before.get(partition, NO_TRANSACTION) for partition in after}
             yield Commit(begun, after, letters.and_then(NO_LETTERS))
         else:
-            target.check()  # whoever was faster may have another definition
+            target.check()  # the faster run may be of another definition of the view
         now = target.marks()
+        # A refusal after which the marks have moved is progress, though another run's: it does not count.
         refused = 0 if done or now != before else refused + 1
         if refused == _TRIES:
             raise _too_late(view)
@@ -220,14 +240,15 @@ def _commits(source: ViewSource, view: View, target: Target, upto: Marks, transa
 
 
 def _next(before: Marks, upto: Marks, transactions_max: int) -> dict[PartitionId, TransactionId]:
-    """Up to where the next commit goes, of the partitions in which it gets anywhere."""
+    """Return up to where the next commit goes, for the partitions in which it adds something."""
     starts = {partition: before.get(partition, NO_TRANSACTION) + 1 for partition in upto}
+    # Where the table is ahead of `upto` there is nothing to read: an empty range, not a negative one.
     ends = {partition: max(id + 1, starts[partition]) for partition, id in upto.items()}
     reached = admitted(starts, ends, transactions_max)
     return {partition: end - 1 for partition, end in reached.items() if end > starts[partition]}
 
 
-def _too_late(view: View) -> ViewUnavailable:
+def _too_late(view: TableView) -> ViewUnavailable:
     return ViewUnavailable(
         f"the table of view {view.name} was being changed by others, {_TRIES} times in a row: let one of them do it"
     )

@@ -1,4 +1,4 @@
-"""The log as one view reads it: rows of its bodies, and what becomes of the bodies that its decoder can't read."""
+"""The log as one view reads it: its rows, and what happens to the bodies that its decoder can't read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody g
 from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import BadOption
-from polonaise.pipelines.declarations import View
+from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
 from polonaise.spark.schemas import REASON
 from polonaise.terms import PartitionId, TransactionId
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAMED_MAX: Final = 20
-"""Undecodable bodies that a report names; all of them are in the table, if they are kept in one."""
+"""Undecodable bodies that a report names, at most. A dead-letter table has all of them."""
 LETTER_COLUMNS: Final = ("partition", "transaction_id", "timestamp", "header", "reason", "data")
 """The columns of a dead-letter table."""
 _OPTION: Final = "onUndecodable"
 _OLDER: Final = "failondecodeerror"
 _IN_ROWS: Final = ("column", "only")
-"""What the option says of a view whose query sees such bodies itself."""
+"""Values of the option with which the view's query itself sees undecodable bodies."""
 
 
 class UndecodablePolicy(enum.Enum):
-    """What a job does with a body that does not decode. It makes no other rows, so it is no part of a definition."""
+    """What a job does with an undecodable body. No part of a view's definition, as the view's rows are the same."""
 
     FAIL = "fail"
-    """It ends, and names the body."""
+    """End, and name the body."""
     SKIP = "skip"
-    """It leaves the body out, counts it, and names it in its report."""
+    """Leave the body out, count it, and name it in the report."""
     TABLE = "table"
-    """It leaves the body out, and writes it to the dead-letter table beside the view's in the same step."""
+    """Leave the body out, and add it to the dead-letter table beside the view's, in the same step."""
 
 
 class Named(NamedTuple):
-    """A body that does not decode, by its transaction."""
+    """An undecodable body, named by its transaction."""
 
     partition: PartitionId
     transaction_id: TransactionId
@@ -58,12 +58,12 @@ class Letters:
 
     count: int = 0
     named: Sequence[Named] = ()
-    """The first of them."""
+    """The first of them, `NAMED_MAX` at most."""
     kept: DataFrame | None = None
-    """All of them, as rows of a dead-letter table; None if there are none, or they are kept nowhere."""
+    """All undecodable bodies as rows of a dead-letter table; None if there are none, or if they are not kept."""
 
     def and_then(self, more: Letters) -> Letters:
-        """These and those of a later part, without their rows."""
+        """Add those of a later part. The result has no rows."""
         return Letters(self.count + more.count, (*self.named, *more.named)[:NAMED_MAX])
 
     def fields(self) -> dict[str, Any]:
@@ -73,8 +73,8 @@ class Letters:
 NO_LETTERS: Final = Letters()
 
 
-def policy_of(view: View, said: str | None = None) -> UndecodablePolicy:
-    """What is said for this run, or else in the view's `read`. Raises `BadOption`."""
+def policy_of(view: TableView, said: str | None = None) -> UndecodablePolicy:
+    """Return the policy given for this run (`said`), or else the view's. Raises `BadOption`."""
     read = {name.lower(): value for name, value in view.read.items()}
     declared = str(read[_OPTION.lower()]).strip().lower() if _OPTION.lower() in read else None
     if declared is not None and _OLDER in read:
@@ -95,7 +95,7 @@ def policy_of(view: View, said: str | None = None) -> UndecodablePolicy:
 
 
 def policy_called(word: str) -> UndecodablePolicy:
-    """Raises `BadOption` for a word that there is not."""
+    """Return the policy of this name. Raises `BadOption` for an unknown one."""
     try:
         return UndecodablePolicy(word.strip().lower())
     except ValueError:
@@ -104,9 +104,9 @@ def policy_called(word: str) -> UndecodablePolicy:
 
 
 class ViewSource:
-    """What one view reads of one log."""
+    """The part of one log that one view reads."""
 
-    def __init__(self, spark: SparkSession, source: LogSource, view: View, policy: UndecodablePolicy) -> None:
+    def __init__(self, spark: SparkSession, source: LogSource, view: TableView, policy: UndecodablePolicy) -> None:
         self._spark = spark
         self._source = source
         self._view = view
@@ -118,25 +118,25 @@ class ViewSource:
         }
 
     def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
-        """The last id of each partition that the view's query reads up to there; see `LogSource.marks`."""
+        """Return the last id of each partition that the view's query reads, up to `until`. See `LogSource.marks`."""
         return self._source.marks(self._read, until)
 
     def check_not_ahead(self, marks: Marks) -> None:
-        """Raises `ClientAhead` for a table that is made of more than is committed now."""
+        """Raise `ClientAhead` for a table that holds more than is committed now."""
         self._source.check_not_ahead(self._view.name, marks, self._read)
 
     def wait_beyond(self, marks: Marks) -> None:
-        """Return when there is more than this, and now and then; see `LogSource.wait_beyond`."""
+        """Return when there is more than `marks`, and from time to time. See `LogSource.wait_beyond`."""
         self._source.wait_beyond(marks)
 
     def rows(self, after: Marks, upto: Marks) -> DataFrame:
-        """The view's rows of the transactions above `after` and up to `upto`."""
+        """Return the view's rows of the transactions above `after` and up to `upto`."""
         how = {} if self.policy is UndecodablePolicy.FAIL else {_OPTION: "skip"}
         return self._view.rows(self._spark, self._frame(how, after, upto))
 
     @contextmanager
     def letters(self, after: Marks, upto: Marks) -> Iterator[Letters]:
-        """The undecodable bodies of the same transactions, found once: to decode is all that tells them."""
+        """Find the undecodable bodies of the same transactions, and keep them: finding them means decoding all."""
         if self.policy is UndecodablePolicy.FAIL:
             yield NO_LETTERS
             return
@@ -152,6 +152,6 @@ class ViewSource:
 
     def _frame(self, how: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
         read = self._read
-        if how:  # which is said with another word where the view says that they fail
+        if how:  # the older option would contradict the one that is set here
             read = {name: value for name, value in read.items() if name.lower() != _OLDER}
         return self._source.frame(self._spark, {**read, **how}, after, upto)

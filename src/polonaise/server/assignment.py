@@ -1,4 +1,4 @@
-"""Who owns what: how a server takes the partitions that nobody alive owns."""
+"""The rule by which a server takes the partitions that have no living owner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from polonaise.terms import PartitionId, ServerId
 def take_over(
     assignment: Assignment, server: ServerId, address: str, partitions: int, alive: Collection[ServerId]
 ) -> Assignment:
-    """Every partition without a living owner goes to `server`, under the next generation; the others stay."""
+    """Return the assignment in which `server` owns each partition without a living owner; the others stay.
+
+    A partition that changes owner gets the next generation, which voids what was sent to the owner before.
+    """
     owners = dict(assignment.owners)
     for partition in range(partitions):
         held = owners.get(partition)
@@ -21,4 +24,5 @@ def take_over(
 
 
 def owned_by(assignment: Assignment, server: ServerId) -> dict[PartitionId, Owner]:
+    """Return the partitions that this server owns, each with its generation."""
     return {partition: owner for partition, owner in assignment.owners.items() if owner.server == server}

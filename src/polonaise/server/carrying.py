@@ -1,4 +1,4 @@
-"""Carrying out what an owner decided, in its order, whatever comes of it meanwhile."""
+"""The queue through which an owner's effects are carried out in order."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from polonaise.server.protocol.effects import Effect
 
 
-class InOrder:
-    """Carries out effects one after the other.
+class EffectQueue:
+    """Carries out effects one after the other, however they cause each other.
 
-    What one of them causes at once is an event itself: a send may find its connection broken. The effects of that
-    event come after those that were there before.
+    Carrying out an effect may be an event itself: a send may find its connection broken. The effects of that event come
+    after those that are queued already, because they rest on them.
     """
 
     def __init__(self, carry_out: Callable[[Effect], None]) -> None:
@@ -21,6 +21,7 @@ class InOrder:
         self._carrying_out = False
 
     def __call__(self, effects: Sequence[Effect]) -> None:
+        """Queue effects; carry out all that is queued, unless a call further up the stack does so already."""
         self._effects += effects
         if self._carrying_out:
             return

@@ -1,4 +1,4 @@
-"""Late replicas: brought up to date in the background, then let back in through a new session."""
+"""The catch-up of late replicas: they are brought up to date in the background, then let in by a new session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.host import Host
-from polonaise.server.history import History, ToCopy, copy_on, read_to_copy
+from polonaise.server.archivedhistory import ArchivedHistory, ToCopy, copy_on, read_to_copy
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import Session
@@ -29,13 +29,14 @@ from polonaise.wire.messages import (
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.5
+"""About how many seconds lie between two looks at the late replicas."""
 
 
 class CatchUp:
-    """Copies committed batches to the members that are not engaged in this session.
+    """Copies committed batches to the members that are not engaged in one session.
 
-    A replica comes back only through a new session: when one is nearly there, this ends the present one, whose
-    successor copies the rest and engages it.
+    A replica comes back only through a new session. So when one is nearly up to date, the present session is ended, and
+    the next one copies the rest and engages it.
     """
 
     def __init__(
@@ -45,13 +46,16 @@ class CatchUp:
         links: Mapping[StorageId, StorageLink],
         owner: PartitionOwner,
         session: Session,
-        history: History | None,
+        history: ArchivedHistory | None,
         readmit: Callable[[StorageId], None],
         readmitted_s: float,
         turns: asyncio.Semaphore,
     ) -> None:
-        """`readmit` ends the session to let a replica back in; it was done last at `readmitted_s`. The partitions of a
-        server take `turns` in bringing theirs up: a node that comes back is late in all of them."""
+        """Prepare the catch-up within `session`.
+
+        `readmit` ends the session to let a replica back in; that was done last at `readmitted_s`. The partitions of a
+        server take `turns` in copying, because a node that comes back is late in all of them.
+        """
         self._host = host
         self._settings = settings
         self._links = links
@@ -63,7 +67,7 @@ class CatchUp:
         self._turns = turns
 
     async def run(self) -> None:
-        """Until the session ends."""
+        """Bring late replicas up to date until the session ends."""
         late = [name for name in self._session.value.members if name not in self._session.engaged]
         while self._owner.session is self._session:
             await self._until_one_is_there(late)
@@ -79,7 +83,7 @@ class CatchUp:
                     _log.info("partition %d: %s is not brought up to date: %s", self._owner.partition, name, error)
 
     async def _until_one_is_there(self, late: Sequence[StorageId]) -> None:
-        """While all of them are away there is nothing to look after, in thousands of partitions perhaps."""
+        """Wait until the node of one late replica is connected: polling in thousands of partitions would cost much."""
         if any(self._links[name].session is not None for name in late):
             return
         waits = [asyncio.ensure_future(self._links[name].connected()) for name in late]
@@ -98,16 +102,18 @@ class CatchUp:
             self._readmit(name)
 
     async def _bring_up(self, name: StorageId) -> None:
-        """Until it is nearly at the committed high-water mark. Only committed batches are ever copied here.
+        """Copy committed batches to one replica until it nearly reaches the committed high-water mark.
 
-        Each round of copying takes a turn: those of a busy partition may be many, and others wait for theirs.
+        Each round of copying takes one turn: a busy partition may need many rounds, and others wait for theirs.
         """
         session = self._session.id
+        # Fenced for the session that writes already: then it obeys this owner, and no older one.
         async with self._turns:
             info = expect(await self._ask(name, LastSessionInfo(session)), SessionInfo)
         answer = answer_of(info)
         if answer.joined == session:
-            # It joined and was left out of the engagement: in this session it takes neither cuts nor copies.
+            # It joined and was left out of the engagement: in this session it takes neither cuts nor copies. The caller
+            # lets it in through a new one.
             return
         last: TransactionId = answer.max_synced
         clean = recovery.clean_to(self._session.value, name, answer, self._session.closing)
@@ -116,22 +122,25 @@ class CatchUp:
         copied, worked_s = 0, 0.0
         while (missing := self._owner.committed - last) > 0:
             if missing <= min(copied, self._settings.readmit_transactions) and worked_s <= self._settings.gather_s / 4:
-                # No more than the last round brought, which was quick: the next session will wait for that much.
+                # What is missing takes no longer than the last round, which was quick. The next session copies it, and
+                # appends wait no longer than that.
                 return
             async with self._turns:
                 began_s = self._host.clock.monotonic_s()
                 read = await self._read(last + 1, self._owner.committed)
                 done = await copy_on(partial(self._ask, name), session, name, last, read)
                 copied, last = done.last - last, done.last
+                # Confirmed at once: what is confirmed is not cut again, even if the next session comes before the end.
                 await self._ask(name, Confirm(session, last))
                 worked_s = self._host.clock.monotonic_s() - began_s
             await asyncio.sleep(worked_s * self._settings.copy_pause_ratio)
 
     async def _ask(self, name: StorageId, message: Message) -> Message:
+        """Ask over the bulk connection, where copies do not stand in front of acknowledgements."""
         return await self._links[name].ask_bulk(message, self._owner.partition)
 
     async def _read(self, first: TransactionId, last: TransactionId) -> ToCopy:
-        """From an engaged replica; what none of them holds any more, from the fragments."""
+        """Read batches from an engaged replica; what all of them have dropped, from the fragments."""
         request = ReadBatches(self._session.id, first, last, self._settings.copy_bytes, 1, 0)
         nobody = ProtocolError("no engaged replica has a bulk connection")
         return await read_to_copy(

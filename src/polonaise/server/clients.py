@@ -1,4 +1,4 @@
-"""The clients' side of an owner: their messages become its events, and its effects become messages to them."""
+"""The translation between clients and an owner: messages become its events, its effects become messages."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def receive(
     client_id = connection.peer.node
     match message:
         case Append():
+            # Size, structure, sums: each check makes the next one affordable.
             check_frame(message.count, len(message.columns) + sum(map(len, message.payload)))
             appends = ReceivedAppends(message)
             check_bodies(appends, inline_bytes_max)
@@ -62,7 +63,7 @@ def receive(
 
 
 class ClientMessages:
-    """Sends clients what the owner of one partition wants them told."""
+    """Sends clients the messages that the effects of one partition's owner ask for."""
 
     def __init__(self, partition: PartitionId, generation: Generation) -> None:
         self._partition = partition
@@ -74,7 +75,7 @@ class ClientMessages:
             RefuseRequest: self._refuse,
             CutOff: self._cut_off,
         }
-        """The function that carries out each kind of effect."""
+        """The method that carries out each kind of effect."""
 
     def _feed(self, effect: FeedBatch) -> None:
         message = Feed(effect.committed, payload=[effect.payload])
@@ -95,5 +96,5 @@ class ClientMessages:
 
 
 def _connection(given: object) -> Connection:
-    """The connection, which the owner knows only as something that can be told from another one."""
+    """Return the connection, which the owner knows only as something to compare."""
     return cast(Connection, given)

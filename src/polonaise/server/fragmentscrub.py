@@ -1,4 +1,4 @@
-"""The scrub of a fragment store: a server reads the fragments of its partitions, and mends them from the log."""
+"""The scrub of a fragment store: a server reads its partitions' fragments in the background, and mends damaged ones."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from polonaise.errors import (
     Retry,
 )
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.protocol.scrub import FragmentScrub, ListStore, Pause, Verify
+from polonaise.fragments.protocol.scrubschedule import FragmentScrub, ListStore, Pause, Verify
 from polonaise.host import Host
 from polonaise.log.batch import Batch, split
-from polonaise.server.history import History
-from polonaise.server.reading import PartitionReader
+from polonaise.server.archivedhistory import ArchivedHistory
+from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import PartitionId
 
@@ -33,17 +33,18 @@ _log = logging.getLogger(__name__)
 class FragmentScrubbing:
     """Carries out what `FragmentScrub` decides, until it is cancelled.
 
-    Each server looks after the fragments of the partitions that it owns: it is the one that can read their log.
+    Each server scrubs the fragments of the partitions that it owns, because only it can read their log, from which a
+    damaged fragment is written again.
     """
 
     def __init__(
         self,
         host: Host,
         settings: ServerSettings,
-        history: History,
+        history: ArchivedHistory,
         readers: Callable[[], Mapping[PartitionId, PartitionReader]],
     ) -> None:
-        """`readers`: of the partitions that this server owns just now."""
+        """Make a scrub of the store behind `history`; `readers` returns the readers of the partitions owned now."""
         self._clock = host.clock
         self._settings = settings
         self._history = history
@@ -52,13 +53,13 @@ class FragmentScrubbing:
         self._scrub = FragmentScrub(settings.scrub_bytes_per_s, settings.scrub_every_s, first_s, settings.scrub_again_s)
 
     def health(self) -> dict[str, Any]:
-        """How far it is, what it found, and what of that could not be repaired, why, and what to do."""
+        """Return how far the scrub is, what it found, and for what it could not repair, why and what to do."""
         scrubbed = self._scrub.scrubbed
         damages = [damage._asdict() for damage in scrubbed.damages]
         return {"bytes_per_s": self._settings.scrub_bytes_per_s, **asdict(scrubbed), "damages": damages}
 
     async def run(self) -> None:
-        """For ever; a task of its own."""
+        """Scrub for ever."""
         while True:
             step = self._scrub.next(self._clock.monotonic_s())
             match step:
@@ -70,6 +71,7 @@ class FragmentScrubbing:
                     await self._verify(step)
 
     async def _list(self) -> None:
+        """List the store, and tell the scrub which fragments are of this server's partitions."""
         clock, owned = self._clock, self._readers()
         try:
             held = await self._history.held()
@@ -82,9 +84,10 @@ class FragmentScrubbing:
         self._scrub.listed(clock.monotonic_s(), clock.wall_us(), own)
 
     async def _verify(self, step: Verify) -> None:
+        """Read one fragment through, mend it if it is damaged, and tell the scrub how it is."""
         scrub, name = self._scrub, step.name
         reader = self._readers().get(name.partition)
-        if reader is None:  # it has another owner by now
+        if reader is None:  # the partition has another owner by now
             scrub.gone(self._clock.wall_us(), name)
             return
         try:
@@ -103,7 +106,7 @@ class FragmentScrubbing:
             scrub.good(self._clock.wall_us(), name)
 
     async def _not_read(self, step: Verify, error: PolonaiseError) -> None:
-        """Find out whether the store can't be read at all, or one fragment alone: the others do not wait for that."""
+        """Find out whether the whole store can't be read, or only this fragment; then the others go on without it."""
         clock = self._clock
         try:
             await self._history.held()
@@ -116,7 +119,7 @@ class FragmentScrubbing:
         _log.warning("scrub of %s: %s can't be read: %s", self._history, step.name.path, error)
 
     async def _mend(self, reader: PartitionReader, step: Verify) -> None:
-        """Write it again from the log, and read it back."""
+        """Write a damaged fragment again from the log, and read it back: only that proves the repair."""
         name = step.name
         try:
             step = step._replace(size=await self._history.mend(name, self._batches(reader, name)))
@@ -133,12 +136,13 @@ class FragmentScrubbing:
             _log.warning("scrub of %s: %s was written again from the log", self._history, name.path)
 
     def _not_mended(self, step: Verify, why: str, *, passing: bool) -> None:
+        """Note that a fragment could not be repaired; `passing`: another try may succeed."""
         clock = self._clock
         self._scrub.not_repaired(clock.monotonic_s(), clock.wall_us(), step, why, passing=passing)
         _log.warning("scrub of %s: %s is not repaired: %s", self._history, step.name.path, why)
 
     async def _batches(self, reader: PartitionReader, name: FragmentName) -> AsyncIterator[Batch]:
-        """What the log holds of a fragment's ids, from the replicas, or from other fragments where these dropped it."""
+        """Yield the log's batches with a fragment's ids: from the replicas or, if trimmed, from other fragments."""
         following = name.first
         while following <= name.last:
             try:
@@ -154,9 +158,11 @@ class FragmentScrubbing:
             await self._pause(len(raw))
 
     async def _pause(self, bytes_read: int) -> None:
+        """Sleep so that reading stays within the scrub's bytes per second."""
         await asyncio.sleep(self._scrub.pace(self._clock.monotonic_s(), bytes_read))
 
     def _unreachable(self, error: PolonaiseError) -> None:
+        """Note that the store can't be read; warn once for each new reason."""
         if self._scrub.scrubbed.trouble != str(error):
             _log.warning("scrub of %s: %s", self._history, error)
         self._scrub.unreachable(self._clock.monotonic_s(), str(error))

@@ -1,4 +1,4 @@
-"""A server: owns partitions, and talks to clients."""
+"""The server process: it owns partitions, and answers clients."""
 
 from __future__ import annotations
 
@@ -25,59 +25,59 @@ from polonaise.host import Host, Listener
 from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, hello
 from polonaise.server import trimming
+from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.assignment import owned_by, take_over
 from polonaise.server.fragmentscrub import FragmentScrubbing
-from polonaise.server.history import History
-from polonaise.server.partition import ServedPartition
+from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.replicas import StorageLink, StorageLinks
+from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.starts import SessionStarts
 from polonaise.server.storagehealth import StorageHealth
-from polonaise.server.unready import Unready
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Fetch, Health, HealthIs, Read, TrimLog
 
 _log = logging.getLogger(__name__)
-_QUESTIONS_MAX = 64
-"""Questions of one connection that may be answered at the same time."""
+_REQUESTS_MAX = 64
+"""The most requests of one connection that are answered at the same time."""
 _ANSWERS_MAX = 2
-"""Of them, those whose answers are on their way: one is read from disk while the other is sent."""
+"""The most answers of one connection that are made or sent at the same time: one is read while the other is sent."""
 _MAKING_MAX = 4
-"""Answers of all connections that may come together in memory at the same time."""
+"""The most answers of all connections that are put together in memory at the same time."""
 _TICK_S = 0.25
-"""How often partitions are told the time: deadlines are kept that closely."""
+"""The interval at which partitions are told the time, in seconds: deadlines are kept that closely."""
 
 
 class Server:
-    """One server process. `start`, then it serves until `close`."""
+    """Runs one server: after `start` it serves until `close`."""
 
     def __init__(
         self,
         host: Host,
         coordinator: Coordinator,
         settings: ServerSettings | None = None,
-        open_history: Callable[[bytes], History] | None = None,
+        open_history: Callable[[bytes], ArchivedHistory] | None = None,
     ) -> None:
-        """`open_history` makes the history in a fragment store, for the cluster of this key; or there is none."""
+        """Make a server that is not started. `open_history` opens the fragment store for the cluster with this key."""
         self._host = host
         self._coordinator = coordinator
         self._settings = settings or ServerSettings()
         self._open_history = open_history
-        self._history: History | None = None
+        self._history: ArchivedHistory | None = None
         self._scrubbing: FragmentScrubbing | None = None
         self.id = 0
-        """Unique in the cluster, from the coordinator; 0 before `start`."""
+        """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
         self._description: ClusterDescription | None = None
         self._listener: Listener | None = None
         self._membership: Membership | None = None
         self._links = StorageLinks(self._link)
         self._storage_health = StorageHealth(host, self._links)
         self.partitions: dict[PartitionId, ServedPartition] = {}
-        """Those that it owns."""
+        """The partitions that this server owns."""
         self._ticks = Ticks()
         self._starts = SessionStarts(
             self._settings.session_starts_max,
@@ -85,38 +85,41 @@ class Server:
             self._settings.session_start_wait_s_max,
             self._storage_is_there,
         )
-        self._connections: dict[Connection, _Asking] = {}
+        self._connections: dict[Connection, _ServerRequests] = {}
         self._budget = Budget(self._settings.connections_bytes_max)
         self._making = asyncio.Semaphore(_MAKING_MAX)
-        """Held while an answer comes together in memory; once it is sent, the budget knows of it."""
+        """Held while an answer is put together in memory; once it is sent, the budget counts it."""
         self._tasks: list[asyncio.Task[None]] = []
 
     # ------------------------------------------------------------------ life
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """The address at which clients reach this server. Raises `Closed` before `start`."""
         if self._listener is None:
             raise Closed("the server is not started")
         return self._listener.address
 
     async def start(self) -> None:
-        """Listen, register, and own every partition that has no living owner."""
+        """Listen, register, and own every partition that has no living owner.
+
+        Registered last, with the address at which it listens: a server that others can find must take connections.
+        """
         self._description = await self._coordinator.describe()
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
         self.id = await self._coordinator.unique_id()
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
         for name in self._description.storage:
-            _ = self._links[name]  # Connects while the first session still asks the coordinator.
+            _ = self._links[name]  # connects while the first session start still asks the coordinator
         self._membership = await self._coordinator.register(Registration(self.id, self.address))
-        unready = Unready(
+        warnings = HealthWarnings(
             self._host, self._settings, lambda: [served.owner for _, served in sorted(self.partitions.items())],
             self._links,
         )  # fmt: skip
         self._tasks = [
             self._host.spawn(self._watch_assignment(), "assignment"),
-            self._host.spawn(unready.watch(), "warnings"),
+            self._host.spawn(warnings.watch(), "warnings"),
             self._host.spawn(self._tick(), "tick"),
             self._host.spawn(self._keep_lease(), "lease"),
         ]
@@ -129,26 +132,29 @@ class Server:
         _log.info("server %d listens on %s", self.id, self.address)
 
     def _link(self, name: StorageId) -> StorageLink:
+        """Make the link to a storage node, not started."""
         assert self._description is not None
         return StorageLink(self._host, name, self.id, self._description.key, self._settings, self._links)
 
     def _storage_is_there(self) -> bool:
         """Whether a majority of the storage nodes is connected: with fewer no session can start.
 
-        Of all of them: each partition has its replicas on every storage node of the cluster.
+        A majority of all nodes, because each partition has its replicas on every storage node of the cluster.
         """
         return 2 * sum(link.session is not None for link in self._links.values()) > len(self._links)
 
     async def close(self) -> None:
-        """Stop serving. What is in flight is decided by the next owner."""
+        """Stop serving. The next owner decides what is in flight."""
         for task in self._tasks:
             task.cancel()
+        # While the sessions still hold: replicas note only from their session's owner what is committed.
         try:
             await asyncio.gather(*(served.confirm() for served in self.partitions.values()))
-        finally:  # whoever is told to be quick closes all the same: open sockets would outlive it
+        finally:  # a caller that gives up waiting gets a closed server all the same: open sockets would outlive it
             await self._end()
 
     async def _end(self) -> None:
+        """Close everything, and leave the cluster at the end."""
         for served in self.partitions.values():
             served.close(NotOwner("the server is shutting down"))
         if self._listener:
@@ -161,7 +167,7 @@ class Server:
             await self._membership.leave()
 
     async def _watch_assignment(self) -> None:
-        """Follow the assignment: take what nobody alive owns, own what is ours, let go of the rest."""
+        """Follow the assignment for ever: take partitions without a living owner, serve this server's, close others."""
         pause_s = self._settings.retry_s_min
         followed: Assignment | None = None
         lived: set[ServerId] = set()
@@ -169,12 +175,14 @@ class Server:
             try:
                 held = await self._coordinator.assignment()
                 alive = {member.server for member in await self._coordinator.members()}
+                # This server was taken for dead while it was paused or cut off. Unless it registers again, others take
+                # its partitions each time it takes them back.
                 if self.id not in alive:
-                    # Taken for dead while it was paused or cut off: without this, servers would rob each other forever.
                     self._membership = await self._coordinator.register(Registration(self.id, self.address))
+                # Both matter: an owner that died changes who is alive, and leaves the assignment as it is.
                 if held.value is not followed or alive != lived:
                     written = await self._take_over(held, alive)
-                    if written is None:
+                    if written is None:  # another server was faster: look at what it wrote
                         continue
                     self._follow(written.value)
                     held, followed, lived = written, written.value, alive
@@ -189,14 +197,14 @@ class Server:
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
             except CoordinatorDamaged as error:
-                # Sessions that write do so rightly, whatever becomes of the assignment; the next ones wait.
+                # Running sessions may go on: replicas fence them if they are deposed. New ones need the coordinator.
                 _log.error("server %d goes on with what it owns, and takes over nothing: %s", self.id, error)
                 pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
     async def _take_over(self, held: Versioned[Assignment], alive: set[ServerId]) -> Versioned[Assignment] | None:
-        """The assignment in which every partition has a living owner; None when somebody else has changed it."""
+        """Write an assignment in which every partition has a living owner; None if another server wrote one first."""
         assert self._description is not None
         wanted = take_over(held.value, self.id, self.address, self._description.partitions, alive)
         if wanted == held.value:
@@ -204,22 +212,24 @@ class Server:
         return await self._coordinator.set_assignment(wanted, held.version)
 
     def _follow(self, assignment: Assignment) -> None:
+        """Serve the partitions that the assignment gives this server, and no others."""
         mine = owned_by(assignment, self.id)
         for partition, served in list(self.partitions.items()):
+            # Another generation is another owner, even on the same server: it has to start a session of its own.
             if partition not in mine or mine[partition].generation != served.generation:
                 served.close(NotOwner(f"partition {partition} has another owner now"))
                 del self.partitions[partition]
-        for partition, place in sorted(mine.items(), key=itemgetter(0)):
+        for partition, owned in sorted(mine.items(), key=itemgetter(0)):
             if partition not in self.partitions:
                 served = ServedPartition(
-                    self._host, self._coordinator, self._links, self._settings, partition, place.generation,
+                    self._host, self._coordinator, self._links, self._settings, partition, owned.generation,
                     self._starts, self._ticks.busy, self._history,
                 )  # fmt: skip
                 self.partitions[partition] = served
                 served.start()
 
     async def _keep_lease(self) -> None:
-        """Renew this server's lease, for ever: in the loop that does all of its work, so that it ends with that."""
+        """Renew this server's lease for ever: in the loop that does all its work, so that a hung loop loses it."""
         while True:
             try:
                 if self._membership is not None:
@@ -229,7 +239,7 @@ class Server:
             await asyncio.sleep(RENEW_S)
 
     async def _tick(self) -> None:
-        """Tell the partitions the time, for ever; a task of its own."""
+        """Tell the partitions the time, for ever."""
         while True:
             await asyncio.sleep(_TICK_S)
             for partition in self._ticks.due(self.partitions):
@@ -238,6 +248,7 @@ class Server:
     # ------------------------------------------------------------------ connections
 
     def _accept(self) -> Connection:
+        """Make the connection for a client that has just connected."""
         assert self._description is not None
         return Connection(
             self._host,
@@ -252,23 +263,27 @@ class Server:
         )
 
     def _on_greeted(self, connection: Connection) -> None:
-        self._connections[connection] = _Asking()
+        """Begin to serve a client that has said hello."""
+        self._connections[connection] = _ServerRequests()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
+        """End the client's mounts on this connection."""
         if self._connections.pop(connection, None) is None or connection.peer is None:
             return
         for served in self.partitions.values():
             served.disconnected(connection)
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+        """Bring a client's message to its partition; answer reads, trims and health beside it."""
         if isinstance(message, Health):
-            # A server that has only just started may not have read that the partition is its own. Asked without a
-            # partition, it tells how it is itself, also while it owns none.
+            # With a partition, only its owner answers, so that a client finds the right server. Without one, any server
+            # tells how it is, even while it owns nothing.
             if partition != NO_PARTITION and partition not in self.partitions:
                 raise self._not_owner(partition)
             self._answer(connection, partition, request, self._told_health(), self._storage_health.ask())
             return
         served = self._served(partition)
+        # Somebody waits for this partition now: its session start goes before those that nobody waits for.
         if served.owner.session is None:
             self._starts.want(served)
         match message:
@@ -283,7 +298,7 @@ class Server:
                 served.receive(connection, message, request)
 
     def _served(self, partition: PartitionId) -> ServedPartition:
-        """The partition, if it is this server's and takes requests. Raises why it does not."""
+        """Return a partition that this server owns and that takes requests. Raises the reason if there is none."""
         served = self.partitions.get(partition)
         stopped = served.owner.stopped if served is not None else None
         if stopped is not None and not isinstance(stopped, NotOwner):
@@ -295,7 +310,7 @@ class Server:
         return served
 
     def _not_owner(self, partition: PartitionId) -> PolonaiseError:
-        """Why this server has nothing to say of the partition."""
+        """Return the error for a partition that this server does not own: `UnknownPartition` or `NotOwner`."""
         assert self._description is not None
         if not 0 <= partition < self._description.partitions:
             return UnknownPartition(
@@ -303,51 +318,55 @@ class Server:
             )
         return NotOwner(f"server {self.id} does not own partition {partition}: read the assignment again")
 
-    # ------------------------------------------------------------------ questions
+    # ------------------------------------------------------------------ requests
 
     def _answer(
         self,
         connection: Connection,
         partition: PartitionId,
         request: int,
-        question: Coroutine[Any, Any, Message],
+        answering: Coroutine[Any, Any, Message],
         wait: Coroutine[Any, Any, None] | None = None,
     ) -> None:
-        """Answer in a task of its own, after `wait`; who asks too much at once is not read for a while.
+        """Answer a request in a task of its own, once `wait` has ended. A client with too many requests is not read.
 
-        An answer is made only when the one before was taken: who does not read must not fill this server's memory.
+        An answer is made only when the ones before it were taken: a client that does not read must not fill this
+        server's memory.
         """
-        asking = self._connections[connection]
-        asking.waiting += 1
-        if asking.waiting >= _QUESTIONS_MAX:
-            connection.pause("questions")
+        requests = self._connections[connection]
+        requests.waiting += 1
+        if requests.waiting >= _REQUESTS_MAX:
+            connection.pause("requests")
 
         async def run() -> None:
             try:
+                # Waiting takes no memory, so it takes no turn either: a long poll must not hold up other requests.
                 if wait is not None:
                     await wait
-                async with asking.turn:
+                async with requests.turn:
+                    # Before `_making`, which all connections share: a slow client must not hold it.
                     await connection.wait_writable()
                     async with self._making:
-                        answer = await question
+                        answer = await answering
                     connection.send(answer, request=request, partition=partition)
             except PolonaiseError as error:
                 connection.refuse(error, request=request, partition=partition)
             finally:
-                question.close()
-                asking.waiting -= 1
-                if asking.waiting < _QUESTIONS_MAX:
-                    connection.resume("questions")
+                answering.close()  # never begun, if something above has failed
+                requests.waiting -= 1
+                if requests.waiting < _REQUESTS_MAX:
+                    connection.resume("requests")
 
-        self._host.spawn(run(), f"question of {connection.peer_name}")
+        self._host.spawn(run(), f"request of {connection.peer_name}")
 
     # ------------------------------------------------------------------ health
 
     async def _told_health(self) -> HealthIs:
+        """Return this server's health as a message."""
         return HealthIs(json.dumps({**self.health(), "tasks": len(asyncio.all_tasks())}).encode())
 
     def health(self) -> dict[str, Any]:
-        """How this server is: for operators and the console."""
+        """Return the health of this server, its partitions and its storage nodes, as a JSON-ready document."""
         now_s = self._host.clock.monotonic_s()
         return {
             "server": self.id,
@@ -368,6 +387,7 @@ class Server:
 
 
 def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
+    """Return the health of one partition."""
     session, trouble = owner.session, owner.readiness.trouble(now_s)
     return {
         "generation": owner.generation,
@@ -382,13 +402,13 @@ def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
     }
 
 
-class _Asking:
-    """What one connection asks for."""
+class _ServerRequests:
+    """Counts the requests of one connection."""
 
     __slots__ = ("turn", "waiting")
 
     def __init__(self) -> None:
         self.waiting = 0
-        """Questions that are not answered yet."""
+        """The number of requests that are not answered yet."""
         self.turn = asyncio.Semaphore(_ANSWERS_MAX)
-        """Held from when the one before was taken until the answer is sent."""
+        """Held while an answer waits for its client to read, is made, and is sent."""

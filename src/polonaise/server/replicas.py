@@ -1,4 +1,4 @@
-"""The server's connections to storage nodes: made again for ever, shared by all its partitions."""
+"""The server's connections to storage nodes: made again whenever they break, and shared by all its partitions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ M = TypeVar("M", bound=Message)
 
 
 def expect(message: Message, kind: type[M]) -> M:
-    """A storage node's answer as what it should be. Raises `ProtocolError` for anything else."""
+    """Return a storage node's answer if it is of this kind. Raises `ProtocolError` for any other."""
     if not isinstance(message, kind):
         raise ProtocolError(f"{type(message).__name__} where {kind.__name__} was expected")
     return message
 
 
 class ReplicaListener(Protocol):
-    """What a partition's session hears from its replicas."""
+    """Hears what replicas say about one partition during a session.
+
+    `on_stored`: a replica has synced everything of the session up to this number. `on_replica_failed`: it has refused
+    a message, or the connection to it has closed.
+    """
 
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None: ...
 
@@ -33,7 +37,7 @@ class ReplicaListener(Protocol):
 
 
 class StorageLinks(dict[StorageId, "StorageLink"]):
-    """The links to storage nodes, by name; one is made when it is first asked for."""
+    """The links to storage nodes by name. A link is made, and started, when it is first looked up."""
 
     def __init__(self, make: Callable[[StorageId], StorageLink]) -> None:
         super().__init__()
@@ -46,10 +50,10 @@ class StorageLinks(dict[StorageId, "StorageLink"]):
 
 
 class StorageLink:
-    """Two connections to one storage node: one for a session's ordered conversation, one for bulk reads and copies.
+    """Keeps two connections to one storage node: one for the messages of sessions, one for bulk reads and copies.
 
-    Apart, because a gigabyte of history must not stand in front of an acknowledgement. A broken session connection
-    ends that replica's part in every session of this server, and each listener is told.
+    There are two because a gigabyte of history must not stand in front of an acknowledgement. A broken session
+    connection ends that replica's part in every session of this server, and each listener is told.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class StorageLink:
         settings: ServerSettings,
         others: Mapping[StorageId, StorageLink],
     ) -> None:
-        """`others`: the server's links, among them this one; no two may be to the same node."""
+        """Make a link that is not started. `others` are all links of the server, this one included."""
         self._host = host
         self._others = others
         self.name = name
@@ -72,18 +76,21 @@ class StorageLink:
         self._listeners: dict[PartitionId, ReplicaListener] = {}
         self._changed = asyncio.Event()
         self.session: Connection | None = None
-        """The greeted connection for sessions, while there is one."""
+        """The connection for sessions once both sides have said hello; None while there is none."""
         self.bulk: Connection | None = None
+        """The connection for reads and copies; None while there is none."""
         self.last_error: PolonaiseError | None = None
-        """Why there is no connection."""
+        """The reason why the last connection broke or could not be made; None if it holds."""
 
     def start(self) -> None:
+        """Connect, and again whenever a connection breaks, until `close`."""
         self._tasks = [
             self._host.spawn(self._keep_session(), f"link to {self.name}"),
             self._host.spawn(self._keep_bulk(), f"bulk link to {self.name}"),
         ]
 
     def close(self) -> None:
+        """Close both connections for good."""
         for task in self._tasks:
             task.cancel()
         for connection in (self.session, self.bulk):
@@ -91,22 +98,26 @@ class StorageLink:
                 connection.close()
 
     def listen(self, partition: PartitionId, listener: ReplicaListener) -> None:
-        """Who hears what this node says about a partition; replaces the one before."""
+        """Have `listener` hear what this node says about a partition, instead of any earlier listener."""
         self._listeners[partition] = listener
 
     def unlisten(self, partition: PartitionId, listener: ReplicaListener) -> None:
+        """Forget a listener, unless another one has replaced it already."""
         if self._listeners.get(partition) is listener:
             del self._listeners[partition]
 
     async def connected(self) -> Connection:
-        """The connection for sessions, as soon as there is one."""
+        """Wait for the connection for sessions, and return it."""
         while self.session is None:
             self._changed.clear()
             await self._changed.wait()
         return self.session
 
     async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
-        """An answer over the bulk connection. Raises what the node refused with, or `ConnectionLost`."""
+        """Ask over the bulk connection, and return the answer.
+
+        Raises what the node refused with, and `ConnectionLost` or what has kept the connection from being made.
+        """
         if self.bulk is None:
             raise fresh(self.last_error or ConnectionLost(f"no connection to {self.name}"))
         return await self.bulk.request(message, partition=partition, deadline_s=self._settings.replica_s_max)
@@ -114,6 +125,7 @@ class StorageLink:
     # ------------------------------------------------------------------ keeping connections
 
     async def _keep_session(self) -> None:
+        """Keep the session connection for ever, with growing pauses between attempts that fail."""
         pause_s = self._settings.retry_s_min
         while True:
             try:
@@ -131,7 +143,10 @@ class StorageLink:
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
     def _check_other_than_the_others(self, connection: Connection) -> None:
-        """Two names of one node would make one copy count as two. Raises `BadOption`, with the connection closed."""
+        """Close the connection and raise `BadOption` if another link leads to the same node.
+
+        One copy would otherwise count as two. A node is known by the number that its process has drawn.
+        """
         for other in self._others.values():
             theirs, ours = other.session and other.session.peer, connection.peer
             if other is not self and theirs and ours and theirs.node == ours.node != 0:
@@ -143,6 +158,7 @@ class StorageLink:
                 raise error
 
     async def _keep_bulk(self) -> None:
+        """Keep the bulk connection for ever, while the session connection shows that the node is there."""
         while True:
             await self.connected()
             try:
@@ -154,6 +170,7 @@ class StorageLink:
             await asyncio.sleep(self._settings.retry_s_min * (0.5 + self._host.random.random()))
 
     async def _connect(self, purpose: str) -> Connection:
+        """Make one connection to the storage node; `purpose` is named in its hello, for the node's log."""
         return await connect(
             self._host,
             self.name,
@@ -171,11 +188,13 @@ class StorageLink:
         )
 
     async def _until_closed(self, connection: Connection) -> None:
+        """Wait until a connection has closed."""
         while connection.closed is None:
             self._changed.clear()
             await self._changed.wait()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
+        """Tell all listeners that the session connection has closed; a copy, because they may leave while told."""
         if connection is self.session:
             self.session = None
             self.last_error = error
@@ -184,6 +203,7 @@ class StorageLink:
         self._changed.set()
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+        """Bring an acknowledgement or a refusal to the partition's listener, if it came on the session connection."""
         listener = self._listeners.get(partition)
         if listener is None or connection is not self.session:
             return

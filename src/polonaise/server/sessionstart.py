@@ -1,7 +1,7 @@
 """One attempt to start a session: claim, fence, decide, clean, engage (`docs/replication.md`, steps 1 to 6).
 
-The decisions are `protocol.recovery`'s; here they are carried out. Nothing that is learnt in an attempt leaves it
-before the engagement is written: it returns a `StartedSession`, or raises.
+`protocol.recovery` makes the decisions; this file carries them out. Nothing that an attempt learns leaves it before
+the engagement is written: it returns a `StartedSession`, or raises.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.history import History, ToCopy, check_not_ahead, copy_on, read_to_copy
+from polonaise.server.archivedhistory import ArchivedHistory, ToCopy, check_not_ahead, copy_on, read_to_copy
 from polonaise.server.protocol import recovery
-from polonaise.server.protocol.recovery import Answer, Contradiction, Decided, Undecided
+from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.replicas import StorageLink, expect
 from polonaise.server.settings import ServerSettings
@@ -49,13 +49,14 @@ from polonaise.wire.messages import (
 )
 
 
-def answer_of(info: SessionInfo) -> Answer:
+def answer_of(info: SessionInfo) -> ReplicaAnswer:
+    """Turn a replica's message into the answer that `recovery` decides by."""
     lost_above = None if info.lost_above == UNRESOLVED else info.lost_above
-    return Answer(info.joined, info.prepared, info.confirmed, info.max_synced, info.last_crc, lost_above)
+    return ReplicaAnswer(info.joined, info.prepared, info.confirmed, info.max_synced, info.last_crc, lost_above)
 
 
 class SessionStart:
-    """One attempt. Use it once."""
+    """Makes one attempt to start a session. Use each object once."""
 
     def __init__(
         self,
@@ -69,10 +70,15 @@ class SessionStart:
         known: recovery.Known,
         patient: bool,
         report: Callable[[str], None],
-        history: History | None = None,
+        history: ArchivedHistory | None = None,
         compare: bool = False,
     ) -> None:
-        """`compare`: before anything is written, the fragments are asked whether they hold more than the replicas."""
+        """Prepare an attempt.
+
+        `known` is the last commit that this owner has seen. With `patient` the attempt waits a moment for replicas
+        whose nodes are not connected yet, too. `report` is called with what the attempt waits for. With `compare` and a
+        `history` the fragments are asked, before anything is engaged, whether they hold more than the replicas.
+        """
         self._host = host
         self._coordinator = coordinator
         self._links = links
@@ -85,14 +91,19 @@ class SessionStart:
         self._history = history
         self._compare = compare
         self._session: SessionId = 0
-        self._answers: dict[StorageId, Answer] = {}
+        self._answers: dict[StorageId, ReplicaAnswer] = {}
         self._connections: dict[StorageId, Connection] = {}
         self._fenced: Fenced | None = None
         self._answered = asyncio.Event()
 
     async def run(self) -> StartedSession:
-        """Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop,
-        `FragmentsAhead`, and any passing fault: the caller tries again with a new attempt."""
+        """Make the attempt, and return the session once it is engaged.
+
+        Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop,
+        `FragmentsAhead` when an operator has to act, and any passing fault, after which the caller makes another
+        attempt.
+        """
+        # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
         self._session = claimed.value.session
         try:
@@ -100,21 +111,27 @@ class SessionStart:
         except Fenced as error:
             await self._check_coordinator(error)
             raise
+        # Before any replica is cut, and while the partition can still stop without having given out an id twice.
         if self._compare and self._history is not None:
             self._report(f"the fragment store {self._history} to tell how far it reaches")
             await check_not_ahead(self._history, self._partition, decided.closing)
         clean = await self._clean(claimed.value, decided)
+        # From clean replicas, so that they are of the log that was decided; before the engagement, so that no session
+        # is engaged that can't start.
         names = [name for name in recovery.participants(claimed.value) if name in clean]
         values = await self._registers(names, decided.closing)
         time_us = await self._commit_time_us(names, decided.closing)
         value = recovery.engage(claimed.value, clean, decided.closing)
+        # With the version of the claim: if another owner has claimed since, this fails, and the session never begins.
         await self._engage(value, claimed.version)
+        # The same connections on which they were fenced and joined. On a new one a message between could be missing.
         engaged = {name: self._connections[name] for name in value.members if name in clean}
         return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged)
 
     # ------------------------------------------------------------------ 1 claim
 
     async def _claim(self) -> Versioned[PartitionValue]:
+        """Take the next session number. Raises `NotOwner`, and `PartitionNotReady` if another owner was faster."""
         async with self._coordinating():
             held = await self._coordinator.partition(self._partition)
             claimed = recovery.claim(held.value, self._generation)
@@ -126,7 +143,10 @@ class SessionStart:
         return written
 
     async def _check_coordinator(self, fenced: Fenced) -> None:
-        """A newer fence must come from a newer claim; if there is none, the coordinator has gone back in time."""
+        """Raise `ConsistencyLost` if no claim explains a newer fence: then the coordinator has gone back in time.
+
+        Session numbers that it gave out once would be given out again, to owners that believe to be alone.
+        """
         async with self._coordinating():
             held = await self._coordinator.partition(self._partition)
         if held.value.session == self._session:
@@ -136,12 +156,15 @@ class SessionStart:
             )
 
     def _coordinating(self) -> asyncio.Timeout:
+        """Bound the time of a request to the coordinator."""
         return asyncio.timeout(self._settings.coordinator_s_max)
 
     # ------------------------------------------------------------------ 2-4 fence, doubt, decide
 
     async def _fence_and_decide(self, value: PartitionValue) -> Decided:
+        """Fence all participants, and decide where the log ends as soon as their answers allow it."""
         names = recovery.participants(value)
+        # All at the same time: with one after the other, one node that is away would hold up all sessions.
         fencing = [self._host.spawn(self._fence(name), f"fence {name}") for name in names]
         try:
             decided = await self._until_decided(value)
@@ -149,11 +172,13 @@ class SessionStart:
         finally:
             for task in fencing:
                 task.cancel()
-        # Who answered during the wait takes part too; more answers never make it undecided again.
+        # Decided again with the answers that came during the wait, because these replicas take part too: one of them
+        # may hold more, or contradict. More answers never make it undecided again.
         final = self._decide(value)
         return final if isinstance(final, Decided) else decided
 
     def _decide(self, value: PartitionValue) -> Decided | Undecided:
+        """Decide by the answers so far. Raises `Fenced` after a newer fence, and `ConsistencyLost`."""
         if self._fenced is not None:
             raise fresh(self._fenced)
         outcome = recovery.decide(value, self._answers, self._known)
@@ -162,7 +187,9 @@ class SessionStart:
         return outcome
 
     async def _until_decided(self, value: PartitionValue) -> Decided:
+        """Wait until the answers decide where the log ends, and come from enough replicas to engage."""
         while True:
+            # Cleared before the look, not after it: an answer that comes in between must not be slept through.
             self._answered.clear()
             outcome = self._decide(value)
             if isinstance(outcome, Undecided):
@@ -175,7 +202,10 @@ class SessionStart:
             await self._answered.wait()
 
     async def _gather(self, names: tuple[StorageId, ...]) -> None:
-        """A moment's patience for replicas that are there but have not answered: it spares them being late."""
+        """Wait a moment for replicas whose node is there but has not answered: so they need not become late.
+
+        A late replica has to be caught up with, and costs another session.
+        """
         clock = self._host.clock
         until_s = clock.monotonic_s() + self._settings.gather_s
         while (left_s := until_s - clock.monotonic_s()) > 0:
@@ -190,7 +220,10 @@ class SessionStart:
                 return
 
     async def _fence(self, name: StorageId) -> None:
-        """Ask until it answers. A newer fence ends the attempt: the coordinator has to be read again."""
+        """Ask one replica for its last session until it answers, which raises its fence.
+
+        A newer fence there ends the attempt: the coordinator has to be read again.
+        """
         pause_s = self._settings.retry_s_min
         while True:
             connection = await self._links[name].connected()
@@ -214,13 +247,19 @@ class SessionStart:
     # ------------------------------------------------------------------ 5 clean
 
     async def _clean(self, value: PartitionValue, decided: Decided) -> set[StorageId]:
-        """Clean copies of the log up to the closing mark: on a quorum, and on whoever is nearly there."""
+        """Make copies clean up to the closing mark, and return whose are: a quorum, and those that were quick enough.
+
+        Raises `PartitionNotReady` without a quorum, and `ConsistencyLost` for a fork.
+        """
         closing = decided.closing
+        # A connection that has closed since the answer has ended that replica's part, whatever it answered.
         marks = {
             name: recovery.clean_to(value, name, answer, closing)
             for name, answer in self._answers.items()
             if self._connections[name].closed is None
         }
+        # The partition stands still while copies are made. So those that lack much are left to be caught up with in
+        # the background, unless there is no quorum without them.
         near = [name for name, mark in marks.items() if closing - mark <= self._settings.readmit_transactions]
         chosen = near if recovery.may_engage(value, near) else list(marks)
         clean: set[StorageId] = set()
@@ -230,7 +269,8 @@ class SessionStart:
         finally:
             for task, name in tasks.items():
                 if not task.done():
-                    # Whether it has joined is unknown now, and a replica of unknown standing takes no part.
+                    # Whether it has joined is unknown now. Its connection goes, so that it has no part in the session
+                    # even if it has: a replica whose state is unknown must not be able to acknowledge.
                     task.cancel()
                     empty = self._answers[name].is_empty and closing != NO_TRANSACTION
                     why = "it was found empty, and is being filled" if empty else "it was too slow"
@@ -240,6 +280,10 @@ class SessionStart:
     async def _until_clean(
         self, value: PartitionValue, tasks: Mapping[asyncio.Task[None], StorageId], clean: set[StorageId]
     ) -> None:
+        """Collect into `clean` the replicas that have joined: a quorum, then those that join a moment later.
+
+        Raises `PartitionNotReady` when all tasks have ended without a quorum, and `ConsistencyLost` at once.
+        """
         pending = set(tasks)
         errors: list[str] = []
         patience_s: float | None = None
@@ -247,6 +291,7 @@ class SessionStart:
             done, pending = await asyncio.wait(pending, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 break
+            # By name, because `done` has no order of its own: a simulated schedule has to be the same each time.
             for task in sorted(done, key=lambda t: tasks[t]):
                 error = task.exception()
                 if error is None:
@@ -261,9 +306,14 @@ class SessionStart:
             raise PartitionNotReady(f"no quorum of clean replicas for session {self._session}: {'; '.join(errors)}")
 
     async def _clean_one(self, name: StorageId, mark: TransactionId, decided: Decided) -> None:
-        """Cut what is not the log's, copy what is missing, join."""
+        """Cut what may not be the log on one replica, copy what it lacks, and let it join.
+
+        Raises `ConsistencyLost` for a fork, and whatever keeps it from joining.
+        """
         answer = self._answers[name]
         last, last_crc = answer.max_synced, answer.last_crc
+        # After a loss it is cut even at its own end: there may be bytes above that are not believed, and only a cut
+        # removes them.
         if last > mark or answer.lost_above is not None:
             done = expect(await self._ask(name, Truncate(self._session, mark)), Done)
             last, last_crc = done.last, done.last_crc
@@ -271,6 +321,8 @@ class SessionStart:
             read = await self._read(decided.sources, last + 1, decided.closing, name)
             done = await copy_on(partial(self._ask, name), self._session, name, last, read)
             last, last_crc = done.last, done.last_crc
+        # Equal CRCs at the end are equal logs, since each batch carries the CRC of its predecessor. A different one is
+        # never repaired by guess.
         if last != decided.closing or last_crc != decided.last_crc:
             raise ConsistencyLost(
                 f"partition {self._partition}: {name} ends at {last} with CRC {last_crc:#010x}, "
@@ -279,6 +331,11 @@ class SessionStart:
         await self._ask(name, Join(self._session, decided.closing, decided.last_crc))
 
     async def _ask(self, name: StorageId, message: Message) -> Message:
+        """Return a replica's answer, over the connection on which it was fenced. Raises what it refuses with.
+
+        `LogForked` becomes `ConsistencyLost`, which stops the partition. What only an owner can know becomes
+        `ProtocolError`: a storage node must not be able to stop a partition by saying that it has another owner.
+        """
         try:
             return await self._connections[name].request(
                 message, partition=self._partition, deadline_s=self._settings.replica_s_max
@@ -293,7 +350,7 @@ class SessionStart:
     async def _read(
         self, sources: tuple[StorageId, ...], first: TransactionId, last: TransactionId, reader: StorageId
     ) -> ToCopy:
-        """Batches from a replica that holds them; what none of them holds any more, from the fragments."""
+        """Read batches for `reader` from another source of the decision; what all have dropped, from the fragments."""
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
         others = [source for source in sources if source != reader]
         nobody = SegmentDamaged("no other replica holds the log's end")
@@ -302,7 +359,7 @@ class SessionStart:
     # ------------------------------------------------------------------ what the session starts from
 
     async def _registers(self, names: list[StorageId], closing: TransactionId) -> dict[bytes, bytes]:
-        """The registers at the end of the log, from the first clean replica that tells."""
+        """Read the registers at the end of the log from the first clean replica that answers."""
         error: PolonaiseError = PartitionNotReady("no clean replica")
         for name in names:
             try:
@@ -317,7 +374,7 @@ class SessionStart:
         raise error
 
     async def _commit_time_us(self, names: list[StorageId], closing: TransactionId) -> int:
-        """The commit time of the last batch: those of this session must not be earlier."""
+        """Read the commit time of the last batch, µs UTC; 0 for an empty log. Later batches must not be earlier."""
         if closing == NO_TRANSACTION:
             return 0
         read = await self._read(tuple(names), closing, closing, reader="")
@@ -326,7 +383,11 @@ class SessionStart:
     # ------------------------------------------------------------------ 6 engage
 
     async def _engage(self, value: PartitionValue, version: int) -> None:
-        """Write the engagement, and know that it is written: an unknown result is read again until it is known."""
+        """Write the engagement, and return only when it is certainly written.
+
+        Raises `PartitionNotReady` when it certainly is not. An unknown result is read again until it is known: appends
+        of a session that nobody may know of must not be sent.
+        """
         pause_s = self._settings.retry_s_min
         while True:
             try:
@@ -334,6 +395,7 @@ class SessionStart:
                     if await self._coordinator.set_partition(self._partition, value, version) is not None:
                         return
                     held = await self._coordinator.partition(self._partition)
+                # Refused although the value is ours: an earlier try of this loop was written, and its answer was lost.
                 if held.value == value:
                     return
                 raise PartitionNotReady(f"session {self._session} was overtaken by session {held.value.session}")

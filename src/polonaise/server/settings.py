@@ -1,4 +1,4 @@
-"""Settings of a server, with the reasons for the defaults."""
+"""The settings of a server, with the reasons for the defaults."""
 
 from __future__ import annotations
 
@@ -11,47 +11,55 @@ from polonaise.server.protocol.settings import OwnerSettings
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings(OwnerSettings):
-    """Bounds of a server, beside those of the owners of its partitions."""
+    """The bounds of a server, in bytes, counts and seconds, in addition to those of its partitions' owners."""
 
     listen: str = "127.0.0.1:0"
+    """The address to listen on; port 0 takes a free one."""
     link: LinkSettings = field(default_factory=LinkSettings)
     connections_bytes_max: int = 96 * 1024 * 1024
-    """Unfinished frames and untaken answers of all clients together; above it the greediest are cut off."""
+    """The most bytes of unfinished frames and untaken answers, of all clients together; the greediest are cut off."""
     inline_bytes_max: int = INLINE_BYTES_MAX
+    """The largest body of an append, in bytes."""
     gather_s: float = 0.2
-    """How long a session start waits for more replicas than it needs."""
+    """The longest that a session start waits for more replicas than it needs."""
     session_starts_max: int = 32
-    """Partitions that start a session at the same time; more would wait for each other past their deadlines."""
+    """The most partitions that start a session at the same time; more would make each other miss their deadlines."""
     session_start_turn_s: float = 2.0
-    """One that takes longer goes on beside the next: what it waits for, others may not need."""
+    """A session start that takes longer than this no longer counts against `session_starts_max`: what it waits for,
+    others may not need."""
     session_start_wait_s_max: float = 30.0
-    """When no partition gets its turn for so long, those that wait for theirs say so and ask again."""
+    """When no partition has got its turn for this long, those that wait say so and ask again."""
     replica_s_max: float = 5.0
-    """Deadline of one request to a replica."""
+    """The deadline of one request to a replica."""
     farewell_s_max: float = 1.0
-    """How long a server that stops waits for replicas to note up to where it has seen the log committed."""
+    """The longest that a server that stops waits for replicas to note the committed high-water mark."""
     coordinator_s_max: float = 5.0
+    """The deadline of one request to the coordinator."""
     retry_s_min: float = 0.05
+    """The first pause before another attempt; each failure doubles it."""
     retry_s_max: float = 2.0
+    """The longest pause before another attempt."""
     warn_s: float = 3.0
-    """A partition that is not ready for so long is warned about: longer than a session start takes."""
+    """A partition that is not ready for this long is warned about: longer than a session start takes."""
     warn_again_s: float = 30.0
-    """And again this often, while it lasts."""
+    """The interval at which a warning is repeated while its cause lasts."""
     copy_bytes: int = 1024 * 1024
-    """Bytes per request when a replica is brought up to date."""
+    """The bytes of one request when a replica is brought up to date."""
     copy_pause_ratio: float = 1.0
-    """Copying in the background rests this long per time it worked, to leave the replicas to the appends."""
+    """The rest after copying in the background, per second of work: it leaves the replicas to the appends."""
     readmit_transactions: int = 1_000
-    """A late replica this close to the end is let back in through a new session, which copies the rest."""
+    """A late replica that lacks no more than this is let back in through a new session, which copies the rest."""
     readmit_s_min: float = 1.0
-    """At most one new session per this long for letting replicas back in."""
+    """The shortest time between two sessions that let replicas back in."""
     read_bytes_max: int = 4 * 1024 * 1024
+    """The most bytes in the answer to one read, but for a single batch that is larger."""
     read_wait_s_max: float = 30.0
+    """The longest that a read waits for something to be committed."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024
-    """Read of the fragment store in the background at most, to find rot while the log can mend it; 0 for no scrub."""
+    """The rate of the scrub, which reads the fragment store to find rot while the log can mend it; 0 for no scrub."""
     scrub_every_s: float = 24 * 3600.0
-    """Between the beginnings of two rounds at least."""
+    """The shortest time between the beginnings of two rounds of the scrub."""
     scrub_first_s: float = 60.0
-    """After the start, about."""
+    """About how long after the start the first round begins."""
     scrub_again_s: float = 60.0
-    """Until a store that could not be read, or a repair that may succeed later, is tried again."""
+    """The time until a store that could not be read, or a repair that may succeed later, is tried again."""

@@ -13,9 +13,10 @@ from polonaise.server.protocol.startqueue import StartQueue
 class SessionStarts:
     """Lets partitions start sessions when `StartQueue` says that it is their turn.
 
-    A turn ends with the attempt, or after `turn_s`: what one partition waits for, no other has to. Unless it waits for
-    the storage nodes, which all need; then the others would only be one more crowd when these come. As long as turns
-    come, those that are many wait for theirs; when none has come to anybody for `wait_s_max`, they are told so.
+    A turn ends with the attempt, or after `turn_s` seconds: what one partition waits for, another may not need. Only
+    while most storage nodes are away turns do not end, because all partitions wait for the same, and would crowd in
+    together when the nodes come back. A partition waits for its turn as long as others get theirs; when no partition
+    has got one for `wait_s_max` seconds, it fails with `DeadlineExceeded`, which says so.
     """
 
     def __init__(
@@ -25,19 +26,23 @@ class SessionStarts:
         self._turn_s = turn_s
         self._wait_s_max = wait_s_max
         self._came_s = float("-inf")
-        """When a turn came last."""
+        """When the last turn began."""
         self._storage_is_there = storage_is_there
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
         self.catch_ups = asyncio.Semaphore(at_once_max)
-        """Turns in which partitions bring late replicas up to date, beside their sessions."""
+        """Bounds how many partitions bring late replicas up to date at the same time."""
 
     def want(self, partition: Hashable) -> None:
-        """Somebody waits for this partition's session."""
+        """Note that a client waits for this partition's session."""
         self._queue.want(partition)
 
     @asynccontextmanager
     async def turn(self, partition: Hashable, *, wanted: bool, waits: Callable[[str], None]) -> AsyncIterator[None]:
-        """A partition's turn; `waits` is told what for if it has not come yet. Raises `DeadlineExceeded`."""
+        """Wait for a partition's turn, and hold it for the `async with` block.
+
+        `waits` is called with what the partition waits for, if its turn does not come at once. Raises
+        `DeadlineExceeded` when no partition has got a turn for too long.
+        """
         loop = asyncio.get_running_loop()
         come: asyncio.Future[None] = loop.create_future()
         self._waiting[partition] = come
@@ -65,6 +70,7 @@ class SessionStarts:
             self._leave(partition)
 
     async def _until(self, come: asyncio.Future[None]) -> None:
+        """Wait for a turn; the deadline starts anew whenever any partition gets one."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while not come.done():
@@ -77,15 +83,18 @@ class SessionStarts:
             await asyncio.wait([come], timeout=left_s)
 
     def _waits_for(self) -> str:
+        """Return text for operators: what a partition without a turn waits for."""
         if self._storage_is_there():
             return "its turn to start a session: other partitions of this server come first"
         return "a majority of the storage nodes, as other partitions of this server do"
 
     def _leave(self, partition: Hashable) -> None:
+        """End a partition's turn, or its wait, and let the next ones begin."""
         self._queue.leave(partition)
         self._go_on()
 
     def _go_on(self) -> None:
+        """Give turns to all partitions for which there is room."""
         while (partition := self._queue.next()) is not None:
             come = self._waiting.pop(partition)
             self._came_s = asyncio.get_running_loop().time()

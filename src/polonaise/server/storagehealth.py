@@ -1,4 +1,4 @@
-"""What storage nodes say of themselves when a server is asked for its health: above all how far their scrub is."""
+"""The health of the storage nodes, which a server asks for when it is asked for its own."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from polonaise.terms import StorageId
 from polonaise.wire.messages import Health, HealthIs
 
 _ANSWER_S: Final = 1.0
-"""A storage node has so long to answer: whoever asks for health wants to hear of a slow one, and not to wait for it."""
+"""The seconds that a storage node has to answer. Health is to tell that a node is slow, not to wait for it."""
 _FRESH_S: Final = 1.0
-"""What was heard serves everybody who asks so soon after."""
+"""The seconds for which one round of answers serves all requests."""
 
 
 class StorageHealth:
-    """Asks all storage nodes at the same time, once for all who want to know."""
+    """Asks all storage nodes for their health, at the same time, once for all requests of a moment."""
 
     def __init__(self, host: Host, links: Mapping[StorageId, StorageLink]) -> None:
         self._host = host
@@ -28,10 +28,10 @@ class StorageHealth:
         self._asking: asyncio.Task[None] | None = None
         self._asked_s = float("-inf")
         self.told: dict[StorageId, dict[str, Any]] = {}
-        """What each of them has said when it was asked last; nothing of those that did not answer."""
+        """The last answers; nodes that did not answer are left out."""
 
     async def ask(self) -> None:
-        """Hear all that answer within a moment. Raises nothing: who does not answer is left out of `told`."""
+        """Bring `told` up to date, within about a second. Raises nothing: nodes that do not answer are left out."""
         if self._asking is None:
             if self._host.clock.monotonic_s() - self._asked_s < _FRESH_S:
                 return
@@ -39,6 +39,7 @@ class StorageHealth:
         await asyncio.wait([self._asking])
 
     async def _ask_all(self) -> None:
+        """Ask every storage node, and keep the answers."""
         try:
             names = list(self._links)
             answers = await asyncio.gather(*(self._ask_one(self._links[name]) for name in names))
@@ -48,6 +49,7 @@ class StorageHealth:
             self._asking = None
 
     async def _ask_one(self, link: StorageLink) -> dict[str, Any] | None:
+        """Ask one storage node; None if it does not answer."""
         connection = link.bulk or link.session
         if connection is None:
             return None
@@ -59,7 +61,7 @@ class StorageHealth:
 
 
 def _parsed(document: bytes) -> dict[str, Any]:
-    """A storage node's document. Raises `ProtocolError` for what is none."""
+    """Parse a storage node's health document. Raises `ProtocolError`."""
     try:
         found = json.loads(document)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Dropping from the replicas what is archived: on request only, and only what this server finds archived itself."""
+"""The trim: dropping archived history from the replicas, on request, after this server has found it archived itself."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from polonaise.terms import StorageId, TransactionId
 from polonaise.wire.messages import Confirm, Done, LogTrimmed, Trim, TrimLog, Trimmed
 
 if TYPE_CHECKING:
-    from polonaise.server.history import History
+    from polonaise.server.archivedhistory import ArchivedHistory
+    from polonaise.server.partitionreader import PartitionReader
     from polonaise.server.protocol.session import Session
-    from polonaise.server.reading import PartitionReader
 
 _STEP_S: Final = 1.0
-"""Segments are dropped for so long, then who asked is told how far that went, and asks again."""
+"""The seconds for which one request drops segments; then it is answered with how far that went, and asked again."""
 
 
 async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
-    """Have the engaged replicas drop what lies below `request.before`, for a while; asked again, it goes on.
+    """Have the engaged replicas drop what lies below `request.before`; asked again, go on where it stopped.
 
-    Raises `NotArchived` unless the fragments of this server's own store hold everything below, are the ones that were
-    verified by whoever asks, and are of this very log; `BeyondLog` for what is not committed; `PartitionNotReady`.
+    Raises `NotArchived` unless the fragments of this server's own store hold everything below, are the same that the
+    caller has verified, and are of this very log; `BeyondLog` for ids that are not committed; `PartitionNotReady`.
     """
     owner, before = reader.owner, request.before
     partition, session = owner.partition, owner.session
@@ -44,8 +44,8 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
     return await _drop(reader, session, before)
 
 
-async def _check_archived(reader: PartitionReader, history: History, request: TrimLog) -> None:
-    """Raises `NotArchived` unless everything below is there, the same that was verified, and of this log."""
+async def _check_archived(reader: PartitionReader, history: ArchivedHistory, request: TrimLog) -> None:
+    """Raise `NotArchived` unless the store holds everything below, as the caller has verified it, and of this log."""
     partition = reader.owner.partition
     covering = await history.covering(partition, request.before - 1)
     if fingerprint(covering) != request.fragments:
@@ -57,10 +57,10 @@ async def _check_archived(reader: PartitionReader, history: History, request: Tr
         await _check_same_log(reader, history, request.before)
 
 
-async def _check_same_log(reader: PartitionReader, history: History, before: TransactionId) -> None:
-    """What the log goes on from at `before` has to be what the fragments end with there.
+async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, before: TransactionId) -> None:
+    """Raise `NotArchived` unless the fragments end, at `before`, with the batch that the log goes on from.
 
-    Each batch carries the CRC of the one before it, so these two speak for everything below.
+    Each batch carries the CRC of the one before it, so these two batches speak for everything below.
     """
     raw = await reader.read_history(before, reader.owner.committed, 1)
     held = Batch.parse(raw)
@@ -75,7 +75,7 @@ async def _check_same_log(reader: PartitionReader, history: History, before: Tra
 
 
 async def _drop(reader: PartitionReader, session: Session, before: TransactionId) -> LogTrimmed:
-    """A segment of each replica in turn, until none has another one to drop, or the time is over."""
+    """Drop one segment of each replica in turn, until none has another one to drop, or the time is over."""
     until_s = asyncio.get_running_loop().time() + _STEP_S
     held: dict[StorageId, Trimmed] = {}
     while reader.owner.session is session and asyncio.get_running_loop().time() < until_s:
@@ -92,7 +92,7 @@ async def _drop(reader: PartitionReader, session: Session, before: TransactionId
 async def _drop_one(
     reader: PartitionReader, session: Session, name: StorageId, before: TransactionId, *, confirm: bool
 ) -> Trimmed:
-    """Let one replica drop its oldest segment. It has to know first that `before` is committed."""
+    """Have one replica drop its oldest segment; with `confirm`, tell it first that `before` is committed."""
     try:
         if confirm:
             expect(await reader.ask(name, Confirm(session.id, before)), Done)

@@ -1,8 +1,16 @@
-"""Whole clusters in one thread from one seed: the machine on which the unchanged node code is put through every fault.
+"""The simulator: runs whole clusters in one thread, with every fault that a seed draws, and checks the promises.
 
-`World` is where a schedule starts. `loop` has virtual time and knows whose every callback is; `network`, `transport`
-and `disk` fail as the real ones do; `process` is one life of a node, which a crash ends at any await. Nothing imports
-this package.
+The nodes run the code of production; only their machines are simulated. Begin with `schedule`: one run of one seed.
+
+- The machines: `world` has them all; `loop` is virtual time, `process` one life of a node, which a crash ends at any
+  await; `network`, `transport`, `disk` and `coordinator` fail as the real ones do.
+- The cluster and its trouble: `cluster`, `nemesis`, `diskfaults`, `trials`, `disaster`; its work: `workload`.
+- The verdict: `observations` has what clients asked and were told, `diskaudit` reads the disks, `checkers` has one
+  check for each promise, and `mutations` are bugs put in on purpose that must be found.
+
+A new step of the work, a new fault or a new checker stands alone and may be added freely. A draw more from a generator
+that is in use changes what every seed means, those that tests keep too: take a generator of your own from
+`World.random`. `loop` must stay deterministic. Nothing in the library imports this package.
 """
 
 from polonaise.simulator.configuration import (
@@ -11,7 +19,7 @@ from polonaise.simulator.configuration import (
     DiskConfiguration,
     NetworkConfiguration,
 )
-from polonaise.simulator.faults import FAULTS, Faults
+from polonaise.simulator.faultcounts import FAULTS, FaultCounts
 from polonaise.simulator.loop import Deadlock, Killed, ScheduleFailed, StepsExceeded
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine, ProcessFailed, World
@@ -22,7 +30,7 @@ __all__ = [
     "Configuration",
     "Deadlock",
     "DiskConfiguration",
-    "Faults",
+    "FaultCounts",
     "Killed",
     "Machine",
     "NetworkConfiguration",

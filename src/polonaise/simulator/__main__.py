@@ -1,4 +1,4 @@
-"""`python -m polonaise.simulator`: run schedules of fresh seeds, and say what they found and what they went through."""
+"""Run simulated schedules, one per seed, and print which seeds failed and which faults took effect."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from polonaise.simulator import plants
+from polonaise.simulator import mutations
 
 if TYPE_CHECKING:
     from polonaise.simulator.schedule import Result
 
 _CENSUS_SEEDS_MIN: Final = 200
-"""From so many seeds on, a class of faults that never occurred is a failure of the run."""
+"""The least number of seeds in a run for which a class of faults that never took effect is a failure of the run."""
 _PROGRESS_S: Final = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0 when every seed held, 1 when one failed or a fault never occurred."""
+    """Run what the arguments ask for. Returns the exit status: 1 if a seed failed or a fault never occurred, else 0."""
     logging.disable(logging.CRITICAL)
     options = _options().parse_args(arguments)
-    if options.list_plants:
-        for name, plant in plants.PLANTS.items():
-            _say(f"{name:38} {plant.breaks}")
+    if options.list_mutations:
+        for name, mutation in mutations.MUTATIONS.items():
+            _say(f"{name:38} {mutation.breaks}")
         return 0
-    if options.plant:
-        plants.put_in(options.plant)
+    if options.mutation:
+        mutations.put_in(options.mutation)
     if options.trace is not None:
         return _trace(options.trace)
     seeds = range(options.start, options.start + options.seeds)
     results = _run_all(seeds, options.jobs)
-    return _report(results, len(seeds), options.plant, stop_at_first=options.first)
+    return _report(results, len(seeds), options.mutation, stop_at_first=options.first)
 
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m polonaise.simulator", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many schedules")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--plant", help="a planted bug to run with; see --list-plants")
+    parser.add_argument("--mutation", help="a mutation to run with; see --list-mutations")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
     parser.add_argument("--first", action="store_true", help="stop at the first failing seed")
     parser.add_argument("--trace", type=int, metavar="SEED", help="run this seed alone and print all that happened")
-    parser.add_argument("--list-plants", action="store_true", help="name the planted bugs")
+    parser.add_argument("--list-mutations", action="store_true", help="name the mutations")
     return parser
 
 
 def _run_all(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
-    """Results as they come, the work spread over processes; each schedule begins in a fresh world anyway."""
-    from polonaise.simulator.schedule import run
+    """Run the schedules in `jobs` processes and yield their results in the order in which they end."""
+    from polonaise.simulator.schedule import run  # after the mutation is in: this loads the code that it changes
 
-    gc.freeze()
+    gc.freeze()  # what is loaded stays for good: no schedule's collections need look at it
     if jobs <= 1:
         yield from map(run, seeds)
         return
@@ -63,7 +63,7 @@ def _run_all(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
         yield from pool.imap_unordered(run, seeds)
 
 
-def _report(results: Iterator[Result], total: int, plant: str | None, *, stop_at_first: bool) -> int:
+def _report(results: Iterator[Result], total: int, mutation: str | None, *, stop_at_first: bool) -> int:
     faults: Counter[str] = Counter()
     failed: list[Result] = []
     done = appends = committed = 0
@@ -77,7 +77,7 @@ def _report(results: Iterator[Result], total: int, plant: str | None, *, stop_at
         faults.update(result.faults)
         if result.failure:
             failed.append(result)
-            _say(f"\nseed {result.seed}: {result.failure}\n  again: {_command(result.seed, plant)}")
+            _say(f"\nseed {result.seed}: {result.failure}\n  again: {_command(result.seed, mutation)}")
             if stop_at_first:
                 break
         if time.monotonic() - shown > _PROGRESS_S:
@@ -107,8 +107,8 @@ def _trace(seed: int) -> int:
     return 1 if result.failure else 0
 
 
-def _command(seed: int, plant: str | None) -> str:
-    return f"python -m polonaise.simulator --seeds 1 --start {seed}" + (f" --plant {plant}" if plant else "")
+def _command(seed: int, mutation: str | None) -> str:
+    return f"python -m polonaise.simulator --seeds 1 --start {seed}" + (f" --mutation {mutation}" if mutation else "")
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,6 @@
-"""One application's memory: what survives the death of its process, as a database would.
+"""One application's memory: outlives the death of its process, as a database would.
 
-The ledger is its view of the log: balances and counters per partition, applied together with the mark, so that each
+The ledger is its view of the log: the balances of each partition, applied together with the mark, so that each
 transaction counts once whatever dies when.
 """
 
@@ -10,30 +10,30 @@ import asyncio
 import random
 
 from polonaise.simulator.checkers import ACCOUNT_START
-from polonaise.simulator.history import MOVE, History, Kind, Reading, Try, parse_body
+from polonaise.simulator.observations import MOVE, History, Kind, ReadCheck, Try, parse_body
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 UNWANTED_HEADER = 3
-"""Applications that take bodies lazily leave those of this header behind."""
+"""The header of the transactions whose bodies lazy applications do not fetch."""
 
 
 class ViewTrouble(Exception):
-    """The application's own failure, which the client has to live with."""
+    """A failure of the application's view, which the client has to bear."""
 
 
 class Ledger:
-    """A view. `slow_s` and `trouble_chance` make it a bad one."""
+    """The view of an application: keeps balances. `slow_s` makes it slow, `trouble_chance` makes it fail."""
 
     def __init__(self, history: History, who: str, partitions: int, source: random.Random) -> None:
         self._history = history
         self._who = who
         self._random = source
-        self._readings = [Reading(history, f"the view of {who}", partition, -1) for partition in range(partitions)]
+        self._readings = [ReadCheck(history, f"the view of {who}", partition, -1) for partition in range(partitions)]
         self._balances: list[dict[int, int]] = [{} for _ in range(partitions)]
         self.slow_s = 0.0
         self.trouble_chance = 0.0
         self.leaves_bodies = False
-        """Whether bodies of `UNWANTED_HEADER` come empty."""
+        """Whether transactions of `UNWANTED_HEADER` come without their bodies."""
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId:
         return self._readings[partition].last
@@ -64,7 +64,7 @@ class Ledger:
 
 
 class Application:
-    """What one client machine remembers, and what it still wants to do."""
+    """The memory of one client machine: what is to be done still, and what is not settled."""
 
     def __init__(self, history: History, who: str, partitions: int, steps: int, source: random.Random) -> None:
         self.history = history
@@ -73,32 +73,34 @@ class Application:
         self.partitions = partitions
         self.steps_left = steps
         self.rush_steps_left = 80
-        """Steps on top of these, for the moments at which the nemesis wants many."""
+        """Steps on top of these, for the moments at which the nemesis wants many appends."""
         self.ledger = self.new_ledger()
         self.next_number = [0] * partitions
         """By partition: the next number of this application's producer."""
         self.producing: list[Try | None] = [None] * partitions
-        """By partition: the producer's append whose fate is not known, under the number before."""
+        """By partition: the producer's last append, under the number before the next, while its fate is not known."""
         self.following = 0
-        """Receipts of undecided appends that are still waited for."""
+        """The number of receipts of undecided appends that are still awaited."""
         self.finished = False
-        """All steps are done, the last append and the last reading too."""
+        """Whether all steps are done, and the last append and the last reading, too."""
         self.doing: dict[int, str] = {}
-        """What each worker is at, for reports of schedules that hang."""
+        """By worker: what it is doing, for reports of schedules that hang."""
 
     def new_ledger(self) -> Ledger:
         return Ledger(self.history, self.who, self.partitions, self.random)
 
     def start_again(self, steps: int) -> None:
-        """There is more to do."""
+        """Give the application `steps` more to do."""
         self.steps_left = steps
         self.finished = False
 
     def died(self) -> None:
-        """The process is gone: whatever was not kept is not known any more."""
+        """Forget what the dead process knew. What the application stores stays, such as its producer's last append."""
         self.following = 0
         self.doing.clear()
+        # A producer learns the fate of its append by making it again, in its next life.
         kept = [attempt for attempt in self.producing if attempt is not None]
         self.history.died(self.who, kept)
+        # Now and then the view is lost, too, and made again from the whole log.
         if self.random.random() < 0.2:
             self.ledger = self.new_ledger()

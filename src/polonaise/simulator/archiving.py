@@ -1,6 +1,6 @@
-"""What a schedule with an archive has on top of others: a store, an archivist, servers that read fragments, a verdict.
+"""The archive of a schedule: adds a store, an archivist, servers that read fragments, and checks of all these.
 
-Only these schedules load Parquet.
+Few schedules have one: only those load Parquet.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from polonaise.fragments.format import Writer, batches_in
+from polonaise.fragments.format import FragmentWriter, batches_in
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
@@ -21,8 +21,8 @@ from polonaise.server.settings import ServerSettings
 from polonaise.simulator.archivist import Archivist
 from polonaise.simulator.checkers import check_trims
 from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
-from polonaise.simulator.ground import FinalLog
-from polonaise.simulator.history import History, Violation
+from polonaise.simulator.diskaudit import FinalLog
+from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.observer import SCRUB_S
 from polonaise.simulator.store import SimulatedStore
 from polonaise.terms import PartitionId, TransactionId
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def _scrubbing(cluster: Cluster) -> ServerSettings:
-    """Servers whose scrub of the fragments goes round often enough to meet everything else."""
+    """Return server settings whose scrub of the fragments goes round often enough to meet all other events."""
     source = cluster.world.random("scrub of the fragments")
     return replace(
         cluster.knobs.server,
@@ -62,12 +62,15 @@ class Archiving:
 
     @property
     def scrub_s(self) -> float:
-        """Virtual time in which rot in the store is found: the round that is under way may have been listed before."""
+        """Virtual seconds within which rot in the store must be found.
+
+        Two rounds of the scrub: the one that is under way may have listed the fragments before the damaged one came.
+        """
         stored = sum(map(len, self.store.fragments().values()))
         return SCRUB_S + 2 * stored / self._cluster.knobs.server.scrub_bytes_per_s
 
     def rot_is_found(self) -> bool:
-        """Whether every damaged object was mended by a server's scrub, or is told as one that it can't mend."""
+        """Whether each damaged object was mended by a server's scrub, or is named in health as one it can't mend."""
         scrubs = [server.health()["fragments_scrub"] for server in self._cluster.running_servers]
         told = {damage["path"] for scrub in scrubs if scrub for damage in scrub["damages"] if damage["why"]}
         return told.issuperset(self.store.damaged)
@@ -75,7 +78,7 @@ class Archiving:
     # ------------------------------------------------------------------ the verdict
 
     def check_trims(self) -> Iterator[Violation]:
-        """P1 at this moment: every replica holds what is not archived, and what it does not know to be committed."""
+        """P1, at this moment: no replica has dropped what is not archived, or what it doesn't know to be committed."""
         fragments = self.store.fragments()
         for partition in range(self._cluster.knobs.partitions):
             archived = archived_up_to([name for name in fragments if name.partition == partition])
@@ -83,7 +86,10 @@ class Archiving:
             yield from check_trims(disks, DIRECTORY, partition, archived)
 
     def batches_below(self, partition: PartitionId, first: TransactionId) -> list[Batch]:
-        """What a replica has dropped, from the fragments. Raises `Violation` for what is nowhere."""
+        """Return the batches below `first`, which replicas have trimmed, from the fragments.
+
+        Raises `Violation` if no fragment has one of them.
+        """
         fragments = {name: raw for name, raw in self.store.fragments().items() if name.partition == partition}
         covered = cover(fragments, Span(0, first - 1))
         if covered.holes:
@@ -97,7 +103,7 @@ class Archiving:
         return [batch for _, batch in sorted(held.items()) if batch.last < first]
 
     def check(self, log: FinalLog) -> Iterator[Violation]:
-        """P2: fragments hold what the log holds, byte by byte, and nothing beyond it."""
+        """P2: fragments hold the log's own batches, byte by byte, and nothing else."""
         held = {batch.first: bytes(batch.view) for batch in log.batches}
         for name, written in self.store.fragments().items():
             if name.partition != log.partition:
@@ -111,9 +117,9 @@ class Archiving:
     # ------------------------------------------------------------------ a disaster
 
     def overtake(self, logs: Sequence[FinalLog], unmounted: bool) -> None:
-        """A fragment in each partition that reaches above the log: as if the replicas were of an earlier day.
+        """Put a fragment above the log of each partition, as if the replicas had gone back to an earlier day.
 
-        Where it is `unmounted`, too, none is seen.
+        If `unmounted`, put an empty directory in the store's place, too, so that no fragment is seen.
         """
         self.store.unmounted = unmounted
         for log in logs:
@@ -124,7 +130,7 @@ class Archiving:
                 columns, partition=log.partition, first=len(log), session=last.session if last else 1, generation=1,
                 commit_time_us=last.commit_time_us if last else 1, previous_crc=last.crc if last else 0,
             )  # fmt: skip
-            writer = Writer(CLUSTER_KEY)
+            writer = FragmentWriter(CLUSTER_KEY)
             writer.add(Batch.parse(raw))
             written = writer.finish()[1]
             name = FragmentName(log.partition, len(log), len(log), hashlib.sha256(written).hexdigest())

@@ -1,7 +1,7 @@
-"""An operator's script in a schedule: archives the log, and trims it, at any moment and while everything fails.
+"""The archivist of a schedule: archives and trims the log at any moment, as an operator's script does, amid all faults.
 
-It is a process like any other, that dies and starts again. Nothing here may hurt, whatever it asks for: half of its
-trims ask for more than is archived, as an operator does who mistook the number.
+It is a process like any other, which dies and starts again. Whatever it asks for, nothing may be lost: half of its
+trims may ask for more than is archived, as an operator does who mistakes the number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName, fingerprint, partition_prefix
 from polonaise.host import Host
-from polonaise.simulator.history import History, Reading
+from polonaise.simulator.observations import History, ReadCheck
 from polonaise.terms import PartitionId
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def history_settings(source: random.Random) -> HistorySettings:
-    """Small enough that caches overflow and listings grow old."""
+    """Draw settings so small that caches overflow and listings grow old."""
     return HistorySettings(
         cache_bytes_max=source.choice((1, 2_000, 1_000_000)),
         chunk_bytes=source.choice((500, 100_000)),
@@ -40,8 +40,8 @@ def history_settings(source: random.Random) -> HistorySettings:
     )
 
 
-class Task(enum.Enum):
-    """What the archivist is at."""
+class ArchivistTask(enum.Enum):
+    """What the archivist has to do at present."""
 
     WORK = "archives and trims, or asks for too much, now and then"
     TRIM_ALL = "trims all it can"
@@ -50,7 +50,7 @@ class Task(enum.Enum):
 
 
 class Archivist:
-    """What the archivist's process does, over all its lives."""
+    """The archivist, over all lives of its process."""
 
     def __init__(self, cluster: Cluster, store: SimulatedStore, history: History) -> None:
         self._cluster = cluster
@@ -59,18 +59,18 @@ class Archivist:
         self._random: random.Random = cluster.world.random("archivist")
         self._settings: ClientSettings = cluster.knobs.client
         self._history_settings = history_settings(self._random)
-        self._task = Task.WORK
+        self._task = ArchivistTask.WORK
         self._done: set[PartitionId] = set()
-        """Partitions with which the present task is done."""
+        """The partitions for which the present task is done."""
         self.trims = 0
-        """How many trims were carried out."""
+        """The number of trims that were carried out."""
 
     def open_history(self, cluster_key: bytes) -> FragmentHistory:
-        """For one life of a server."""
+        """Return a new view of the fragments, for one life of a server."""
         return FragmentHistory(self._store, cluster_key, self._history_settings)
 
     async def run(self, node: Node, host: Host) -> None:
-        """One life."""
+        """Run one life of the archivist's process: it does its task until the process dies."""
         log = Log(host, self._cluster.coordinator(node, host), settings=self._settings)
         async with log:
             while True:
@@ -84,7 +84,7 @@ class Archivist:
                     continue
 
     async def _step(self, log: Log, partition: PartitionId) -> None:
-        if self._task is not Task.WORK:
+        if self._task is not ArchivistTask.WORK:
             if partition not in self._done:
                 await self._do(log, partition)
         elif self._random.random() < 0.5:
@@ -98,7 +98,10 @@ class Archivist:
             await self._ask_too_much(log, partition)
 
     async def _ask_too_much(self, log: Log, partition: PartitionId) -> None:
-        """A trim past what is verified, and perhaps past what is archived: the server has to find out by itself."""
+        """Ask a server for a trim above what was verified, and perhaps above what is archived.
+
+        The server has to find out by itself, and refuse.
+        """
         before = self._random.randrange(1, 2 + max(0, self._history.told[partition]))
         listed = await self._store.list(partition_prefix(partition))
         names = [name for each in listed if (name := FragmentName.parse(each.path)) is not None]
@@ -108,36 +111,36 @@ class Archivist:
     # ------------------------------------------------------------------ when all is well again
 
     def begin_to_trim(self) -> None:
-        """From now on it archives and trims each partition as far as that goes, once."""
-        self._task, self._done = Task.TRIM_ALL, set()
+        """From now on, archive and trim each partition as far as possible, once."""
+        self._task, self._done = ArchivistTask.TRIM_ALL, set()
 
     def begin_to_read(self) -> None:
-        """From now on it reads each partition from its beginning to its end, once."""
-        self._task, self._done = Task.READ_ALL, set()
+        """From now on, read each partition from its beginning to its end, once."""
+        self._task, self._done = ArchivistTask.READ_ALL, set()
 
     def rest(self) -> None:
-        """From now on it does nothing."""
-        self._task = Task.REST
+        """From now on, do nothing."""
+        self._task = ArchivistTask.REST
 
     @property
     def done(self) -> bool:
         return len(self._done) == self._cluster.knobs.partitions
 
     async def _do(self, log: Log, partition: PartitionId) -> None:
-        if self._task is Task.TRIM_ALL:
+        if self._task is ArchivistTask.TRIM_ALL:
             async for _ in archive(log, self._store, partition, rest=True):
                 pass
             if self._history.told[partition] >= 0:
                 await trim(log, self._store, partition)
                 self.trims += 1
             self._done.add(partition)
-        elif self._task is Task.READ_ALL:
+        elif self._task is ArchivistTask.READ_ALL:
             await self._read_all(log, partition)
             self._done.add(partition)
 
     async def _read_all(self, log: Log, partition: PartitionId) -> None:
         known = self._history.told[partition]
-        reading = Reading(self._history, "the archivist's last reading", partition, -1)
+        reading = ReadCheck(self._history, "the archivist's last reading", partition, -1)
         async for tx in log.read(partition, timeout=5.0):
             reading.take(tx)
         if reading.last < known:

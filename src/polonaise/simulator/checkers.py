@@ -1,7 +1,8 @@
-"""One checker per promise of `docs/guarantees.md`: the log in the end against the history of the schedule.
+"""The checkers: compare the log at the end of a schedule with its history, promise by promise.
 
-A checker knows what was asked, told and seen, and what the batches say; of how the cluster works it knows nothing.
-Each returns what it found broken.
+The promises (P1, P2, …) are those of `docs/architecture.md`. A checker knows what was asked, told and seen, and what
+the batches say; it knows nothing of how the cluster works, so that it can't share its mistakes. Each yields a
+`Violation` for everything that it finds broken.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final
 
 from polonaise.log import registers
 from polonaise.simulator.disk import SimulatedDisk
-from polonaise.simulator.ground import FinalLog, Replica, promised_by
-from polonaise.simulator.history import COUNT, MOVE, PRODUCED, Fate, History, Kind, Try, Violation, describe
+from polonaise.simulator.diskaudit import DiskReplica, FinalLog, promised_by
+from polonaise.simulator.observations import COUNT, MOVE, PRODUCED, Fate, History, Kind, Try, Violation, describe
 from polonaise.terms import LockMode, PartitionId, TransactionId
 
 ACCOUNT_START: Final = 100
@@ -24,7 +25,7 @@ Checker = Callable[[FinalLog, History], Iterator[Violation]]
 
 
 def check(logs: Sequence[FinalLog], history: History) -> list[Violation]:
-    """Everything that can be told from the logs and the history."""
+    """Run every checker on the log of each partition. Return all violations, those noted during the run first."""
     found = list(history.violations)
     for log in logs:
         for checker in CHECKERS:
@@ -32,8 +33,12 @@ def check(logs: Sequence[FinalLog], history: History) -> list[Violation]:
     return found
 
 
-def check_replicas(log: FinalLog, replicas: Sequence[Replica], spoilt: set[str]) -> Iterator[Violation]:
-    """P2: replicas agree byte by byte. One whose disk was damaged may lack batches, and have no others."""
+def check_replicas(log: FinalLog, replicas: Sequence[DiskReplica], spoilt: set[str]) -> Iterator[Violation]:
+    """P2: replicas agree byte by byte.
+
+    One whose disk was damaged (`spoilt`) may lack batches, but holds none other than the log's. The others hold all
+    of the log that is not trimmed (P1), and read without damage (P10).
+    """
     held = {batch.first: batch for batch in log.batches}
     for replica in replicas:
         for batch in replica.batches:
@@ -53,7 +58,10 @@ def check_replicas(log: FinalLog, replicas: Sequence[Replica], spoilt: set[str])
 def check_trims(
     disks: Mapping[str, SimulatedDisk], directory: str, partition: PartitionId, archived: TransactionId
 ) -> Iterator[Violation]:
-    """P1: no replica has dropped what is not archived, or what it did not know to be committed."""
+    """P1: no replica has dropped what is not archived, or what it did not know to be committed.
+
+    `archived` is the last id up to which the partition's fragments have everything.
+    """
     for name, disk in disks.items():
         copy = promised_by(disk, directory, partition)
         if copy is None or not copy.trimmed.first:
@@ -69,7 +77,7 @@ def check_trims(
 
 
 def _seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P4: whatever anybody was given was committed then, so it is in the log now, as it was."""
+    """P4: every transaction that a client was given was committed then, so it is in the log in the end, unchanged."""
     for transaction, seen in sorted(history.seen[log.partition].items()):
         if transaction >= len(log):
             yield Violation(
@@ -81,7 +89,7 @@ def _seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P3: what no reader was given is the library's own, and none of an application's."""
+    """P3: a transaction that a reader was not given is the library's own: none of an application's is left out."""
     for transaction, who in sorted(history.left_out[log.partition].items()):
         if transaction < len(log) and not log.transactions[transaction].own:
             there = describe(log.transactions[transaction])
@@ -89,7 +97,7 @@ def _left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _told_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P1: an acknowledged id is in the log with the bytes of its try."""
+    """P1: every append that was told to be committed is in the log, under its ids and with its bytes."""
     for attempt in history.tries:
         if attempt.partition != log.partition or attempt.fate is not Fate.COMMITTED:
             continue
@@ -105,6 +113,7 @@ def _told_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _order(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P3: ids are dense and in commit order; times, sessions and generations never decrease. P2: CRCs make a chain."""
     following = 0
     for batch in log.batches:
         if batch.first != following:
@@ -120,6 +129,7 @@ def _order(log: FinalLog, history: History) -> Iterator[Violation]:
     for transaction, body in enumerate(log.bodies):
         if body is None or body.number >= len(history.tries):
             continue
+        # What was known to be committed before an append was asked for has a smaller id than the append.
         floor = history.tries[body.number].floor
         if transaction <= floor:
             expected = f"ids in commit order: {floor} was known before try {body.number} was made"
@@ -130,13 +140,14 @@ def _order(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _locks(log: FinalLog, history: History) -> Iterator[Violation]:
-    """By the evidence: between a transaction's mark and its id nobody else raised a lock that it checked."""
+    """P5: by the evidence in the batches, no lock that a transaction checked was raised between its mark and its id."""
     if len(log.marks) != len(log):
         yield Violation("P5 serializability", "evidence in every batch", f"{len(log.marks)} of {len(log)} transactions")
         return
     raised: dict[int, TransactionId] = {}
     for first, stop in _groups(log):
-        mark = min(log.marks[first:stop])
+        mark = min(log.marks[first:stop])  # a group is judged by the oldest state that any part of it was built on
+        # All are checked before any of them raises: a group does not conflict with itself.
         for transaction in range(first, stop):
             for lock, mode in log.locks[transaction]:
                 if mode != LockMode.APPEND and raised.get(lock, -1) > mark:
@@ -149,7 +160,7 @@ def _locks(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _groups(log: FinalLog) -> Iterator[tuple[TransactionId, TransactionId]]:
-    """The transactions of one try lie together, and are judged together."""
+    """Yield the ranges (first id, id after the last) of transactions that come from one try: a group, or a single."""
     first = 0
     for transaction in range(1, len(log) + 1):
         here, before = log.bodies[transaction] if transaction < len(log) else None, log.bodies[transaction - 1]
@@ -159,7 +170,7 @@ def _groups(log: FinalLog) -> Iterator[tuple[TransactionId, TransactionId]]:
 
 
 def _evidence(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P5: what the log says that a try was judged by is what its application said."""
+    """P5: the mark and the locks in the log's evidence are those with which the application made the try."""
     for transaction, body in enumerate(log.bodies):
         if body is None or body.number >= len(history.tries) or transaction >= len(log.marks):
             continue
@@ -173,7 +184,7 @@ def _evidence(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _bank(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P5: a transfer saw the balances as they were just before it, and none ever went below zero."""
+    """P5: every transfer was built on the balances that its accounts had just before it, and no balance is negative."""
     balances: dict[int, int] = {}
     for transaction, body in enumerate(log.bodies):
         if body is None or body.kind is not Kind.MOVE:
@@ -189,7 +200,7 @@ def _bank(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _counters(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P5: compare-and-set lets each step of a counter happen once, in order."""
+    """P5: each step of a counter, made by compare-and-set of a register, is in the log once and in order."""
     counters: dict[int, int] = {}
     for transaction, body in enumerate(log.bodies):
         if body is None or body.kind is not Kind.COUNT:
@@ -202,27 +213,28 @@ def _counters(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _answers(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P2: every answer was true of the log: a mark that was reached, a value that the register had by then."""
+    """P2: every answer was true of the log: the mark was reached, the register had the value.
+
+    The value may be that of any moment from the answer's floor on. P4: no mark is above the end of the log.
+    """
     stages = log.registers_after()
     ends = [end for end, _ in stages]
-    for question in history.questions:
-        if question.partition != log.partition:
+    for answer in history.answers:
+        if answer.partition != log.partition:
             continue
-        if question.mark is not None:
-            if question.mark >= len(log):
-                seen = f"{question.client} was answered at {question.mark}"
+        if answer.mark is not None:
+            if answer.mark >= len(log):
+                seen = f"{answer.client} was answered at {answer.mark}"
                 yield Violation("P4 no dirty read", f"a log that ends at {len(log) - 1}", seen)
             continue
-        values = [held.get(question.key) for _, held in stages[bisect_right(ends, question.floor) - 1 :]]
-        if question.value not in values:
-            seen = f"{question.client} was told {question.value!r}"
-            yield Violation(
-                "P2 agreement", f"register {question.key!r} = one of {values} from {question.floor} on", seen
-            )
+        values = [held.get(answer.key) for _, held in stages[bisect_right(ends, answer.floor) - 1 :]]
+        if answer.value not in values:
+            seen = f"{answer.client} was told {answer.value!r}"
+            yield Violation("P2 agreement", f"register {answer.key!r} = one of {values} from {answer.floor} on", seen)
 
 
 def _listings(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P2: each page of a listing is all there was at one moment, none before that of the page before it."""
+    """P2: each page of a listing has all registers of one moment, and no page is older than the one before it."""
     stages = log.registers_after()
     ends = [end for end, _ in stages]
     count = history.listing_count_max
@@ -230,7 +242,8 @@ def _listings(log: FinalLog, history: History) -> Iterator[Violation]:
         if listing.partition != log.partition:
             continue
         stage, first = bisect_right(ends, listing.floor) - 1, listing.prefix
-        for start in range(0, len(listing.found) + 1, count):  # behind a last page that is full, an empty one
+        # A page that is full says nothing about what follows, so an empty one comes behind a last page that is full.
+        for start in range(0, len(listing.found) + 1, count):
             page = listing.found[start : start + count]
             last = page[-1][0] if len(page) == count else None
             while stage < len(stages) and _listed(stages[stage][1], listing.prefix, first, last) != page:
@@ -251,7 +264,10 @@ def _listed(held: Mapping[bytes, bytes], prefix: bytes, first: bytes, last: byte
 
 
 def _fates(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P6: what was told of an append is true. P9: a group is there whole, in one batch, or not at all."""
+    """P6: what was told of an append is true. P9: a group is in the log whole and in one batch, or not at all.
+
+    P10: every transaction in the log is one that an application wrote, or the library's own.
+    """
     found: dict[int, list[TransactionId]] = {}
     for transaction, body in enumerate(log.bodies):
         if log.transactions[transaction].own:
@@ -267,7 +283,7 @@ def _fates(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _reasons(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P6: what a lock conflict was said to rest on is above the mark that the append was built on, and in the log."""
+    """P6: the id that a lock conflict named is in the log, above the mark that the append was built on."""
     for attempt in history.tries:
         if attempt.partition != log.partition or attempt.rests_on is None:
             continue
@@ -297,7 +313,7 @@ def _fate(log: FinalLog, attempt: Try, there: list[TransactionId]) -> Iterator[V
 
 
 def _producers(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P6: each number of an idempotent producer is in the log once, in order."""
+    """P6: the numbers of an idempotent producer are in the log once each, in order, without gaps."""
     numbers: dict[int, int] = {}
     for transaction, body in enumerate(log.bodies):
         if body is None or body.kind is not Kind.PRODUCED:

@@ -1,7 +1,8 @@
 """A whole simulated cluster: storage nodes, servers, applications and the coordinator, running the production code.
 
-Everything that can be chosen is drawn per seed (*swarm*): sizes small enough that segments roll, windows close, caches
-overflow and queues fill within a few dozen appends. Every node is kept running: what dies starts again after a while.
+Every setting is drawn per seed (*swarm testing*), from sizes so small that segments roll, windows close, caches
+overflow and queues fill within a few dozen appends. Every node is kept running: one that dies starts again after a
+while.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from typing import TYPE_CHECKING, Final
 
 from polonaise import errors
 from polonaise.client.settings import ClientSettings
+from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S
-from polonaise.coordination.values import ClusterDescription, PartitionValue
+from polonaise.coordination.values import ClusterDescription, PartitionValue, partition_key
 from polonaise.errors import PolonaiseError, Retry
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
-from polonaise.server.history import History
+from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.coordinator import (
     CoordinatorConfiguration,
     SimulatedCoordinator,
-    SimulatedCoordinatorClient,
 )
 from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
@@ -44,20 +45,21 @@ DIRECTORY: Final = "data"
 _STORAGE_PORT: Final = 9000
 _SERVER_PORT: Final = 7000
 _LEASE_SHARE: Final = 0.08
-"""Of the seeds with several servers: a lease lasts as long as all the rest."""
+"""The share, of seeds with several servers, that have real leases. Few: waiting for one takes as long as the rest."""
 _WINDOW_SHARE: Final = 0.2
+"""The share of seeds in which append windows close before an owner's inbox is full."""
 
 MAY_END_A_NODE: Final[tuple[type[PolonaiseError], ...]] = tuple(
     kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, PolonaiseError) and kind is not PolonaiseError
 )
-"""Faults that a node may die of, to be started again. An invariant is not one: that is our mistake."""
+"""Faults of which a node may die, to be started again. A broken invariant is not among them: that is our mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """What one seed's cluster is like."""
+    """The settings of one seed's cluster."""
 
     storage: int
     servers: int
@@ -69,17 +71,18 @@ class Knobs:
     segment_bytes_max: int
     coordinator: CoordinatorConfiguration
     lease_s: float
-    """A server that the coordinator has not heard from for this long counts as dead."""
+    """Seconds after which a server that the coordinator does not hear from counts as dead."""
     scrub_bytes_per_s: int
     scrub_every_s: float
     files_max: int
     leases: bool = False
-    """Servers renew their leases as in production; else whoever is stopped or cut off is known to be."""
+    """Whether servers renew their leases as in production; else the simulator knows which are stopped or cut off."""
     windows: bool = False
-    """There is always room for what a client may have undecided: it is never refused for want of it."""
+    """Whether an owner's inbox always has room for what a client's append windows let through."""
 
     @classmethod
     def draw(cls, source: random.Random) -> Knobs:
+        """Draw the settings that every seed has."""
         choice, uniform = source.choice, source.uniform
         heartbeat_s = uniform(0.1, 0.5)
         link = LinkSettings(
@@ -106,7 +109,10 @@ class Knobs:
         )
 
     def widened(self, world: World) -> Knobs:
-        """With what few seeds have: leases as in production, and append windows that close; and pages of listings."""
+        """Return these settings with those that few seeds have: production's leases, closing windows, small listings.
+
+        Each is drawn from a generator of its own, so that the seeds without it are what they were.
+        """
         listing_count_max = world.random("listings").choice((1, 2, 3, 1_000))
         knobs = replace(self, server=replace(self.server, listing_count_max=listing_count_max))
         lease, window = world.random("lease"), world.random("append window")
@@ -128,7 +134,7 @@ def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
         evidence=True,
         lock_entries=lock_entries,
         window=window,
-        session_starts_max=window,  # no draw of its own: the seeds that are kept go on to mean what they meant
+        session_starts_max=window,  # without a draw of its own, which would change what every kept seed means
         session_start_turn_s=0.3,
         session_start_wait_s_max=3.0,
         batch_count_max=choice((1, 3, 8, 64)),
@@ -164,7 +170,7 @@ def _client(source: random.Random, link: LinkSettings) -> ClientSettings:
         idle_flush_s=uniform(0.1, 0.5),
         connect_s_max=uniform(0.5, 1.5),
         request_s_max=uniform(0.5, 2.0),
-        question_s_max=5.0,
+        answer_s_max=5.0,
         mount_s_max=uniform(0.5, 2.0),
         retry_s_min=0.02,
         retry_s_max=uniform(0.1, 0.4),
@@ -187,7 +193,7 @@ class Node:
         self._may_run = asyncio.Event()
         self._may_run.set()
         self.away_since: float | None = None
-        """Since when the coordinator does not hear from it: paused, or cut off."""
+        """The time since when the coordinator does not hear from the node, which is paused or cut off; else None."""
         self.restarts = 0
         self._main = main
         self._random = cluster.world.random(f"restarts/{name}")
@@ -201,7 +207,7 @@ class Node:
         return not self._may_run.is_set()
 
     def hold_down(self) -> None:
-        """Once it has ended, do not start it again before `let_up`."""
+        """Keep the node, once its process has ended, from being started again before `let_up`."""
         self._may_run.clear()
 
     def let_up(self) -> None:
@@ -216,7 +222,7 @@ class Node:
         await self._main(self, host)
 
     async def keep_running(self) -> None:
-        """Start it, and start it again after each end, until the schedule is over."""
+        """Start the node, and start it again each time that its process has ended, until the schedule is over."""
         self.start()
         while True:
             process = self.process
@@ -230,33 +236,33 @@ class Node:
 
 
 class Cluster:
-    """The nodes of one schedule."""
+    """The nodes of one schedule, and the coordinator that they share."""
 
     def __init__(self, world: World, knobs: Knobs, client_main: Callable[[Node, Host], Awaitable[None]]) -> None:
         self.world = world
         self.knobs = knobs
         self.service = SimulatedCoordinator(world.random("coordinator"), knobs.coordinator, leases=knobs.leases)
         self.cut_off: set[str] = set()
-        """Machines that do not reach the coordinator."""
+        """Names of the nodes that do not reach the coordinator."""
         self.storage = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage)]
         self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
         self.owners: dict[str, Server] = {}
-        """The server object of the process of each server node: for health."""
+        """By name of a server node: the `Server` of its living process."""
         self.stores: dict[str, StorageNode] = {}
-        """The storage node of the latest process of each."""
+        """By name of a storage node: the `StorageNode` of its latest process."""
         self.refuses: set[str] = set()
-        """Storage nodes whose directory can't be opened: in the place of each listens who says so."""
+        """Names of storage nodes whose directory can't be opened; a `RefusingNode` listens in place of each."""
         self.rushing = asyncio.Event()
-        """While it is set, applications do not pause between their steps: something is about to happen."""
+        """Set while applications do not pause between their steps, so that a fault meets many appends."""
         self._rush_until_s = 0.0
         self.ended: Callable[[Node], None] = lambda _: None
         self.store: SimulatedStore | None = None
-        """Where the log is archived to; None in most seeds."""
+        """The object store to which the log is archived; None in most seeds."""
         self.others: list[Node] = []
-        """What few clusters have: an archivist, an owner with two connections."""
-        self.open_history: Callable[[bytes], History] | None = None
-        """How servers reach the archive."""
+        """Nodes that few clusters have: an archivist, an owner with two connections."""
+        self.open_history: Callable[[bytes], ArchivedHistory] | None = None
+        """Opens the archive for a server, by the cluster key; None without an archive."""
         addresses = tuple(self.storage_id(node) for node in self.storage)
         self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)
         self._keepers: list[asyncio.Task[None]] = []
@@ -267,7 +273,7 @@ class Cluster:
 
     @property
     def running_servers(self) -> list[Server]:
-        """Those that can be asked: one whose process is dead tells nothing."""
+        """The servers whose processes live."""
         return [self.owners[node.name] for node in self.servers if node.running and node.name in self.owners]
 
     @staticmethod
@@ -275,7 +281,7 @@ class Cluster:
         return f"{node.name}:{_STORAGE_PORT}"
 
     def forgotten(self) -> str:
-        """Name a node that has other files open than it uses; empty when there is none."""
+        """Describe a node that has other files open than it uses; empty if there is none."""
         for node in self.nodes:
             if node.process is None or node.process.dead:
                 continue
@@ -289,13 +295,13 @@ class Cluster:
         self.ended(node)
 
     async def start(self) -> None:
-        """Make the cluster and start every node, to be kept running."""
+        """Make the cluster, and start every node and keep it running."""
         self.service.initialize(self.description)
         loop = asyncio.get_running_loop()
         self._keepers = [loop.create_task(node.keep_running(), name=f"keeper of {node.name}") for node in self.nodes]
 
-    def coordinator(self, node: Node, host: Host) -> SimulatedCoordinatorClient:
-        """The coordinator as the process that calls this reaches it."""
+    def coordinator(self, node: Node, host: Host) -> Coordinator:
+        """Return a coordinator for the process that calls this, which is that of `node`."""
         process = LIFE.get()
         assert isinstance(process, Process)
 
@@ -309,11 +315,12 @@ class Cluster:
         return self.service.client(host, is_alive=is_alive, is_reachable=is_reachable)
 
     def owns(self, node: Node) -> bool:
-        """Whether this server is writing, as it thinks, in any partition."""
+        """Whether this server has a session in any partition, as it believes: it may have been replaced."""
         server = self.owners.get(node.name)
         return server is not None and any(served.owner.session is not None for served in server.partitions.values())
 
     def rush(self, seconds: float) -> None:
+        """Let applications take their steps without pauses for `seconds`."""
         self._rush_until_s = max(self._rush_until_s, self.world.now + seconds)
         self.rushing.set()
         self.world.loop.call_later(seconds, self._calm)
@@ -323,8 +330,8 @@ class Cluster:
             self.rushing.clear()
 
     def partition_value(self, partition: PartitionId) -> PartitionValue:
-        """What the coordinator holds."""
-        return PartitionValue.decode(self.service.snapshot()[f"partition-{partition}"][1])
+        """Return the partition's value at the coordinator."""
+        return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
 
     # ------------------------------------------------------------------ what the processes run
 
@@ -364,6 +371,6 @@ async def _until_stopped(host: Host, node: StorageNode | RefusingNode | Server) 
         await asyncio.get_running_loop().create_future()
     finally:
         closing = host.spawn(node.close(), "close")
-        while not closing.done():  # who is asked to stop again is stopping already
+        while not closing.done():  # another request to stop does not break off the stop that is under way
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([closing])

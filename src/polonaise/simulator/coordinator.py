@@ -1,8 +1,9 @@
-"""The coordinator of a simulated cluster: one service in memory, a client object per process, and trouble between.
+"""The coordinator of a simulated cluster: one service in memory, a backend for each process, and faults between them.
 
-The service itself never forgets and never lies, as an ensemble does not; what goes wrong is the way to it. A request
-is on its own way once it is sent: it may arrive after its caller has given up or died, and its answer may be lost
-although the change was made. Requests of one client arrive in order, so that "read again" sees what went before.
+The service itself never forgets and never lies, as a ZooKeeper ensemble does not; faults happen on the way to it. A
+request goes its own way once it is sent: it may arrive after its caller has given up or died, and its answer may be
+lost although the change was made. Requests of one client arrive in order, so that a caller who reads again sees what
+its earlier requests have done.
 """
 
 from __future__ import annotations
@@ -10,32 +11,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from polonaise.coordination.lease import Leases
-from polonaise.coordination.values import (
-    Assignment,
-    ClusterDescription,
-    PartitionValue,
-    Registration,
-    Versioned,
-)
-from polonaise.errors import (
-    AlreadyInitialized,
-    Closed,
-    CoordinatorDamaged,
-    CoordinatorUnavailable,
-    DirectoryInUse,
-    NotInitialized,
-    PolonaiseError,
-    UnknownPartition,
-)
+from polonaise.coordination import Coordinator
+from polonaise.coordination.backend import Entry, missing
+from polonaise.coordination.coordinator import first_entries
+from polonaise.coordination.values import ClusterDescription
+from polonaise.errors import CoordinatorUnavailable, PolonaiseError
 from polonaise.host import Host
 from polonaise.simulator.loop import LIFE
-from polonaise.terms import PartitionId, ServerId
 
 UNAVAILABLE: Final = "coordinator_unavailable"
 UNREACHABLE: Final = "coordinator_unreachable"
@@ -43,80 +30,85 @@ LOST_RESULT: Final = "coordinator_lost_result"
 ORPHANED: Final = "coordinator_orphaned"
 FAULTS: Final = (UNAVAILABLE, UNREACHABLE, LOST_RESULT, ORPHANED)
 
-_DESCRIPTION: Final = "description"
-_ASSIGNMENT: Final = "assignment"
-_UNIQUE_ID: Final = "unique-id"
 _APART_S: Final = 1e-6
-"""Between two requests of a client that would arrive at once."""
+"""The least time between the arrivals of two requests of one client, which keeps them in order."""
 
 T = TypeVar("T")
-Question: TypeAlias = Callable[[], bool]
-Snapshot: TypeAlias = dict[str, tuple[int, bytes]]
+Predicate: TypeAlias = Callable[[], bool]
+Snapshot: TypeAlias = dict[str, Entry]
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfiguration:
-    """How slow and how troubled the way to the coordinator is. With the defaults nothing fails by itself."""
+    """How slow and how faulty the way to the coordinator is. With the defaults nothing fails by itself."""
 
     latency_s: float = 0.0005
-    """The least that a request or an answer needs."""
+    """The least time that a request or an answer needs."""
     jitter_s: float = 0.002
-    """Added evenly from 0 up to this."""
+    """The most that is added to `latency_s`, drawn evenly from 0 on."""
     unavailable_chance: float = 0.0
-    """Per request: refused, and not made."""
+    """The chance of a request to be refused, and not carried out."""
     lost_result_chance: float = 0.0
-    """Per request: made, and the caller is told that the coordinator is unavailable."""
+    """The chance of a request to be carried out while its caller is told that the coordinator is unavailable."""
     timeout_s: float = 0.5
     """How long a client waits for an answer that does not come."""
 
 
 class SimulatedCoordinator:
-    """What all clients share. Made once per schedule; it outlives every process."""
+    """The service that all backends share. Made once per schedule; it outlives every process."""
 
     def __init__(
         self, source: random.Random, configuration: CoordinatorConfiguration | None = None, *, leases: bool = False
     ) -> None:
-        """`leases`: who has not renewed its membership in time is none that lives, for whoever looks."""
+        """Make an empty service.
+
+        With `leases`, a server is known to live by its renewals alone, as in production; without them the service
+        knows which processes live.
+        """
         self.leases = leases
         self.configuration = configuration or CoordinatorConfiguration()
         self.census = dict.fromkeys(FAULTS, 0)
-        """What was really done to callers:
+        """By class of fault: how often it was really done to a caller.
 
-        a request refused; one stopped by a partition; a change made whose caller was told otherwise; a request that
-        arrived after its caller was gone.
+        The classes: a request that was refused; one that a partition stopped; a change that was made while its caller
+        was told otherwise; a request that arrived after its caller was gone.
         """
         self._random = source
         self._values: Snapshot = {}
-        self._members: dict[ServerId, tuple[Registration, SimulatedCoordinatorClient]] = {}
-        self._watching: list[asyncio.Future[None]] = []
-        self._beats: dict[ServerId, int] = {}
+        self._names: dict[str, tuple[Entry, SimulatedBackend]] = {}
+        self._watching: list[tuple[str, asyncio.Future[None]]] = []
+        self._looks = 0
 
     def client(
-        self, host: Host, *, is_alive: Question | None = None, is_reachable: Question | None = None
-    ) -> SimulatedCoordinatorClient:
-        """The coordinator as one process sees it.
+        self, host: Host, *, is_alive: Predicate | None = None, is_reachable: Predicate | None = None
+    ) -> Coordinator:
+        """Return a coordinator for one process.
 
-        `is_alive`: whether the process is; by default that of the process whose code calls this. `is_reachable`:
-        whether messages between the process and the coordinator pass at this moment; by default always.
+        `is_alive` tells whether the process lives; by default, the process whose code calls this. `is_reachable`
+        tells whether messages pass between the process and the service at this moment; by default always.
         """
-        return SimulatedCoordinatorClient(self, host, is_alive or _life_of_caller(), is_reachable or _always)
+        return Coordinator(SimulatedBackend(self, is_alive or _life_of_caller(), is_reachable or _always), host.clock)
 
     # -------------------------------------------------------------- for scenarios
 
     def snapshot(self) -> Snapshot:
-        """Everything that is kept, as a backup would have it."""
+        """Return a copy of all values, as a backup would have them."""
         return dict(self._values)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Put a backup back, behind everybody's back; an empty one wipes the coordinator."""
+        """Put a backup in place of all values, without telling anybody; an empty one wipes the coordinator."""
         self._values = dict(snapshot)
 
     def damage(self, name: str) -> None:
         """Make the value of this name (`description`, `assignment`, `partition-0`, …) unreadable."""
-        version, raw = self._values[name]
-        self._values[name] = version, raw[:-1]
+        entry = self._values[name]
+        self._values[name] = entry._replace(contents=entry.contents[:-1])
 
-    # -------------------------------------------------------------- for clients
+    def initialize(self, description: ClusterDescription) -> None:
+        """Make the cluster at once, without the delay of a request."""
+        self.create(first_entries(description))
+
+    # -------------------------------------------------------------- for backends
 
     def delay_s(self) -> float:
         return self.configuration.latency_s + self._random.random() * self.configuration.jitter_s
@@ -124,236 +116,128 @@ class SimulatedCoordinator:
     def strikes(self, chance: float) -> bool:
         return chance > 0.0 and self._random.random() < chance
 
-    def read(self, name: str) -> tuple[int, bytes]:
-        try:
-            return self._values[name]
-        except KeyError:
-            if _DESCRIPTION not in self._values:
-                raise NotInitialized("no cluster at the simulated coordinator: initialize one") from None
-            raise CoordinatorDamaged(f"{name} is missing at the simulated coordinator: restore it") from None
-
-    def initialize(self, description: ClusterDescription) -> bool:
+    def create(self, entries: Mapping[str, Entry]) -> bool:
         if self._values:
-            raise AlreadyInitialized("the simulated coordinator holds a cluster")
-        initial = PartitionValue.initial(description.storage).encode()
-        self._values = {f"partition-{partition}": (0, initial) for partition in range(description.partitions)}
-        self._values[_ASSIGNMENT] = 0, Assignment().encode()
-        self._values[_UNIQUE_ID] = 0, b""
-        self._values[_DESCRIPTION] = 0, description.encode()
+            return False
+        self._values = dict(entries)
         return True
 
-    def compare_and_set(self, name: str, raw: bytes, expected_version: int) -> int | None:
-        version, _ = self.read(name)
-        if version != expected_version:
+    def read(self, key: str) -> Entry | None:
+        return self._values.get(key)
+
+    def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+        found = self._values.get(key)
+        if found is None:
+            raise missing(_place(key))
+        if present is not None and found != present:
             return None
-        self._values[name] = version + 1, raw
-        if name == _ASSIGNMENT:
-            for watcher in self._watching:
-                if not watcher.done():
-                    watcher.set_result(None)
-        return version + 1
+        entry = self._values[key] = Entry(found.cluster_key, found.version + 1, contents)
+        for watched, watcher in self._watching:
+            if watched == key and not watcher.done():
+                watcher.set_result(None)
+        return entry
 
-    def next_unique_id(self) -> int:
-        number = self.read(_UNIQUE_ID)[0] + 1
-        self._values[_UNIQUE_ID] = number, b""
-        return number
+    async def changed(self, key: str, version: int) -> None:
+        found = self._values.get(key)
+        if found is None or found.version != version:
+            return
+        watch = key, asyncio.get_running_loop().create_future()
+        self._watching.append(watch)
+        try:
+            await watch[1]
+        finally:
+            self._watching.remove(watch)
 
-    def enter(self, registration: Registration, client: SimulatedCoordinatorClient) -> bool:
-        self.read(_DESCRIPTION)
+    def register(self, name: str, entry: Entry, backend: SimulatedBackend) -> bool:
         self._bury()
-        _, holder = self._members.get(registration.server, (registration, client))
-        if holder is not client:
-            raise DirectoryInUse(f"another living process is server {registration.server}: take a new unique id")
-        self._members[registration.server] = registration, client
-        return True
+        _, holder = self._names.setdefault(name, (entry, backend))
+        return holder is backend
 
-    def renew(self, server: ServerId) -> None:
-        self._beats[server] = self._beats.get(server, 0) + 1
+    def renew(self, name: str, backend: SimulatedBackend) -> None:
+        entry, holder = self._names.get(name, (None, None))
+        if entry is not None and holder is backend:
+            self._names[name] = entry._replace(version=entry.version + 1), backend
 
-    def beat_of(self, server: ServerId) -> bytes:
-        """What this member has written last to renew its lease."""
-        return self._beats.get(server, 0).to_bytes(8, "little")
-
-    def leave(self, server: ServerId, client: SimulatedCoordinatorClient) -> bool:
-        held = server in self._members and self._members[server][1] is client
+    def leave(self, name: str, backend: SimulatedBackend) -> bool:
+        held = name in self._names and self._names[name][1] is backend
         if held:
-            del self._members[server]
+            del self._names[name]
         return held
 
-    def living(self) -> list[Registration]:
-        self.read(_DESCRIPTION)
+    def registered(self, folder: str) -> dict[str, Entry]:
+        """Return the entries of the names in `folder` whose processes live, by name.
+
+        Without leases every look sees all of them renewed: the simulator, which stops processes, knows who works.
+        """
         self._bury()
-        return [self._members[server][0] for server in sorted(self._members)]
+        self._looks += 1
+        return {
+            name.removeprefix(f"{folder}/"): entry if self.leases else entry._replace(version=self._looks)
+            for name, (entry, _) in self._names.items()
+            if name.startswith(f"{folder}/")
+        }
 
     def _bury(self) -> None:
-        for server in [server for server, (_, client) in self._members.items() if not client.is_alive()]:
-            del self._members[server]
-
-    async def assignment_changed(self, version: int) -> None:
-        """Until the assignment is another than that of this version."""
-        if self.read(_ASSIGNMENT)[0] != version:
-            return
-        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watching.append(watcher)
-        try:
-            await watcher
-        finally:
-            self._watching.remove(watcher)
+        self._names = {name: held for name, held in self._names.items() if held[1].is_alive()}
 
 
-class SimulatedMembership:
-    """A registration that ends when it is left, or with its process."""
+class SimulatedBackend:
+    """The coordinator's backend in one process: its way to the service."""
 
-    def __init__(self, client: SimulatedCoordinatorClient, server: ServerId) -> None:
-        self._client = client
-        self._server = server
-
-    async def renew(self) -> None:
-        """Without leases there is nothing to do: the simulator, which stops and cuts off processes, tells who works."""
-        await self._client.renew(self._server)
-
-    async def leave(self) -> None:
-        """End the registration. Doing it twice is no error."""
-        await self._client.leave(self._server)
-
-
-class SimulatedCoordinatorClient:
-    """The coordinator port of one process."""
-
-    def __init__(self, service: SimulatedCoordinator, host: Host, is_alive: Question, is_reachable: Question) -> None:
-        self.host = host
-        """Whose client this is."""
+    def __init__(self, service: SimulatedCoordinator, is_alive: Predicate, is_reachable: Predicate) -> None:
         self.is_alive = is_alive
         self._service = service
         self._is_reachable = is_reachable
         self._last_arrival_s = 0.0
-        self._closed = False
-        self._seen: dict[str, int] = {}
-        self._description: ClusterDescription | None = None
-        self._registered: list[ServerId] = []
-        self._leases = Leases()
+        self._own: set[str] = set()
 
-    # -------------------------------------------------------------- the port
+    def __str__(self) -> str:
+        return "the simulation"
 
-    async def initialize(self, description: ClusterDescription) -> None:
-        await self._call(lambda: self._service.initialize(description), changes=True)
+    def place(self, key: str) -> str:
+        return _place(key)
 
-    async def describe(self) -> ClusterDescription:
-        self._description = (await self._get(_DESCRIPTION, ClusterDescription.decode)).value
-        return self._description
+    async def create(self, entries: Mapping[str, Entry]) -> bool:
+        return await self._call(lambda: self._service.create(entries), changes=True)
 
-    async def partition(self, partition: PartitionId) -> Versioned[PartitionValue]:
-        return await self._get(await self._partition_name(partition), PartitionValue.decode)
+    async def read(self, key: str) -> Entry | None:
+        return await self._call(lambda: self._service.read(key))
 
-    async def set_partition(
-        self, partition: PartitionId, value: PartitionValue, expected_version: int
-    ) -> Versioned[PartitionValue] | None:
-        name = await self._partition_name(partition)
-        version = await self._compare_and_set(name, value.encode(), expected_version, PartitionValue.decode)
-        return None if version is None else Versioned(version, value)
+    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+        return await self._call(lambda: self._service.compare_and_set(key, contents, present), changes=True)
 
-    async def assignment(self) -> Versioned[Assignment]:
-        return await self._get(_ASSIGNMENT, Assignment.decode)
+    async def changed(self, key: str, version: int) -> None:
+        await self._service.changed(key, version)
 
-    async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        while True:
-            current = await self.assignment()
-            if current.version > version:
-                return current
-            await self._service.assignment_changed(current.version)
+    async def register(self, name: str, entry: Entry) -> bool:
+        taken = await self._call(lambda: self._service.register(name, entry, self), changes=True)
+        if taken:
+            self._own.add(name)
+        return taken
 
-    async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
-        version = await self._compare_and_set(_ASSIGNMENT, value.encode(), expected_version, Assignment.decode)
-        return None if version is None else Versioned(version, value)
+    async def renew(self, name: str) -> None:
+        if self._service.leases and name in self._own:
+            await self._call(lambda: self._service.renew(name, self))
 
-    async def unique_id(self) -> int:
-        return await self._call(self._service.next_unique_id, changes=True)
+    async def leave(self, name: str) -> None:
+        if name in self._own:
+            await self._call(lambda: self._service.leave(name, self), changes=True)
+            self._own.discard(name)
 
-    async def register(self, registration: Registration) -> SimulatedMembership:
-        """Announce this process. Doing it again changes nothing, so that a lost result is no trouble."""
-        await self._call(lambda: self._service.enter(registration, self), changes=True)
-        if registration.server not in self._registered:
-            self._registered.append(registration.server)
-        return SimulatedMembership(self, registration.server)
-
-    async def members(self) -> list[Registration]:
-        service = self._service
-        living = await self._call(lambda: [(member, service.beat_of(member.server)) for member in service.living()])
-        if not service.leases:
-            return [member for member, _ in living]
-        now_s = self.host.clock.monotonic_s()  # of who looks, when it has looked
-        return [
-            member
-            for member, beat in living
-            if member.server in self._registered or not self._leases.has_run_out(member.server, beat, now_s)
-        ]
-
-    async def renew(self, server: ServerId) -> None:
-        if self._service.leases:
-            await self._call(lambda: self._service.renew(server))
-
-    async def leave(self, server: ServerId) -> None:
-        if self._closed:
-            return
-        await self._call(lambda: self._service.leave(server, self), changes=True)
-        if server in self._registered:
-            self._registered.remove(server)
+    async def registered(self, folder: str) -> dict[str, Entry]:
+        return await self._call(lambda: self._service.registered(folder))
 
     async def close(self) -> None:
-        """End this process's registrations, if the coordinator can be told; later calls raise `Closed`."""
-        if not self._closed:
-            self._closed = True
-            if self._is_reachable():
-                for server in self._registered:
-                    self._service.leave(server, self)
-
-    # -------------------------------------------------------------- reading and changing
-
-    async def _partition_name(self, partition: PartitionId) -> str:
-        description = self._description or await self.describe()
-        if not 0 <= partition < description.partitions:
-            raise UnknownPartition(f"partition {partition} of a cluster with {description.partitions} partitions")
-        return f"partition-{partition}"
-
-    async def _get(self, name: str, decode: Callable[[bytes], T]) -> Versioned[T]:
-        return await self._call(lambda: self._read(name, decode))
-
-    async def _compare_and_set(
-        self, name: str, raw: bytes, expected_version: int, decode: Callable[[bytes], object]
-    ) -> int | None:
-        def change() -> int | None:
-            self._read(name, decode)
-            version = self._service.compare_and_set(name, raw, expected_version)
-            if version is not None:
-                self._seen[name] = version
-            return version
-
-        return await self._call(change, changes=True)
-
-    def _read(self, name: str, decode: Callable[[bytes], T]) -> Versioned[T]:
-        """A value, unless it has gone back to what it was: requests of one client arrive in order."""
-        seen = self._seen.get(name, -1)
-        try:
-            version, raw = self._service.read(name)
-        except NotInitialized as error:
-            if self._seen:
-                raise CoordinatorDamaged("the simulated coordinator was wiped under this process") from error
-            raise
-        if version < seen:
-            raise CoordinatorDamaged(f"{name} went back from version {seen} to {version} at the simulated coordinator")
-        try:
-            value = decode(raw)
-        except CoordinatorDamaged as error:
-            raise CoordinatorDamaged(f"{name} at the simulated coordinator: {error.text}. Restore it") from error
-        self._seen[name] = version
-        return Versioned(version, value)
+        """Give up this backend's names, if the service can be reached."""
+        own, self._own = self._own, set()
+        if self._is_reachable():
+            for name in sorted(own):
+                self._service.leave(name, self)
 
     # -------------------------------------------------------------- the way there and back
 
     async def _call(self, work: Callable[[], T], *, changes: bool = False) -> T:
-        """Send `work` to the service, and wait for what it says."""
-        if self._closed:
-            raise Closed("the coordinator was closed by this process")
+        """Send `work` to the service and return what it answers. Raises `CoordinatorUnavailable`."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         arrival_s = max(loop.time() + self._service.delay_s(), self._last_arrival_s + _APART_S)
@@ -364,7 +248,10 @@ class SimulatedCoordinatorClient:
     def _arrive(
         self, loop: asyncio.AbstractEventLoop, work: Callable[[], T], changes: bool, answer: asyncio.Future[T]
     ) -> None:
-        """The request is at the service. In a context of nobody's: it outlives the process that sent it."""
+        """Carry out a request that has arrived, and send its answer.
+
+        It runs in an empty context, which belongs to no process: a request outlives the process that sent it.
+        """
         service, census = self._service, self._service.census
         timeout_s = service.configuration.timeout_s
         if not self._is_reachable():
@@ -395,7 +282,7 @@ class SimulatedCoordinatorClient:
         changed: bool,
         lost: bool,
     ) -> None:
-        """The answer is at the client, unless it is lost; `settle` tells it."""
+        """Give the answer to the caller by `settle`, unless it is lost on its way."""
         if lost or not self._is_reachable():
             if changed:
                 self._service.census[LOST_RESULT] += 1
@@ -417,7 +304,11 @@ def _unavailable(what: str) -> CoordinatorUnavailable:
     return CoordinatorUnavailable(f"the simulated coordinator {what}: if this was a change, read again")
 
 
-def _life_of_caller() -> Question:
+def _place(key: str) -> str:
+    return f"{key} at the simulated coordinator"
+
+
+def _life_of_caller() -> Predicate:
     life = LIFE.get()
     return lambda: life is None or not life.dead
 

@@ -1,4 +1,7 @@
-"""P13: more is lost than can be made up for. Then nothing may be accepted, and whoever asks is told why."""
+"""The disaster (P13): loses more than replicas can make up for, and checks that nothing is accepted afterwards.
+
+Health has to say why. A disaster comes last in its schedule.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from polonaise.coordination.values import Engagement, PartitionValue
+from polonaise.coordination.values import Engagement, PartitionValue, partition_key
 from polonaise.simulator.application import Application
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
-from polonaise.simulator.ground import durable_last
-from polonaise.simulator.history import Fate, History, Kind, Violation
+from polonaise.simulator.diskaudit import durable_last
+from polonaise.simulator.observations import Fate, History, Kind, Violation
 from polonaise.simulator.observer import Observer
 from polonaise.terms import StorageId, TransactionId
 
@@ -20,11 +23,11 @@ _LOOK_S = 0.05
 _LOOKS_MAX = 100
 _FINISHED_S = 60.0
 _UNMOUNTED_SHARE = 0.5
-"""Of the times when fragments are ahead: they can't be seen, either."""
+"""The share, of disasters in which fragments are ahead, with a store that is not mounted, too."""
 
 
 class Disaster:
-    """Strikes a healthy cluster beyond what replication can bear, and watches what it does."""
+    """Strike a healthy cluster beyond what replication can bear, and check what it does then."""
 
     def __init__(
         self, cluster: Cluster, history: History, applications: Mapping[str, Application], observer: Observer
@@ -37,9 +40,12 @@ class Disaster:
         self._random = cluster.world.random("disaster")
 
     async def strike(self, overtake: Callable[[bool], None] | None = None) -> None:
-        """With `overtake`, what happens is that the fragments are ahead of the replicas, and perhaps not mounted.
+        """Lose what can't be made up for, and check that nothing is accepted afterwards, and that health says why.
 
-        Raises `Violation` if anything is accepted afterwards, or refused without a reason."""
+        Either the coordinator forgets its sessions, or a quorum of the disks of each partition is wiped, or, with
+        `overtake`, the fragments are ahead of the replicas; `overtake(True)` puts an empty directory in the store's
+        place, too. Raises `Violation`.
+        """
         known, unmounted = list(self._history.told), False
         self._history.refusal_is_right = True
         self._crash(self._cluster.nodes)
@@ -59,7 +65,10 @@ class Disaster:
         self._check_health(reasons)
 
     async def _nothing_accepted(self, known: Sequence[TransactionId]) -> None:
-        """Applications try for a while, in vain."""
+        """Let applications try for a while. Raises `Violation` if anything of theirs is accepted.
+
+        A producer's append does not count: it may repeat one that was committed before, and is told so.
+        """
         first_try = len(self._history.tries)
         for application in self._applications.values():
             application.start_again(steps=8)
@@ -75,10 +84,10 @@ class Disaster:
             raise self._history.violations[0]
 
     async def go_back(self) -> None:
-        """Every replica goes back to an earlier moment of the very session that is current, while its owner lives.
+        """Put every replica back to an earlier moment of the very session that is current, while its owner lives.
 
-        No replica can tell that by itself, and a server that is started anew could not either: but the owner has seen
-        more committed than they hold. Raises `Violation` as `strike` does.
+        No replica can tell that by itself, nor could a new server; but the owner has seen more committed than the
+        replicas hold. Raises `Violation` as `strike` does, but health need not name a reason.
         """
         self._crash(self._cluster.clients)
         for application in self._applications.values():
@@ -89,7 +98,7 @@ class Disaster:
         engaged: list[dict[StorageId, Engagement]] = []
         until_s = self._cluster.world.now + _FINISHED_S
         while not all(application.finished for application in self._applications.values()):
-            if engaged != (engaged := self._engaged()):
+            if engaged != (engaged := self._engaged()):  # a new session: an older snapshot could be told from it
                 snapshots = [disk.snapshot() for disk in disks]
             if self._cluster.world.now > until_s:
                 raise Violation(_PROMISE, "work to go on before anything is lost", self._observer.described())
@@ -103,24 +112,29 @@ class Disaster:
         if engaged != self._engaged() or any(last >= told for last, told in zip(held, known, strict=True)):
             return  # nothing is missing, or the coordinator knows of a later session than the replicas
         self.census["gone_back"] += 1
+        # New views: the old ones have applied what is gone, and would tell by their marks that it is missing.
         for application in self._applications.values():
             application.ledger = application.new_ledger()
         await self._nothing_accepted(known)
         self._check_health([set()] * len(known))
 
     def _engaged(self) -> list[dict[StorageId, Engagement]]:
-        """By partition: in which session each replica takes part."""
+        """Return, by partition, the engagement of each replica at the coordinator."""
         return [dict(self._cluster.partition_value(p).engagements) for p in range(self._cluster.knobs.partitions)]
 
     def _crash(self, nodes: Sequence[Node]) -> None:
-        """They start again once they are let up."""
+        """Kill these nodes, which start again after `Node.let_up`."""
         for node in nodes:
             node.hold_down()
             if node.process is not None:
                 node.process.crash()
 
     async def _until_told(self, reason: str) -> None:
-        """A store may come back at any time, so attempts go on, and each waits for its replicas first."""
+        """Wait until health names this reason, for 5 s at most. Raises `Violation`.
+
+        An owner tries again and again, because a store may come back at any time. Each try asks the replicas first,
+        and meanwhile health names those.
+        """
         seen = set[str]()
         for _ in range(_LOOKS_MAX):
             told = [health["waits_for"] for _, health in self._health()]
@@ -131,7 +145,7 @@ class Disaster:
         raise Violation(_PROMISE, f"health to name {reason!r}", repr(sorted(seen)))
 
     def _health(self) -> list[tuple[int, Any]]:
-        """What each partition's owner says."""
+        """Return the health of every partition, with its id, as its owner tells it."""
         return [
             (int(partition), health)
             for server in self._cluster.running_servers
@@ -139,24 +153,24 @@ class Disaster:
         ]
 
     def _forget_sessions(self) -> None:
-        """The coordinator's values are those of a cluster that was never used."""
+        """Put back the coordinator's values of a cluster that was never used."""
         service = self._cluster.service
         snapshot = service.snapshot()
         initial = PartitionValue.initial(self._cluster.description.storage).encode()
         for partition in range(self._cluster.knobs.partitions):
-            version, _ = snapshot[f"partition-{partition}"]
+            held = snapshot[partition_key(partition)]
             # Another version: a write of a server that has just died must not bring back what was forgotten.
-            snapshot[f"partition-{partition}"] = version + 1, initial
+            snapshot[partition_key(partition)] = held._replace(version=held.version + 1, contents=initial)
         service.restore(snapshot)
 
     def _wipe_quorums(self) -> list[set[str]]:
-        """New disks until, in each partition, what was committed may be gone. Returns which replicas each lost.
+        """Wipe disks until what was committed may be gone in every partition. Return, by partition, those it lost.
 
-        In each, a quorum of those engaged in its last session: one engaged on fewer than all can bear a little more.
+        A partition loses a quorum of the replicas engaged in its last session. A quorum of all its replicas might not
+        be enough: if some of those were not engaged, the engaged ones that are left may hold all that was committed.
         """
         quorum = len(self._cluster.storage) // 2 + 1
-        snapshot = self._cluster.service.snapshot()
-        values = [PartitionValue.decode(snapshot[f"partition-{p}"][1]) for p in range(self._cluster.knobs.partitions)]
+        values = [self._cluster.partition_value(partition) for partition in range(self._cluster.knobs.partitions)]
         engaged = [
             {name.partition(":")[0] for name, held in value.engagements.items() if held.unresolved} for value in values
         ]
@@ -169,7 +183,10 @@ class Disaster:
         return [names & wiped for names in engaged]
 
     def _check_health(self, reasons: Sequence[set[str]]) -> None:
-        """No partition is ready, and one at least says what it waits for, once its owner has asked all replicas."""
+        """Check that no partition is ready, and that one at least names all its `reasons`. Raises `Violation`.
+
+        One is enough: the owners of the others may not have asked all replicas yet.
+        """
         partitions = self._health()
         if any(health["ready"] for _, health in partitions):
             raise Violation(_PROMISE, "no partition to be ready", repr(partitions))

@@ -1,4 +1,4 @@
-"""The simulated disk of a machine: it survives its processes, and a power loss takes only its cache."""
+"""The simulated disk of a machine: it outlives processes, and a power loss takes only what was not synced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from polonaise.errors import DiskFailed, DiskFull, NotADirectory, NotFound
 from polonaise.simulator import trace
-from polonaise.simulator.images import SECTOR_BYTES, DirectoryImage, FileImage, NameChange, Node
+from polonaise.simulator.diskimages import SECTOR_BYTES, DirectoryImage, FileImage, NameChange, Node
 
 if TYPE_CHECKING:
     from polonaise.simulator.disk_port import DiskPort
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedDisk:
-    """A machine's files, and what can be done to them behind the back of its processes."""
+    """A machine's files, and the faults and damage that scenarios inflict on them."""
 
     def __init__(self, world: World, name: str, source: random.Random) -> None:
         self.world = world
@@ -27,30 +27,31 @@ class SimulatedDisk:
         self.random = source
         self.locks: dict[FileImage, Process] = {}
         self.ports: list[DiskPort] = []
-        """Of the living processes."""
+        """The ports of the living processes."""
         self.epoch = 0
-        """Counts power losses: what was under way before one does not end after it."""
+        """The number of power losses so far: a sync that began before one does not end after it."""
         self._root = DirectoryImage()
         self._unsynced_names: list[NameChange] = []
+        # By kind of call: how many of the next ones fail; -1 for all until it is set to 0.
         self._failures = {"sync": 0, "append": 0, "read": 0, "write": 0}
         self._extra_s = 0.0
 
     # -------------------------------------------------------------- for scenarios: faults of the running disk
 
     def fail_syncs(self, count: int | None = 1) -> None:
-        """The next `count` syncs fail (None: all, until it is set to 0), and what they covered may be lost."""
+        """Let the next `count` syncs fail (None: all, until it is set to 0); what they cover may be lost."""
         self._failures["sync"] = -1 if count is None else count
 
     def fail_appends(self, count: int | None = 1) -> None:
-        """The next `count` syncs of a write where nothing was yet, or zeros, fail: there is no room for the blocks.
+        """Let the next `count` syncs of a write fail where nothing was yet, or zeros: there is no room for the blocks.
 
-        So it goes at once on all machines that share a volume which promised more than it has.
+        That can happen to several machines at once, if they share a volume that promises more room than it has.
         """
         self._failures["append"] = -1 if count is None else count
 
     @property
     def appends_to_fail(self) -> int:
-        """How many of them are left; negative for all."""
+        """How many failures `fail_appends` has left; negative for all."""
         return self._failures["append"]
 
     def fail_reads(self, count: int | None = 1) -> None:
@@ -60,19 +61,19 @@ class SimulatedDisk:
         self._failures["write"] = -1 if count is None else count
 
     def fill(self, spare_bytes: int = 0) -> None:
-        """No more than `spare_bytes` fit on the disk from now on."""
+        """Let no more than `spare_bytes` more fit on the disk from now on."""
         self.capacity_bytes = self.used_bytes() + spare_bytes
 
     def free(self) -> None:
-        """There is room again."""
+        """Lift the limit on the disk's room."""
         self.capacity_bytes = None
 
     def slow(self, seconds: float) -> None:
-        """From now on every call takes so much longer; 0 ends it."""
+        """Let every call take `seconds` longer from now on; 0 ends it."""
         self._extra_s = seconds
 
     def calm(self) -> None:
-        """From now on the disk works, and nothing of it fails by itself; damage that is done stays."""
+        """End all faults of the running disk; damage that is done stays."""
         self._failures = dict.fromkeys(self._failures, 0)
         self._extra_s = 0.0
         self.free()
@@ -87,7 +88,7 @@ class SimulatedDisk:
     # -------------------------------------------------------------- for scenarios: damage at rest
 
     def paths(self) -> list[str]:
-        """All files as a process would see them now, sorted."""
+        """Return the paths of all files that a process would see now, sorted."""
         return list(self._root.files())
 
     def contents(self, path: str) -> bytes:
@@ -97,21 +98,21 @@ class SimulatedDisk:
         return sum(len(file.cache) for file in self._root.files().values())
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
-        """One bit of a file turns, on the disk and in the cache."""
+        """Flip one bit of a file, on the disk and in the cache."""
         self._damage(path, offset, bytes([self.contents(path)[offset] ^ (1 << bit)]), "bit_flip")
 
     def zero_sector(self, path: str, sector: int) -> None:
-        """A sector of a file reads as zeros."""
+        """Fill a sector of a file with zeros."""
         start = sector * SECTOR_BYTES
         size = len(self.contents(path)[start : start + SECTOR_BYTES])
         self._damage(path, start, bytes(size), "corrupt_file")
 
     def overwrite(self, path: str, offset: int, data: bytes) -> None:
-        """Other bytes than were written: a misdirected write, a stale block."""
+        """Put other bytes in the place of those that were written, as a misdirected write or a stale block does."""
         self._damage(path, offset, data, "corrupt_file")
 
     def truncate(self, path: str, length: int) -> None:
-        """The file's end is gone."""
+        """Cut a file to `length` bytes; nothing happens to a shorter one."""
         file = self.file(path)
         if length < len(file.cache):
             self.world.faults.count("corrupt_file")
@@ -120,17 +121,17 @@ class SimulatedDisk:
             del file.durable[length:]
 
     def snapshot(self) -> DirectoryImage:
-        """The disk as it is now, for `restore`."""
+        """Return a copy of the disk as it reads now, for `restore`."""
         return self._root.copy()
 
     def restore(self, snapshot: DirectoryImage) -> None:
-        """Put an older state back: what was promised since is forgotten. No process may run on it."""
-        before = self._replace(snapshot.copy())
+        """Put an older state back: all that was written since is gone. No process may run on the machine."""
+        before = self._replace(snapshot.copy())  # a copy, so that a snapshot can be restored again
         if before != self._state():
             self.world.faults.count("stale_disk")
 
     def wipe(self) -> None:
-        """An empty disk in its place. No process may run on it."""
+        """Put an empty disk in place of this one. No process may run on the machine."""
         if self._replace(DirectoryImage()):
             self.world.faults.count("wiped_disk")
 
@@ -188,7 +189,7 @@ class SimulatedDisk:
         return self.directory("/".join(parents)), name
 
     def create(self, path: str) -> FileImage:
-        """The file of this name, made if missing."""
+        """Return the file at `path`, which is made if missing. Raises `DiskFull` if there is no room for it."""
         if self.find(path) is not None:
             return self.file(path)
         directory, name = self.parent(path)
@@ -208,9 +209,9 @@ class SimulatedDisk:
         return [change for change in self._unsynced_names if change.touches(directory)]
 
     def settle_names(self, changes: list[NameChange], *, done: bool) -> None:
-        """A sync of a directory ended; a failed one did some of it, and none of it is tried again."""
+        """End a sync of a directory. A failed one has made some of the changes durable; the others never will be."""
         for change in changes:
-            if change in self._unsynced_names:
+            if change in self._unsynced_names:  # else another sync, or a power loss, has decided it meanwhile
                 self._unsynced_names.remove(change)
                 if done or self.random.random() < 0.5:
                     change.settle()
@@ -218,7 +219,7 @@ class SimulatedDisk:
     # -------------------------------------------------------------- for the ports
 
     def delay_s(self, *, sync: bool = False) -> float:
-        """How long a call takes."""
+        """Draw the seconds that a call takes."""
         configuration, draw = self.configuration, self.random.random
         delay = configuration.sync_s * (1.0 + 2.0 * draw()) if sync else configuration.operation_s * (1.0 + draw())
         if self._extra_s:
@@ -230,7 +231,7 @@ class SimulatedDisk:
         return delay
 
     def fails(self, what: str, chance: float) -> bool:
-        """Whether this read, write, sync or append is to fail."""
+        """Whether this call (`what`: read, write, sync or append) is to fail, on request or by its `chance`."""
         due = self._failures[what]
         if not due and not (chance and self.random.random() < chance):
             return False
@@ -240,7 +241,7 @@ class SimulatedDisk:
         return True
 
     def write(self, file: FileImage, offset: int, data: bytes) -> None:
-        """Into the cache, or a part of it and then `DiskFull` or `DiskFailed`."""
+        """Write into the cache. Raises `DiskFailed` or `DiskFull` after writing only a part."""
         if self.fails("write", self.configuration.write_failure_chance):
             self.write_part(file, offset, data)
             raise DiskFailed("write failed")
@@ -255,14 +256,14 @@ class SimulatedDisk:
         self.world.trace.add(trace.WRITE, self.subject, offset, data)
 
     def write_part(self, file: FileImage, offset: int, data: bytes) -> None:
-        """Some first bytes of a write that is broken off."""
+        """Write some first bytes of a write that is broken off."""
         part = data[: int(self.random.random() * (len(data) + 1))]
         if part:
             file.write(offset, part)
             self.world.trace.add(trace.WRITE, self.subject, offset, part)
 
     def process_ended(self, process: Process, *, powerless: bool) -> None:
-        """Free its locks; what it had under way happens in part, unless there is no power to do it."""
+        """Free the locks of a process that has ended, and break off its calls under way."""
         for port in [port for port in self.ports if port.process is process]:
             self.ports.remove(port)
             port.break_off(powerless=powerless)
@@ -271,17 +272,19 @@ class SimulatedDisk:
                 del self.locks[file]
 
     def lose_power(self) -> None:
-        """Decide what is left of all that was not synced."""
+        """Decide what is left of everything that was not synced, names and contents."""
         self.epoch += 1
         self.locks.clear()
         changes, self._unsynced_names = self._unsynced_names, []
         draw = self.random.random
+        # Journals keep the order of changes up to some point; file systems without one keep none.
         in_order = draw() < 0.5
         cut = int(draw() * (len(changes) + 1))
         kept = [number < cut if in_order else draw() < 0.5 for number in range(len(changes))]
         for change, keep in zip(changes, kept, strict=True):
             if keep:
                 change.settle()
+        # Only now, for a later change that is kept may have made the same name again: then nothing is lost.
         for change, keep in zip(changes, kept, strict=True):
             if not keep and change.lost():
                 self.world.faults.count("lost_directory_entry")
@@ -289,5 +292,5 @@ class SimulatedDisk:
 
 
 def parts_of(path: str) -> list[str]:
-    """The names in a path; every path starts at the root of the disk."""
+    """Return the names in a path. Every path starts at the root of the disk, with or without a slash."""
     return [part for part in path.split("/") if part not in ("", ".")]

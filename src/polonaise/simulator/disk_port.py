@@ -1,7 +1,7 @@
-"""A process's way to the disk of its machine.
+"""The disk port: a process's way to the disk of its machine.
 
-A call takes a random time and acts at its end, so that overlapping calls act in any order. A call under way when its
-process is killed has happened, or not, or in part; a sync under way still gets done.
+A call takes a random time and acts at the end of it, so that overlapping calls act in any order. If the process is
+killed meanwhile, the call happens, or does not, or happens in part; a sync that has begun goes on to its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotFound, Polon
 from polonaise.host import Buffer, DirectoryLock, File, Identity
 from polonaise.simulator import trace
 from polonaise.simulator.disk import SimulatedDisk, parts_of
-from polonaise.simulator.images import DirectoryImage, FileImage
+from polonaise.simulator.diskimages import DirectoryImage, FileImage
 from polonaise.simulator.loop import Future
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _UNDER_WAY: Final = object()
-"""What an act returns that goes on: its future is resolved later."""
+"""Returned by an act that goes on, such as a sync: its future is resolved later."""
 
 
 class _Call(NamedTuple):
-    """A call under way."""
+    """A call under way: it has been made, and has not acted yet."""
 
     act: Callable[[], Any]
     partly: Callable[[], None] | None
@@ -35,7 +35,7 @@ class _Call(NamedTuple):
 
 
 class DiskPort:
-    """A disk as one process reaches it."""
+    """A process's way to its machine's disk: the port `host.Disk`."""
 
     def __init__(self, process: Process, disk: SimulatedDisk) -> None:
         self.process = process
@@ -44,7 +44,7 @@ class DiskPort:
         self._under_way: dict[int, _Call] = {}
         self._calls = 0
         self.handles: dict[OpenFile | _Lock, str] = {}
-        """What the process has open and locked, by path."""
+        """The files and locks that the process has open, each with its path."""
         disk.ports.append(self)
 
     def submit(
@@ -53,9 +53,10 @@ class DiskPort:
         partly: Callable[[], None] | None = None,
         give_back: Callable[[Any], None] | None = None,
     ) -> Future:
-        """Start a call: `act` happens after a while; `partly` is what may happen instead if the process is killed.
+        """Start a call and return the future of its result.
 
-        It happens also when whoever waits is cancelled. Then `give_back` gets its result.
+        After a while `act` runs. If the process is killed before, `partly` may run instead. The call happens also if
+        the task that waits for it is cancelled: then `give_back` gets the result.
         """
         self.process.call()
         future = self._loop.create_future()
@@ -65,20 +66,22 @@ class DiskPort:
         return future
 
     async def obtain(self, make: Callable[[], T], give_back: Callable[[T], None]) -> T:
-        """As `submit`, of what has to be given back by whoever has it."""
+        """Make something that has to be given back, such as a lock. It is given back if the caller is cancelled."""
         future = self.submit(lambda _: make(), give_back=give_back)
         try:
             made: T = await future
         except BaseException:
+            # Cancelled between the future's result and the caller's turn: `submit` has handed it over, and the caller
+            # will never have it.
             if future.done() and not future.cancelled() and future.exception() is None:
-                give_back(future.result())  # cancelled when it was on its way
+                give_back(future.result())
             raise
         return made
 
     def sync(self, future: Future, settle: Callable[[bool], None], *, fresh: bool = False) -> object:
-        """Go on with a sync; `settle` gets whether it succeeded. It ends even if the process dies before.
+        """Begin a sync; at its end `settle` is called with whether it succeeded, even if the process has died.
 
-        `fresh`: it is that of a write into space that held nothing yet.
+        `fresh` says that it syncs a write into space that held nothing yet (see `SimulatedDisk.fail_appends`).
         """
         ends_at = self._loop.now + self.disk.delay_s(sync=True)
         self._loop.at(ends_at, self._synced, self.disk.epoch, future, settle, fresh)
@@ -104,7 +107,7 @@ class DiskPort:
 
     def _synced(self, epoch: int, future: Future, settle: Callable[[bool], None], fresh: bool) -> None:
         disk = self.disk
-        if epoch != disk.epoch:
+        if epoch != disk.epoch:  # the power went meanwhile, and has decided what is left of the changes
             return
         failed = disk.fails("sync", disk.configuration.sync_failure_chance) or (fresh and disk.fails("append", 0.0))
         disk.world.trace.add(trace.SYNC, disk.subject, int(failed))
@@ -117,7 +120,7 @@ class DiskPort:
             future.set_result(None)
 
     def break_off(self, *, powerless: bool) -> None:
-        """The process was killed: each call under way has happened, or not, or in part; without power, none has."""
+        """Let each call under way happen, or not, or in part, because the process was killed; without power, none."""
         calls, self._under_way = self._under_way, {}
         if powerless:
             return
@@ -129,7 +132,7 @@ class DiskPort:
                 elif fate < 0.7 and call.partly is not None:
                     call.partly()
             except PolonaiseError:
-                continue  # nobody is left to hear of it
+                continue  # the process that would get the error is dead
 
     # -------------------------------------------------------------- polonaise.host.Disk
 
@@ -150,7 +153,8 @@ class DiskPort:
         return bool(await self.submit(lambda _: self.disk.find(path) is not None))
 
     async def identity(self, path: str) -> Identity | None:
-        """Told at once: a look at names that waits for nothing leaves the schedule of everything else as it is."""
+        """Return the identity of what is at `path`, at once; None if nothing is there."""
+        # Without a call: a draw for its delay would change what all later calls draw.
         self.process.check_alive()
         node = self.disk.find(path)
         return None if node is None else (0, id(node))
@@ -210,7 +214,7 @@ class DiskPort:
 
 
 class _Lock:
-    """A lock that a process holds."""
+    """A lock on a file, held by a process."""
 
     def __init__(self, port: DiskPort, file: FileImage, path: str) -> None:
         self._port = port
@@ -224,7 +228,7 @@ class _Lock:
 
 
 class OpenFile:
-    """A file that a process has open."""
+    """A file that a process has open: `host.File`."""
 
     def __init__(self, port: DiskPort, file: FileImage, path: str) -> None:
         self._port = port
@@ -292,11 +296,11 @@ class OpenFile:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.let_go()  # whoever asked may be cancelled, or its process may end, before it is done: it is done
+            self.let_go()  # at once: the caller may be cancelled while it waits, and the file is closed all the same
             await self._port.submit(lambda _: None)
 
     def let_go(self) -> None:
-        """The system knows of it no more."""
+        """Take the file off the list of those that the process has open."""
         self._port.handles.pop(self, None)
 
     def _check_open(self) -> None:

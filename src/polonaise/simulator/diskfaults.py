@@ -1,4 +1,4 @@
-"""What goes wrong with disks: full, failing, rotten, wiped, or put back as they were."""
+"""The nemesis's faults of disks: makes them full, failing, rotten or empty, or puts an old state back."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from typing import Final
 
 from polonaise.errors import SegmentDamaged, UnsupportedFormat
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES
-from polonaise.log.promises import SECTOR_BYTES, Copy
+from polonaise.log.promises import SECTOR_BYTES, PromiseSector
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_frame
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
 from polonaise.simulator.disk import SimulatedDisk
-from polonaise.simulator.images import DirectoryImage
+from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.terms import NO_SESSION, PartitionId, SessionId
 
 _CONTROL: Final = f"{DIRECTORY}/{CONTROL_FILE}"
 
 
 class DiskFaults:
-    """What can be done to the disks of a cluster, within the fault atlas: a minority at most is ever spoilt."""
+    """Faults of a cluster's disks, within the fault atlas (`nemesis`): at most a minority is ever spoilt."""
 
     def __init__(self, cluster: Cluster, randomness: random.Random) -> None:
         self._cluster = cluster
         self._random = randomness
+        # Fixed for the whole schedule: one disk after the other may not be spoilt either, as nothing tells when the
+        # one before is whole again. The trials, which wait for that, may (`is_whole`).
         count = (len(cluster.storage) - 1) // 2
         self._spoilable = self._random.sample(cluster.storage, count)
         self.spoilt: set[str] = set()
-        """Storage nodes whose disk was really damaged, restored, wiped or made to fail."""
+        """Names of the storage nodes whose disks were really damaged, restored, wiped or made to fail."""
         self.census = {"majority_failed_append": 0}
 
     # ------------------------------------------------------------------ for the actions
@@ -40,7 +42,7 @@ class DiskFaults:
         return self._random.choice(scale) * (0.5 + self._random.random())
 
     def spoilable(self) -> Node | None:
-        """A node whose disk the atlas lets us spoil; None in a cluster that has no replica to spare."""
+        """Choose a node whose disk the atlas lets us spoil; None in a cluster without a replica to spare."""
         if not self._spoilable:
             return None
         return self.some(self._spoilable)
@@ -49,7 +51,7 @@ class DiskFaults:
         self.spoilt.add(node.name)
 
     def is_whole(self, node: Node) -> None:
-        """It was seen that everything on its disk is there again, and reads: it is like one that was never spoilt."""
+        """Count a node as never spoilt, because its disk was seen to hold everything again, readable."""
         self.spoilt.discard(node.name)
 
     @property
@@ -60,13 +62,14 @@ class DiskFaults:
     # ------------------------------------------------------------------ disks that run
 
     async def full_disk(self) -> None:
+        """Leave one disk little or no room for a while."""
         disk = self.some(self._cluster.storage).machine.disk
         disk.fill(self._random.choice((0, 100, 1_000)))
         await asyncio.sleep(self.seconds(0.5, 2.0))
         disk.free()
 
     async def fail_calls(self) -> None:
-        """Syncs, reads or writes of one disk fail for a while."""
+        """Let syncs, reads or writes of one disk fail, once or for a while."""
         node = self.spoilable()
         if node is None:
             return
@@ -81,7 +84,7 @@ class DiskFaults:
         fail(0)
 
     async def fail_appends(self) -> None:
-        """A majority at least can't sync what it is given, all at once; some may die of something else just then."""
+        """Let syncs of what is new fail on a majority at least, at once; then perhaps stop those nodes, too."""
         storage = self._cluster.storage
         nodes = self._random.sample(storage, self._random.randrange(len(storage) // 2 + 1, len(storage) + 1))
         disks = [node.machine.disk for node in nodes]
@@ -108,18 +111,18 @@ class DiskFaults:
     # ------------------------------------------------------------------ disks at rest
 
     async def rot(self) -> None:
-        """A bit turns, or a sector reads as zeros, where something durable bears witness that it was synced."""
+        """Damage some bytes of a disk, where something durable says that they were synced."""
         node = self.spoilable()
         if node is not None:
             self._rot_now(node)
 
     def rot_header(self, node: Node, snapshot: DirectoryImage | None = None) -> None:
-        """Where the next start meets it, with much to repair above: in the header of a segment."""
+        """Damage the header of a segment: the next start finds it, and much above it has to be repaired."""
         places = [place for place in _witnessed(node.machine.disk) if place[0].endswith(".seq")]
         self._rot_at(node, [(path, 0, min(stop, HEADER_BYTES)) for path, _, stop in places])
 
     def rot_sealed(self, node: Node) -> str:
-        """A bit turns in a segment that is written no more, and that nobody may ever read: which file; "" for none."""
+        """Flip a bit in a sealed segment, which may never be read again. Return its path; "" if there is none."""
         places = [place for place in _witnessed(node.machine.disk) if place[0].endswith(".seq")]
         last = {path.rpartition("/")[0]: path for path, *_ in sorted(places)}
         sealed = [place for place in sorted(places) if place[0] not in last.values()]
@@ -147,7 +150,11 @@ class DiskFaults:
             disk.overwrite(path, offset, self._random.choice((bytes(length), self._random.randbytes(length))))
 
     async def rot_promises(self) -> None:
-        """One of the two copies of a node's promises goes bad, while both say the same."""
+        """Damage one of the two copies of a node's promises, while both say the same.
+
+        While they differ, only the later one has the latest promises: without it, the node would go back to the older
+        ones and nobody could tell.
+        """
         node = self.spoilable()
         if node is None:
             return
@@ -162,12 +169,12 @@ class DiskFaults:
         disk.flip_bit(_CONTROL, place, self._random.randrange(8))
 
     def spoil_control_file(self, node: Node) -> None:
-        """The node does not start any more: its control file does not begin as one."""
+        """Overwrite the beginning of a node's control file, so that the node can't start any more."""
         self.spoil(node)
         node.machine.disk.overwrite(_CONTROL, 0, self._random.randbytes(SECTOR_BYTES))
 
     async def wipe(self) -> None:
-        """A new disk in place of the old one."""
+        """Stop a node and put an empty disk in place of its own."""
         node = self.spoilable()
         if node is None or node.held_down:
             return
@@ -178,7 +185,7 @@ class DiskFaults:
         node.machine.disk.wipe()
 
     async def restore(self) -> None:
-        """An old state of the disk comes back, from before the session that it takes part in now."""
+        """Put back an old state of a disk, if that is from before the session in which the node is engaged."""
         node = self.spoilable()
         if node is None or node.held_down:
             return
@@ -188,7 +195,10 @@ class DiskFaults:
             await self.replace_disk(node, lambda: self._put_back(node, snapshot))
 
     def _put_back(self, node: Node, snapshot: DirectoryImage) -> None:
-        """Restore the snapshot, if it is from before the session that the node is engaged in now."""
+        """Restore the snapshot, if it is from before the session in which the node is engaged now.
+
+        One from that very session can't be told from the present disk, and is no fault that replication can bear.
+        """
         joined = _joined(snapshot)
         partitions = range(self._cluster.knobs.partitions)
         values = [self._cluster.partition_value(partition) for partition in partitions]
@@ -198,14 +208,14 @@ class DiskFaults:
             node.machine.disk.restore(snapshot)
 
     async def replace_disk(self, node: Node, replace: Callable[[], None]) -> None:
-        """Stop a node, do something to its disk, and let it start again."""
+        """Stop a node, call `replace` to change its disk, and let it start again."""
         node.hold_down()
         try:
             if self._random.random() < 0.5:
                 node.machine.power_loss()
             elif node.process is not None:
                 node.process.crash()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # until the process is put away: a disk can't be replaced under a living one
             replace()
             await asyncio.sleep(self.seconds(0.05, 0.5))
         finally:
@@ -213,10 +223,10 @@ class DiskFaults:
 
 
 def _witnessed(disk: SimulatedDisk) -> list[tuple[str, int, int]]:
-    """Ranges of files in which damage can always be told from a torn tail: (path, start, stop).
+    """Return ranges of files, (path, start, stop), in which damage can always be told from a torn tail.
 
-    Below what a durable frame, or the header of the next segment, says was synced; and anywhere in an index, which
-    proves nothing.
+    These are the ranges below what a durable frame, or the header of the next segment, says was synced; and all of an
+    index, which proves nothing and is made again from its segment.
     """
     places: list[tuple[str, int, int]] = []
     sealed_to: dict[str, int] = {}
@@ -238,7 +248,7 @@ def _witnessed(disk: SimulatedDisk) -> list[tuple[str, int, int]]:
 
 
 def _claimed(raw: bytes, seed: int) -> int:
-    """The highest offset that any frame says was synced when it was written."""
+    """Return the highest offset that any frame says was synced when the frame was written."""
     claimed, at = 0, raw.find(b"PLNF")
     while at >= 0:
         frame = open_frame(raw, at, offset=at, seed=seed)
@@ -248,14 +258,14 @@ def _claimed(raw: bytes, seed: int) -> int:
     return claimed
 
 
-def _copies(control: bytes, partition: PartitionId = 0) -> list[Copy | None]:
+def _copies(control: bytes, partition: PartitionId = 0) -> list[PromiseSector | None]:
     start = SECTOR_BYTES + partition * PARTITION_BYTES
     sectors = [control[at : at + SECTOR_BYTES] for at in (start, start + SECTOR_BYTES)]
-    return [Copy.decode(sector, partition) for sector in sectors]
+    return [PromiseSector.decode(sector, partition) for sector in sectors]
 
 
 def _joined(snapshot: DirectoryImage) -> Callable[[PartitionId], SessionId]:
-    """By partition: the session that a copy of a disk says it took part in last."""
+    """Return a function that tells, by partition, the joined session in a snapshot's promises."""
     file = snapshot.files().get(_CONTROL)
     control = bytes(file.cache) if file is not None else b""
 

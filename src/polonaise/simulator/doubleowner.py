@@ -1,10 +1,10 @@
-"""An owner with two connections to a storage node, in a partition of its own: what no server does, and any might.
+"""The double owner: misuses two connections to a storage node, in a partition of its own, as no server does.
 
 Servers end a session with the first thing that goes wrong in it, so they never try what a storage node has to keep
 them from. This owner goes on: on another connection, after a refusal, with a copy that ends elsewhere, in a session
-that a later one has fenced out. And it looks at the disk whether what it was answered is true.
+that a later one has fenced out. Then it reads the disk, to see whether the node's answers were true.
 
-It speaks only to nodes whose disks the nemesis leaves whole; they may die and fill up as any other.
+It speaks only to nodes whose disks the nemesis leaves whole. They may die and fill up like any other.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection, LinkSettings, connect, hello
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
-from polonaise.simulator.ground import promised_by, read_replica
-from polonaise.simulator.history import History
+from polonaise.simulator.diskaudit import promised_by, read_replica
+from polonaise.simulator.observations import History
 from polonaise.terms import PartitionId, SessionId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, Join, LastSessionInfo, SessionInfo, Store, Stored
@@ -29,7 +29,7 @@ from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, Join, LastSession
 _DEADLINE_S: Final = 2.0
 _PAUSE_S: Final = 0.5
 _SERVER: Final = 2**30
-"""Its id: none that the coordinator gives out."""
+"""The server id of this owner: one that the coordinator gives to nobody."""
 
 
 class _Conversation:
@@ -40,9 +40,9 @@ class _Conversation:
         self._heard = asyncio.Event()
         self.link: Connection
         self.acknowledged = 0
-        """The highest number of a `Store` that it heard to be synced."""
+        """The highest number of a `Store` that was acknowledged here."""
         self.sent: dict[int, Batch] = {}
-        """By number: what the `Store`s of the session brought; those without a batch are not in it."""
+        """By number: the batch in each `Store` of the session that had one."""
 
     @classmethod
     async def opened(cls, host: Host, address: str, partition: PartitionId, settings: LinkSettings) -> _Conversation:
@@ -74,7 +74,7 @@ class _Conversation:
         return info
 
     async def store(self, session: SessionId, number: int, batch: Batch | None) -> None:
-        """Send it, and wait for what is said to it."""
+        """Send a `Store`, with a batch or as a barrier, and wait for any answer or the end of the connection."""
         self._heard.clear()
         payload = () if batch is None else (batch.view,)
         self.link.send(Store(session, -1, payload=payload), request=number, partition=self._partition)
@@ -82,7 +82,7 @@ class _Conversation:
             await self._heard.wait()
 
     def lose(self, number: int, batch: Batch) -> None:
-        """The connection breaks with this on its way."""
+        """Break the connection as if this batch had been on its way."""
         self.sent[number] = batch
         self.link.abort(ConnectionLost("broken off"))
 
@@ -91,7 +91,7 @@ Mischief = Callable[["DoubleOwner", Node, _Conversation, _Conversation], Awaitab
 
 
 class DoubleOwner:
-    """What the process of this owner does, over all its lives."""
+    """An owner that misuses its connections, over all lives of its process."""
 
     def __init__(self, cluster: Cluster, nodes: list[Node], history: History) -> None:
         self._cluster = cluster
@@ -105,7 +105,7 @@ class DoubleOwner:
         self.resting = False
 
     async def run(self, node: Node, host: Host) -> None:
-        """One life: conversations until it is told to rest."""
+        """Run one life of the process: hold conversations until `resting` is set."""
         while not self.resting:
             await asyncio.sleep(_PAUSE_S * self._random.random())
             with contextlib.suppress(PolonaiseError, TimeoutError):
@@ -127,7 +127,7 @@ class DoubleOwner:
     # ------------------------------------------------------------------ mischief
 
     async def join_elsewhere(self, node: Node, first: _Conversation, second: _Conversation) -> None:
-        """Join with a copy that ends elsewhere, as if an old answer were still true."""
+        """Join with another end of the copy than the node has, as if an old answer were still true."""
         info = await self._begin(first)
         prepared, crc = self._random.choice(
             ((info.max_synced + 1, info.last_crc), (info.max_synced, info.last_crc ^ 1))
@@ -142,7 +142,7 @@ class DoubleOwner:
             self._history.violated("P1 durability", expected, f"{node.name} holds {sorted(held)}, and has joined")
 
     async def go_on_elsewhere(self, node: Node, first: _Conversation, second: _Conversation) -> None:
-        """Go on with the session on the second connection, when the first has broken with something on its way."""
+        """Go on with the session on the second connection after the first one broke with a batch on its way."""
         following = await self._write(node, first)
         first.lose(2, following)
         second.sent = first.sent
@@ -150,7 +150,7 @@ class DoubleOwner:
         self._check(node, second)
 
     async def go_on_after_refusal(self, node: Node, first: _Conversation, second: _Conversation) -> None:
-        """Go on after a batch that was refused, because the one before it was left out."""
+        """Go on after a batch that was refused because the one before it was left out."""
         following = await self._write(node, first)
         first.sent[2] = following
         first.sent[3] = self._batch(following.last + 1, following.crc)
@@ -159,7 +159,7 @@ class DoubleOwner:
         self._check(node, first)
 
     async def wake_up_late(self, node: Node, first: _Conversation, second: _Conversation) -> None:
-        """Go on with a session when a later one has fenced it out, and even begin it again."""
+        """Go on with a session that a later one has fenced out; half of the time, begin it again before."""
         following = await self._write(node, first)
         fenced = self._session
         self._session += 1
@@ -185,7 +185,7 @@ class DoubleOwner:
         return await first.fence(self._session)
 
     async def _write(self, node: Node, first: _Conversation) -> Batch:
-        """Begin a session, and write its first batch; the one that follows it."""
+        """Begin a session and write its first batch. Return the batch that would follow it."""
         info = await self._begin(first)
         await first.ask(Join(self._session, info.max_synced, info.last_crc))
         batch = first.sent[1] = self._batch(info.max_synced + 1, info.last_crc)
@@ -206,12 +206,12 @@ class DoubleOwner:
     # ------------------------------------------------------------------ whether it is true
 
     def _held(self, node: Node) -> dict[TransactionId, int]:
-        """The batches that are durable there: last ids and CRCs."""
+        """Return the batches that are durable at a node: their CRCs by their last ids."""
         replica = read_replica(node.name, node.machine.disk, DIRECTORY, self._partition)
         return {batch.last: batch.crc for batch in replica.batches}
 
     def _check(self, node: Node, told: _Conversation) -> None:
-        """An acknowledgement speaks for every number of the session up to its own."""
+        """Check that the node holds every batch of the session up to the number that it acknowledged last."""
         held = self._held(node)
         for number, batch in told.sent.items():
             if number <= told.acknowledged and held.get(batch.last) != batch.crc:

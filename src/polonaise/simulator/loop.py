@@ -1,11 +1,13 @@
-"""An asyncio event loop with virtual time, whose handles belong to processes.
+"""An asyncio event loop with virtual time, in which every callback belongs to a simulated process.
 
-Ready handles run in order of arrival and time moves only when none is left, to the next timer: an idle hour costs
-nothing, and a schedule is a function of its inputs. Whatever has a hash in asyncio (tasks, futures) hashes by birth
-number here, because `TaskGroup` and `asyncio.wait` walk over sets.
+Callbacks that are ready run in the order in which they became ready. Only when none is left does time move, to the
+next timer: an idle hour costs nothing, and a schedule is a function of its inputs. Tasks and futures hash by birth
+number here and not by address, because `TaskGroup` and `asyncio.wait` walk over sets, and the order of a set of
+addresses differs from run to run.
 
-Each handle runs in a `contextvars` context, and the context says whose it is (`Life`). So one place, the run loop, can
-hold back everything a paused process would do and drop everything a dead one would.
+Each callback (*handle*, in asyncio's word) runs in a `contextvars` context, and the context names the process it
+belongs to (`Life`). So one place, the run loop, can hold back everything that a paused process would do and drop
+everything that a dead one would.
 """
 
 from __future__ import annotations
@@ -20,26 +22,26 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, cast
 
 START_S: Final = 10_000.0
-"""Virtual time at the start: not 0, so that nobody takes "no time yet" for a time."""
+"""Virtual seconds at the start of a schedule: not 0, so that code that mistakes 0 for "no time yet" is found out."""
 
 _THREAD_S: Final = 0.0002
-"""What work in another thread takes."""
+"""Virtual seconds that work in another thread takes."""
 _PURGE_MIN: Final = 512
-"""So many cancelled timers are left lying before the heap is swept."""
+"""Cancelled timers that may lie in the heap before it is swept."""
 
 _CLOSE_TRIES: Final = 32
-"""How often a dead coroutine may go on awaiting in its `finally` blocks before it is left alone."""
+"""How often a coroutine of a dead process may await again in its `finally` blocks before the loop gives it up."""
 
 _graveyard: list[object] = []
 """Coroutines that would not end: kept, because freeing one would run its code again at a random moment."""
 
 
 class Killed(BaseException):
-    """Raised into code of a dead process that reaches for its machine. Nobody is meant to catch it."""
+    """Raised in the code of a dead process that calls its machine. No code is meant to catch it."""
 
 
 class ScheduleFailed(Exception):
-    """The schedule ended as none may."""
+    """The base of everything that fails a schedule: a broken promise, a process that failed, a schedule without end."""
 
 
 class Deadlock(ScheduleFailed):
@@ -47,43 +49,50 @@ class Deadlock(ScheduleFailed):
 
 
 class StepsExceeded(ScheduleFailed):
-    """More handles ran than a schedule may have: most likely a loop without a delay."""
+    """More handles ran than a schedule may run: most likely a loop without a delay."""
 
 
 class Life:
-    """Whose a handle is: one life of one process. Handles without a life are the scenario's."""
+    """One life of one process: the owner of handles. Handles without a life belong to the scenario."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = False
         self.blocked = False
-        """Dead or paused: its handles do not run."""
+        """Whether the process is dead or paused, so that its handles do not run."""
         self.held: list[asyncio.Handle] = []
-        """What a paused life has to do when it goes on, in order."""
+        """Handles that a paused process runs when it goes on, in order."""
+        # What the process schedules copies the context it is scheduled in, so everything that starts in this one
+        # carries the life on. Empty otherwise: a process sees no context variables of the scenario.
         self.context = Context()
         self.context.run(LIFE.set, self)
 
 
 LIFE: Final[contextvars.ContextVar[Life | None]] = contextvars.ContextVar("life", default=None)
+"""The life that the running code belongs to; None in the scenario and in the simulator's own code."""
 
 
 def leave_if_dead() -> None:
-    """Unwind the code that has just ended its own process."""
+    """Raise `Killed` if the running code belongs to a dead process: to leave code that has ended its own process."""
     life = LIFE.get()
     if life is not None and life.dead:
         raise Killed(life.name)
 
 
 class Handle(asyncio.TimerHandle):
-    """A callback that waits for its turn; lighter than asyncio's own."""
+    """A callback that is ready and waits for its turn; lighter than asyncio's own."""
 
     __slots__ = ()
 
     _callback: Callable[..., object] | None
+    """The callback; None once cancelled."""
     _args: tuple[Any, ...]
     _context: Context | None
+    """None for the simulator's own callbacks: those are neither held back nor dropped."""
 
     def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
+        # asyncio's constructor is left out on purpose: it records where the handle was made, for debugging only, and
+        # a schedule makes hundreds of thousands of handles.
         self._callback = callback
         self._args = args
         self._context = context
@@ -100,7 +109,7 @@ class Handle(asyncio.TimerHandle):
 
 
 class Timer(Handle):
-    """A callback that waits for its time."""
+    """A callback that waits for a moment of virtual time."""
 
     __slots__ = ()
 
@@ -131,7 +140,10 @@ class Timer(Handle):
 
 
 class Future(asyncio.Future[Any]):
-    """A future that hashes by the order in which it first got into a set."""
+    """A future that hashes by a number of its own, which is the same in every run of a schedule.
+
+    It takes the number when it first gets into a set: most futures never do.
+    """
 
     _birth: int
 
@@ -143,12 +155,13 @@ class Future(asyncio.Future[Any]):
             return self._birth
 
 
-class Task(asyncio.Task[Any]):
-    """A task that hashes by birth number and knows whose it is."""
+class VirtualTask(asyncio.Task[Any]):
+    """A task that hashes by its birth number and knows the process that it belongs to."""
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, Any], loop: VirtualLoop, name: str | None, context: Context | None
     ) -> None:
+        # Before asyncio's constructor, which puts the task into the set of all tasks and so asks for its hash.
         self.birth = loop.next_birth()
         self.life = LIFE.get() if context is None else context.get(LIFE)
         super().__init__(coroutine, loop=loop, name=name or f"task {self.birth}", context=context)
@@ -158,18 +171,23 @@ class Task(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The loop of one schedule."""
+    """The event loop of one schedule."""
 
     def __init__(self, steps_max: int, failed: Callable[[Life | None, BaseException], None]) -> None:
-        """`failed` learns of every exception that nobody in the process `Life` handled."""
-        self._in_run = False
+        """Make a loop that runs at most `steps_max` handles.
+
+        It calls `failed` with every exception that no code of a process (None: of the scenario) handled.
+        """
+        self._in_run = False  # first: asyncio's constructor asks whether the loop is running
         super().__init__()
         self.now = START_S
         self.steps = 0
-        """Handles run so far."""
+        """Handles taken from the queue so far, other than cancelled ones."""
         self._steps_max = steps_max
         self._failed = failed
         self._queue: deque[Handle] = deque()
+        # A heap. Timers of one moment run in the order in which they were set: the number between time and handle
+        # decides, and keeps the heap from comparing handles.
         self._timers: list[tuple[float, int, Handle]] = []
         self._sequence = 0
         self._births = 0
@@ -177,7 +195,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._stop_asked = False
 
     def __del__(self) -> None:
-        """A loop that never ran has nothing to close."""
+        """Do nothing: asyncio would warn of a loop that was never closed, and this one holds nothing of the system."""
 
     # -------------------------------------------------------------- what asyncio and node code call
 
@@ -185,7 +203,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.now
 
     def get_debug(self) -> bool:
-        return False
+        return False  # whatever PYTHONASYNCIODEBUG says: only the seed decides what a schedule does
 
     def is_running(self) -> bool:
         return self._in_run
@@ -197,7 +215,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._queue.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there is one thread
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -217,14 +235,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
-    ) -> Task:
-        return Task(coro, self, name, context)
+    ) -> VirtualTask:
+        return VirtualTask(coro, self, name, context)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Future:  # type: ignore[override]
-        """Computing in another thread, as `asyncio.to_thread` asks for it: done at once, and told a moment later.
+        """Run `func` at once and settle the returned future a moment later, as if another thread had worked on it.
 
-        For what only computes: a thread that reaches the machine would reach the real one.
+        Only for functions that compute: one that used a file or a socket would use the real machine's.
         """
+        # The delay lets other handles run before the result is there, as they do beside a real thread.
         future = self.create_future()
         try:
             result = func(*args)
@@ -235,12 +254,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What asyncio would log is a failure of the schedule, if a living process did it.
+        """Fail the schedule with what asyncio would only log, if a living process or the scenario caused it.
 
-        A plain future with an exception that nobody asked for is none: it does not tell whose it is.
+        A plain future whose exception was never retrieved is passed over: it does not say which process made it, so
+        it may be of a dead one.
         """
         subject = context.get("task") or context.get("future")
-        if isinstance(subject, Task):
+        if isinstance(subject, VirtualTask):
             life = subject.life
         elif subject is not None:
             return
@@ -252,26 +272,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # -------------------------------------------------------------- what the simulated machine calls
 
     def soon(self, callback: Callable[..., object], *args: Any) -> None:
-        """Run `callback` as part of the machinery: it outlives any process."""
+        """Run `callback` soon, as the simulator's own: no pause holds it back, and no death of a process drops it."""
         self._queue.append(Handle(callback, args, None))
 
     def at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """As `soon`, at a time."""
+        """Run `callback` at the virtual time `when`, as the simulator's own (see `soon`)."""
         timer = Timer(when, callback, args, None, self)
         self._sequence += 1
         heappush(self._timers, (when, self._sequence, timer))
         return timer
 
     def requeue(self, handles: Iterable[asyncio.Handle]) -> None:
-        """Let held handles run after all."""
+        """Make handles ready that were held back from a paused process."""
         self._queue.extend(cast("Iterable[Handle]", handles))
 
     def enter(self, life: Life, callback: Callable[..., object], *args: Any) -> None:
-        """Run `callback` in the life now; when it is paused, as soon as it goes on; when it is dead, never."""
+        """Run `callback` now as part of a process: once it goes on if it is paused, and never if it is dead."""
         if life.blocked:
             if not life.dead:
                 life.held.append(Handle(callback, args, life.context.copy()))
             return
+        # A copy each time: a context can't be entered while it is entered already. Who calls is the machine, which
+        # must go on whatever the process raises, `Killed` and `CancelledError` included.
         try:
             life.context.copy().run(callback, *args)
         except (KeyboardInterrupt, SystemExit):
@@ -284,7 +306,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._births
 
     def timer_cancelled(self) -> None:
-        """Sweep the heap once most of it is cancelled: every deadline that was met leaves one."""
+        """Count a cancelled timer, and sweep the heap once most of it is cancelled.
+
+        Every deadline that was met leaves a cancelled timer, due long after: the heap would hold little else.
+        """
+        # Cancelled timers that time has passed stay in the count. So a sweep may come too early, which is harmless.
         self._cancelled_timers += 1
         if self._cancelled_timers > _PURGE_MIN and self._cancelled_timers * 2 > len(self._timers):
             self._timers[:] = [entry for entry in self._timers if entry[2]._callback is not None]
@@ -294,6 +320,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_forever(self) -> None:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("a schedule cannot run inside another event loop")
+        # asyncio's own hook schedules the closing of an abandoned generator. What a dead process schedules is dropped,
+        # so its generators would end whenever Python frees them, and not at a moment that the seed decides.
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finish_generator)
         asyncio._set_running_loop(self)
@@ -309,7 +337,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._stop_asked = True
 
     def grant(self, steps: int) -> None:
-        """Let the schedule take so many steps more, for something that needs them and not every schedule has."""
+        """Allow the schedule `steps` more handles, for work that needs many and that few schedules do."""
         self._steps_max += steps
 
     def _run(self) -> None:
@@ -322,18 +350,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
             callback = handle._callback
             if callback is None:
                 continue
+            # Held handles count too: a loop that floods a paused process has to end as well.
             self.steps += 1
             if self.steps > self._steps_max:
                 raise StepsExceeded(f"{self._steps_max} steps at {self.now:.6f} s\n{self.describe_tasks()}")
             context = handle._context
             if context is None:
+                # The simulator's own. An exception here is a mistake of the simulator and not of a process: it leaves
+                # `run_forever`.
                 callback(*handle._args)
                 continue
             life = context.get(LIFE)
+            # Here, and in `enter`, is all there is to pauses and deaths: node code takes no part in them.
             if life is not None and life.blocked:
                 if not life.dead:
                     life.held.append(handle)
                 continue
+            # A task keeps what its coroutine raises: what gets here was raised by a plain callback.
             try:
                 context.run(callback, *handle._args)
             except (KeyboardInterrupt, SystemExit):
@@ -342,35 +375,39 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._report(life, error)
 
     def _advance(self) -> None:
-        """Move time to the next timer and make ready all that is due then."""
+        """Move time to the next timer and make every timer ready that is due then."""
         timers = self._timers
+        # First, or time would move to a deadline that was met long ago.
         while timers and timers[0][2]._callback is None:
             heappop(timers)
         if not timers:
             raise Deadlock(f"nothing left to do at {self.now:.6f} s\n{self.describe_tasks()}")
-        if timers[0][0] > self.now:
+        if timers[0][0] > self.now:  # one set for a moment that has passed is due now: time does not go back
             self.now = timers[0][0]
         while timers and timers[0][0] <= self.now:
             self._queue.append(heappop(timers)[2])
 
     def _report(self, life: Life | None, error: BaseException) -> None:
+        # What a dead process raises comes of its death, because its ports fail: it shows no mistake in its code.
         if not isinstance(error, Killed) and (life is None or not life.dead):
             self._failed(life, error)
 
     # -------------------------------------------------------------- the end of a life
 
     def describe_tasks(self) -> str:
-        """Every unfinished task and where it waits, by process."""
+        """Describe every unfinished task, one a line: its process, its name and where it waits."""
         return "\n".join(
             f"{task.life.name if task.life else 'scenario'}: {_place(task)}" for task in self._unfinished(0)
         )
 
     def bury(self, *lives: Life | None) -> None:
-        """Drop what dead lives still had to do and close their coroutines, eldest first.
+        """Drop the handles of dead processes and close their coroutines, eldest first. None stands for the scenario.
 
-        Their `finally` blocks run, because Python runs them, but into nothing: the host's ports raise `Killed`, and
-        what they schedule is dropped. None stands for the scenario.
+        Their `finally` blocks run, because Python runs them when a coroutine is closed or freed, but they reach
+        nothing: the host's ports raise `Killed`, and what they schedule is dropped.
         """
+        # Closed here, in an order that only the seed decides. Left alone, they would be closed when the garbage
+        # collector comes to them.
         self._drop(lives)
         last = 0
         for _ in range(_CLOSE_TRIES):
@@ -378,18 +415,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
             for task in self._unfinished(unseen):
                 if task.life in lives:
                     _silence(task)
+                    # In its own context, so that what it calls and schedules is known to be of the dead.
                     context = copy_context() if task.life is None else task.life.context.copy()
                     context.run(_close, task.get_coro())
-            if self._births == last:  # else some `finally` block has made a task
+            if self._births == last:  # else a `finally` block may have made a task, which must be closed too
                 break
-        self._drop(lives)
+        self._drop(lives)  # what the `finally` blocks have scheduled
         for life in lives:
             if life is not None:
                 life.held.clear()
 
-    def _unfinished(self, birth: int) -> list[Task]:
-        """All tasks that are not done and born after `birth`, eldest first."""
-        tasks = [cast(Task, task) for task in asyncio.all_tasks(self)]
+    def _unfinished(self, birth: int) -> list[VirtualTask]:
+        """Return all tasks that are not done and were born after `birth`, eldest first."""
+        tasks = [cast(VirtualTask, task) for task in asyncio.all_tasks(self)]
         return sorted((task for task in tasks if task.birth > birth), key=lambda task: task.birth)
 
     def _drop(self, lives: tuple[Life | None, ...]) -> None:
@@ -403,12 +441,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heapify(self._timers)
 
     def clear(self) -> None:
-        """Forget everything that was to happen: the schedule is over."""
+        """Drop every handle and timer: the schedule is over."""
         self._queue.clear()
         self._timers.clear()
 
     def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """An abandoned asynchronous generator ends in the life that abandoned it."""
+        """Close an abandoned asynchronous generator as part of the process that abandoned it."""
         life = LIFE.get()
         closing = generator.aclose()
         if self._in_run and not (life is not None and life.dead):
@@ -418,25 +456,27 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _tell(future: Future, settle: Callable[[Any], None], outcome: object) -> None:
-    if not future.done():  # cancelled meanwhile
+    if not future.done():  # else it was cancelled meanwhile
         settle(outcome)
 
 
 def _close(coroutine: Any) -> None:
-    """Close a coroutine whatever it does: it may await anew in each of its `finally` blocks."""
+    """Close a coroutine, even one that awaits again in its `finally` blocks."""
     for _ in range(_CLOSE_TRIES):
         try:
             coroutine.close()
             return
         except RuntimeError:
-            continue  # "coroutine ignored GeneratorExit", or a finally block that failed: the next try tells
+            # "coroutine ignored GeneratorExit", and it now waits in a `finally` block; or that block raised, and the
+            # coroutine has ended. The next try tells: closing one that has ended does nothing.
+            continue
         except BaseException:  # noqa: BLE001
             continue
     _graveyard.append(coroutine)
 
 
 def _close_generator(closing: Any) -> None:
-    """Run the `aclose()` of a dead process's generator as far as it goes without waiting."""
+    """Run the `aclose()` of a dead process's generator to its end, ending with `Killed` each wait that it begins."""
     try:
         closing.send(None)
         for _ in range(_CLOSE_TRIES):
@@ -446,11 +486,12 @@ def _close_generator(closing: Any) -> None:
     _graveyard.append(closing)
 
 
-def _silence(task: Task) -> None:
+def _silence(task: VirtualTask) -> None:
+    # Else asyncio says "Task was destroyed but it is pending!" of every task of the dead.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-def _place(task: Task) -> str:
+def _place(task: VirtualTask) -> str:
     frames = task.get_stack(limit=1)
     place = f"{frames[0].f_code.co_qualname} line {frames[0].f_lineno}" if frames else "not started"
     return f"{task.get_name()} in {place}"

@@ -1,10 +1,10 @@
-"""What goes wrong in a schedule: a mix of faults drawn per seed, each injected now and then while clients work.
+"""The nemesis: injects a mix of faults, drawn per seed, now and then while clients work.
 
-The *fault atlas*: at most a minority of the storage nodes of a seed ever has its disk damaged, restored from an old
-state, wiped, or made to fail any syncs, reads and writes. Syncs of what is new in a file may fail on all of them at
-once: nobody has acknowledged that. And no damage is done that the design calls undetectable: rot of bytes whose sync
-nothing durable bears witness to, and an old disk of the very session that is current. So every promise has to hold in
-spite of everything here, and whatever breaks one is a bug.
+Its limits are the *fault atlas*. At most a minority of the storage nodes of a seed ever has its disk damaged, restored
+from an old state, wiped, or made to fail any syncs, reads and writes. Syncs of what is new in a file may fail on all
+nodes at once: no node has acknowledged that. No damage is done that the design calls undetectable: rot of bytes where
+nothing durable says that they were synced, and an old disk from the very session that is current. So every promise has
+to hold in spite of everything here, and whatever breaks one is a bug.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
+from polonaise.simulator.diskaudit import durable_last
 from polonaise.simulator.diskfaults import DiskFaults
-from polonaise.simulator.ground import durable_last
 from polonaise.simulator.world import Machine
 from polonaise.terms import SessionId, TransactionId
 
+# For moments that are over within a few milliseconds: looked for this often, and for 1.5 s at most.
 _LOOK_S: Final = 0.001
 _LOOKS: Final = 1_500
 
@@ -27,7 +28,7 @@ Stop = Callable[[Node, float], Coroutine[Any, Any, None]]
 
 
 class Nemesis(DiskFaults):
-    """Injects faults until told to heal."""
+    """Inject faults into a cluster until `heal`."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster, cluster.world.random("nemesis"))
@@ -35,20 +36,26 @@ class Nemesis(DiskFaults):
         self._network = cluster.world.network
         self._under_way: list[asyncio.Task[None]] = []
         self._uncornered = asyncio.Event()
+        """Set while no corner is under way (see `corner`)."""
         self._uncornered.set()
+        # A seed has only some of the actions, and much more of some than of others: what one fault brings to light,
+        # another one may hide. No weight is 0, or an action that was drawn might never come.
         self._actions = [action for action, chance, _ in ACTIONS if self._random.random() < chance] or [Nemesis.crash]
         weights = {action: weight for action, _, weight in ACTIONS}
         self._weights = [weights[action] * (self._random.random() + 0.05) for action in self._actions]
         self._pause_s = self._random.choice((0.1, 0.3, 0.8))
 
     def trouble_store(self) -> None:
-        """Let the store fail too, now and then."""
+        """Add the faults of the object store to this seed's actions."""
         for action in (Nemesis.store_away, Nemesis.unmount_store, Nemesis.damage_object):
             self._actions.append(action)
             self._weights.append(1.0)
 
     async def run(self, duration_s: float) -> None:
-        """Until the time is over; a corner that has begun is played to its end."""
+        """Start actions at random moments for `duration_s` virtual seconds. They may overlap.
+
+        Returns once no corner is under way: one that is broken off half-way shows nothing.
+        """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + duration_s
         while True:
@@ -62,7 +69,8 @@ class Nemesis(DiskFaults):
         await self._uncornered.wait()
 
     async def heal(self) -> None:
-        """Everything works again, and everything runs; what was damaged stays damaged."""
+        """End all faults, and let everything run again. What was damaged stays damaged."""
+        # First, or what is under way would go on to inflict faults.
         for task in self._under_way:
             task.cancel()
         cluster, network = self._cluster, self._network
@@ -90,18 +98,20 @@ class Nemesis(DiskFaults):
     # ------------------------------------------------------------------ for the actions
 
     def away(self, node: Node) -> None:
+        """Note since when the coordinator does not hear from a node, unless it is away already."""
         if node.away_since is None:
             node.away_since = self._world.now
 
     # ------------------------------------------------------------------ processes and machines
 
     async def crash(self) -> None:
+        """Kill a process."""
         node = self.some(self._cluster.nodes)
         if node.running and node.process is not None:
             node.process.crash()
 
     async def crash_at_call(self) -> None:
-        """Between two calls to the machine, wherever the count falls."""
+        """Kill a process just before one of its next calls to its machine, to hit every gap between two calls."""
         node = self.some(self._cluster.storage + self._cluster.servers)
         if node.running and node.process is not None:
             node.process.crash_on_call = node.process.calls + self._random.randrange(1, 60)
@@ -113,7 +123,7 @@ class Nemesis(DiskFaults):
         self._world.power_loss_all()
 
     async def pause(self) -> None:
-        """SIGSTOP; a server may be replaced meanwhile, and wakes up after its successor has begun."""
+        """Stop a process for a while, as by SIGSTOP. A server may wake up when its successor has begun already."""
         node = self.some(self._cluster.nodes)
         if node.running:
             await self._stop_for(node, self.seconds(0.2, 1.0, 3.0))
@@ -125,15 +135,15 @@ class Nemesis(DiskFaults):
         self.away(node)
         await asyncio.sleep(seconds)
         process.resume()
-        if node.process is process:
+        if node.process is process:  # else it died meanwhile, and its successor's absence is not ours to end
             node.away_since = None
 
     async def pause_owner(self) -> None:
-        """Stop whoever owns the first partition for longer than its lease."""
+        """Stop a server that owns a partition for longer than its lease, so that it wakes up replaced."""
         owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
         if not owners:
             return
-        self._cluster.rush(0.3)
+        self._cluster.rush(0.3)  # so that it has appends in hand when it stops, and writes when it wakes up
         await asyncio.sleep(self.seconds(0.02, 0.1))
         await self._stop_for(owners[0], self._cluster.knobs.lease_s + self.seconds(0.3, 1.0))
 
@@ -145,27 +155,34 @@ class Nemesis(DiskFaults):
     # ------------------------------------------------------------------ several at once
 
     async def corner(self) -> None:
-        """Some replicas are late; then the others of a quorum are spoilt, or away, at the same moment.
+        """Let a quorum come together that cannot know what was committed: it must wait, and decide nothing.
 
-        Those that remain cannot know what was committed, and have to wait for one that comes back as it was.
+        Some replicas are late, others are spoilt, and the one that holds everything is away, all at the same moment.
+        The partition may go on only when that one comes back as it was.
         """
+        # One corner at a time: a second one would stop, and let up, the nodes of the first.
         if not self._spoilable or not self._uncornered.is_set():
             return
         self._uncornered.clear()
         spoilt = self._spoilable
         sound = [node for node in self._cluster.storage if node not in spoilt]
         self._random.shuffle(sound)
+        # Late and spoilt ones together are a minority twice: one short of all nodes, and so a quorum.
         late, away = sound[: len(spoilt)], sound[len(spoilt) :]
         snapshots = [(node, node.machine.disk.snapshot()) for node in spoilt]
         try:
+            # 1. The late ones miss what is committed now, on the others alone.
             for node in late:
                 self._stop(node)
             self._cluster.rush(0.6)
             await asyncio.sleep(self.seconds(0.3, 0.8))
+            # 2. The spoilt ones lose it. Most often by a bad header, for that leaves the most to repair.
             spoil = self._random.choice((self._put_back, self._wipe_now, *3 * (self.rot_header,)))
             for node, snapshot in snapshots:
                 self._stop(node)
                 spoil(node, snapshot)
+            # 3. Most often, wait until their repair is broken off half-way: a copy that was repaired in part and has
+            # not joined yet must not decide either. Else the late ones come back beside them at once.
             if self._random.random() < 0.7:
                 for node in spoilt:
                     node.let_up()
@@ -174,6 +191,7 @@ class Nemesis(DiskFaults):
                 for node in late + spoilt:
                     node.let_up()
                 await asyncio.sleep(self.seconds(0.0, 0.05, 0.1, 0.2, 0.3))
+            # 4. The one that holds everything goes. What is left is a quorum, of the late and the spoilt.
             for node in away:
                 self._stop(node)
             for node in late:
@@ -185,13 +203,15 @@ class Nemesis(DiskFaults):
                 node.let_up()
 
     async def _repaired_in_part(self, nodes: list[Node]) -> None:
-        """Until the log on one of these disks has begun to grow again; a while at most."""
+        """Wait until the log on one of these disks has begun to grow again, for 1.5 s at most."""
         disks = [node.machine.disk for node in nodes]
         used: list[int] = []
         lowest: list[TransactionId] = []
         for _ in range(_LOOKS):
             before, used = used, [disk.used_bytes() for disk in disks]
-            if used != before:
+            if used != before:  # reading the logs costs far more than counting bytes
+                # Grown is measured from the lowest end that was seen: the node first cuts what it can't read, and
+                # only then copies.
                 lasts = [
                     durable_last(disk, DIRECTORY, partition)
                     for disk in disks
@@ -203,10 +223,10 @@ class Nemesis(DiskFaults):
             await asyncio.sleep(_LOOK_S)
 
     async def minority_write(self) -> None:
-        """The owner reaches one replica only, for a while; then only the others, and then it is replaced.
+        """Let an owner reach one replica only, for a while; then only the others; and then let it be replaced.
 
-        What that one replica holds was not committed; a successor that reaches it finds and keeps it. The owner may
-        be anywhere in the start of its next session when it is cut off from the coordinator, or stopped.
+        What that one replica holds was not committed; a successor that reaches it finds it, and keeps it. The owner
+        may be anywhere in the start of its next session when it is cut off from the coordinator, or stopped.
         """
         owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
         if not owners or len(self._cluster.storage) < 2:
@@ -222,7 +242,10 @@ class Nemesis(DiskFaults):
         self._network.partition(owner.machine, alone)
         self._network.heal(owner.machine, others)
         claimed = self._cluster.partition_value(0).session
+        # Or what was held back for the others would reach them after all, and be committed.
         self._network.reset(owner.machine, others)
+        # Most often it is stopped between claim and engagement, a moment so short that chance hardly ever finds it:
+        # a fate that it told there would not be certain yet.
         if self._random.random() < 0.75:
             await self._claimed_after(claimed)
             await asyncio.sleep(self.seconds(0.01, 0.03))  # the owner has to hear of it
@@ -235,14 +258,17 @@ class Nemesis(DiskFaults):
         self._network.heal(owner.machine, alone)
 
     async def _claimed_after(self, session: SessionId) -> None:
-        """Until the first partition's next session is claimed and not engaged yet; a while at most."""
+        """Wait until a session after `session` is claimed for the first partition, for 1.5 s at most.
+
+        Its engagement comes later, so the caller finds the owner in between.
+        """
         for _ in range(_LOOKS):
             if self._cluster.partition_value(0).session > session:
                 return
             await asyncio.sleep(_LOOK_S)
 
     def _stop(self, node: Node) -> None:
-        """By a crash or a loss of power; it does not start again before it is let up."""
+        """Stop a node by a crash or a loss of power; it does not start again before `Node.let_up`."""
         node.hold_down()
         if self._random.random() < 0.5:
             node.machine.power_loss()
@@ -252,7 +278,7 @@ class Nemesis(DiskFaults):
     # ------------------------------------------------------------------ the network
 
     async def partition(self) -> None:
-        """Some machines from the others, or from one of them; one way or both."""
+        """Cut some machines off from the others, or one from another; in one direction or both."""
         nodes = list(self._cluster.nodes)
         self._random.shuffle(nodes)
         cut = self._random.randrange(1, len(nodes))
@@ -266,9 +292,9 @@ class Nemesis(DiskFaults):
         self._network.heal(*machines)
 
     async def cut_off_coordinator(self) -> None:
-        """A server does not reach the coordinator, but clients and storage: after a while there are two owners.
+        """Cut a server off from the coordinator alone: it works on, and after its lease there are two owners.
 
-        Some of the clients do not reach it either, and stay with the old owner.
+        Some of the clients do not reach the coordinator either, and stay with the old owner.
         """
         node = self.some(self._cluster.servers)
         if node.name in self._cluster.cut_off:
@@ -276,6 +302,7 @@ class Nemesis(DiskFaults):
         clients = {client.name for client in self._cluster.clients if self._random.random() < 0.4}
         self._cluster.cut_off |= clients
         loop = asyncio.get_running_loop()
+        # Many appends at both moments: when the old owner is cut off, and when the new one begins beside it.
         for after_s in (0.0, self._cluster.knobs.lease_s):
             loop.call_later(after_s, self._cluster.rush, 0.5)
         await self._cut_off_for(node, self.seconds(0.2, 1.5, 3.0))
@@ -289,10 +316,10 @@ class Nemesis(DiskFaults):
         node.away_since = None
 
     async def depose(self) -> None:
-        """The coordinator gives up on an owner at once, and the owner, which has all it needs to write, hears nothing.
+        """Let the coordinator take an owner for dead at once, while the owner hears nothing of it and can still write.
 
-        It ought to have stopped by itself before; the fence alone has to be enough. Some clients stay with it. There
-        may be a replica that it does not reach, and another that its successor does not reach.
+        With a true lease it would have stopped by itself before; here the fence alone has to be enough. Some clients
+        stay with it. Often there is a replica that it does not reach, and another that its successor does not reach.
         """
         owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
         if not owners or self._cluster.rushing.is_set() or owners[0].name in self._cluster.cut_off:
@@ -303,9 +330,10 @@ class Nemesis(DiskFaults):
         self._cluster.rush(1.5)
         await asyncio.sleep(self.seconds(0.05, 0.2))
         self._cluster.cut_off |= away
-        owner.away_since = self._world.now - self._cluster.knobs.lease_s
+        owner.away_since = self._world.now - self._cluster.knobs.lease_s  # as if its lease had run out just now
         others = [node.machine for node in self._cluster.servers if node is not owner]
         apart: list[tuple[Machine | list[Machine], Machine]] = []
+        # Each server then has a replica that the other one can't fence, or can't write to.
         if len(self._cluster.storage) > 1 and self._random.random() < 0.7:
             one, another = self._random.sample(self._cluster.storage, 2)
             apart = [(owner.machine, one.machine), (others, another.machine)]
@@ -318,7 +346,7 @@ class Nemesis(DiskFaults):
         owner.away_since = None
 
     async def trouble_coordinator(self) -> None:
-        """Requests are refused, or their results are lost."""
+        """Let requests to the coordinator be refused, and results lost, for a while."""
         service = self._cluster.service
         calm = self._cluster.knobs.coordinator
         service.configuration = replace(calm, unavailable_chance=0.2, lost_result_chance=0.2)
@@ -326,6 +354,7 @@ class Nemesis(DiskFaults):
         service.configuration = calm
 
     async def delay(self) -> None:
+        """Slow down everything between two machines for a while."""
         these, those = self.some(self._cluster.nodes).machine, self.some(self._cluster.nodes).machine
         self._network.delay(these, those, self.seconds(0.02, 0.2, 0.6))
         await asyncio.sleep(self.seconds(0.5, 2.0))
@@ -340,7 +369,7 @@ class Nemesis(DiskFaults):
     # ------------------------------------------------------------------ the object store
 
     async def store_away(self) -> None:
-        """For a while the store answers nobody."""
+        """Let the store answer nobody for a while."""
         store = self._cluster.store
         if store is not None:
             store.away = True
@@ -348,7 +377,7 @@ class Nemesis(DiskFaults):
             store.away = False
 
     async def unmount_store(self) -> None:
-        """For a while an empty directory is in the store's place."""
+        """Put an empty directory in the store's place for a while."""
         store = self._cluster.store
         if store is not None:
             store.unmounted = True
@@ -356,7 +385,7 @@ class Nemesis(DiskFaults):
             store.unmounted = False
 
     async def damage_object(self) -> None:
-        """A bit of a fragment turns; after a while an operator puts a copy in its place."""
+        """Flip a bit of an object in the store; after a while an operator puts the copy back."""
         store = self._cluster.store
         if store is not None:
             store.damage()
@@ -391,4 +420,8 @@ ACTIONS: Final[tuple[tuple[Action, float, float], ...]] = (
     (Nemesis.wipe, 0.35, 1.0),
     (Nemesis.restore, 0.35, 1.0),
 )
-"""Each with the chance that a seed has it, and how much of the seed's faults it then tends to be."""
+"""By action: the chance that a seed has it, and its weight among the actions of such a seed.
+
+Those that need several things to fall together (`corner`, `minority_write`, `depose`) have more of both: weighed like
+the others, they would meet what only they can find in one seed of hundreds.
+"""

@@ -1,4 +1,4 @@
-"""How the cluster of a schedule is, by its disks and its coordinator; and waiting until it is as it has to be."""
+"""The observer: looks at a cluster's disks and coordinator, and waits until they are as they have to be."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Final
 
 from polonaise.simulator.application import Application
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
-from polonaise.simulator.ground import Replica, durable_last, read_replica
-from polonaise.simulator.history import History, Violation
+from polonaise.simulator.diskaudit import DiskReplica, durable_last, read_replica
+from polonaise.simulator.observations import History, Violation
 from polonaise.terms import PartitionId
 
 LOOK_S: Final = 0.1
 SETTLE_S: Final = 60.0
-"""Virtual time in which everything pending has to be decided once all is well again."""
+"""Virtual seconds after healing within which everything pending has to be decided."""
 REPAIR_S: Final = 30.0
-"""Virtual time in which every replica has to be back."""
+"""Virtual seconds within which every replica has to be engaged again."""
 LAG_S: Final = 5.0
-"""And in which each of them has to be level with the others."""
+"""Virtual seconds within which every replica, once engaged, has to hold what the others hold."""
 SCRUB_S: Final = 150.0
-"""In which rot is found, and mended by the next session: an idle owner may take a minute to notice."""
+"""Virtual seconds within which rot has to be found, and mended by the next session: an idle owner may take a minute to
+notice."""
 
 
 class Observer:
-    """Sees of a schedule what can be seen from outside of its nodes."""
+    """Look at a schedule from outside of its nodes."""
 
     def __init__(self, cluster: Cluster, history: History, applications: Mapping[str, Application]) -> None:
         self._cluster = cluster
@@ -35,7 +36,7 @@ class Observer:
     # ------------------------------------------------------------------ waiting
 
     async def until(self, promise: str, seconds: float, reached: Callable[[], bool]) -> None:
-        """Wait for what has to come; not for ever. Raises `Violation`."""
+        """Wait until `reached()` is true. Raises `Violation` of the `promise` if it is not within `seconds`."""
         until_s = self._cluster.world.now + seconds
         while not reached():
             self.stop_if_violated()
@@ -49,14 +50,14 @@ class Observer:
 
     # ------------------------------------------------------------------ replicas
 
-    def replicas(self, partition: PartitionId) -> list[Replica]:
+    def replicas(self, partition: PartitionId) -> list[DiskReplica]:
         return [self._replica(node, partition) for node in self._cluster.storage]
 
-    def _replica(self, node: Node, partition: PartitionId) -> Replica:
+    def _replica(self, node: Node, partition: PartitionId) -> DiskReplica:
         return read_replica(node.name, node.machine.disk, DIRECTORY, partition)
 
     def engaged(self, node: Node) -> bool:
-        """Whether it takes part in the latest session of every partition."""
+        """Whether the node is engaged in the latest session of every partition."""
         name = self._cluster.storage_id(node)
         values = [self._cluster.partition_value(partition) for partition in self._partitions]
         return all(name in value.engagements and value.engagements[name].unresolved for value in values)
@@ -65,14 +66,14 @@ class Observer:
         return all(self.engaged(node) for node in self._cluster.storage)
 
     def filled(self, node: Node) -> bool:
-        """Whether this disk has everything again that is known to be committed."""
+        """Whether the node's disk holds everything that is known to be committed."""
         return all(
             durable_last(node.machine.disk, DIRECTORY, partition) >= told
             for partition, told in enumerate(self._history.told)
         )
 
     def rotten(self, node: Node) -> bool:
-        """Whether a partition of this node does not read, or lacks what is known to be committed."""
+        """Whether a partition of this node can't be read, or lacks something that is known to be committed."""
         if not self.all_engaged() or not self.filled(node):
             return True
         return any(self._replica(node, partition).bad for partition in self._partitions)
@@ -83,7 +84,7 @@ class Observer:
         return any(len(set(each)) > 1 for each in lasts)
 
     async def level(self) -> None:
-        """Until each replica has what the others have; it is for a checker to say that one never has."""
+        """Wait until each replica has what the others have, for `LAG_S` at most: a checker tells if one never has."""
         for _ in range(int(LAG_S / LOOK_S)):
             if not self.lagging():
                 return
@@ -92,7 +93,7 @@ class Observer:
     # ------------------------------------------------------------------ for reports
 
     def described(self) -> str:
-        """What everybody is waiting for."""
+        """Describe what every application, owner and partition is waiting for."""
         lines = [
             f"{name} does {sorted(a.doing.values())}, {a.steps_left} steps left"
             for name, a in self._applications.items()

@@ -1,7 +1,7 @@
-"""A simulated process: one life, with a host of its own, that can be killed, paused and stopped at any moment.
+"""A simulated process: one life of a node, which can be killed, paused and stopped at any moment.
 
-Death cuts the ports first and closes the coroutines afterwards: what `finally` blocks of a dead process do reaches
-nothing. A restart is a new `Process` on the same machine.
+Death first cuts the process off from its ports and then closes its coroutines, so that what their `finally` blocks do
+reaches nothing. A restart is a new `Process` on the same machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from polonaise.host import Clock, Disk, Host, Network
 from polonaise.simulator import trace
 from polonaise.simulator.disk_port import DiskPort
-from polonaise.simulator.loop import LIFE, Killed, Life, Task, leave_if_dead
+from polonaise.simulator.loop import LIFE, Killed, Life, VirtualTask, leave_if_dead
 from polonaise.simulator.network import NetworkPort
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Main: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
 
 
 class SimulatedClock:
-    """Time as one process sees it."""
+    """The clocks of one process: the port `host.Clock`."""
 
     def __init__(self, process: Process, offset_s: float) -> None:
         self._process = process
@@ -42,11 +42,12 @@ class SimulatedClock:
 
 
 class SimulatedHost:
-    """The ports of one process."""
+    """The ports of one process: `host.Host`."""
 
     def __init__(self, process: Process, source: random.Random) -> None:
         self._process = process
         self.random = source
+        # Each process's monotonic clock begins elsewhere: code that compares those of two processes fails at once.
         self.clock: Clock = SimulatedClock(process, source.uniform(1.0, 100_000.0))
         self.files = DiskPort(process, process.machine.disk)
         self.disk: Disk = self.files
@@ -68,18 +69,18 @@ class Process(Life):
         self.machine = machine
         self.subject = world.trace.subject(name)
         self.failure: BaseException | None = None
-        """Why it failed, when that was a failure that the scenario allows."""
+        """The error that ended the process; None if it did not fail."""
         self.calls = 0
-        """Calls so far that can change something outside of the process: on the disk, the network, a connection."""
+        """The number of calls so far to the disk, the network or a connection."""
         self.crash_on_call: int | None = None
-        """Crash instead of making the call of this number: a sweep over all numbers tries every gap between two."""
+        """The number of the call that the process crashes at and does not make; a sweep over them tries every gap."""
         self.left_open: list[str] = []
-        """What it still had open or locked when it ended as it should: whatever left that open has lost it."""
+        """The files and locks that it had still open when `main` returned, which it ought to have closed."""
         self.transports: dict[SimulatedTransport, None] = {}
         self._may_fail = may_fail
-        self._supervised: dict[Task, None] = {}
+        self._supervised: dict[VirtualTask, None] = {}
         self._ended = asyncio.Event()
-        self._main: Task | None = None
+        self._main: VirtualTask | None = None
         self.host = SimulatedHost(self, world.random(f"process/{name}"))
 
     def begin(self, main: Main) -> None:
@@ -87,13 +88,14 @@ class Process(Life):
         context = self.context.copy()
         coroutine = context.run(main, self.host)
         self._main = self.world.loop.create_task(coroutine, name="main", context=context)
+        # Outside of the process's context: this ends the process, and must not be unwound by `Killed` for that.
         self._main.add_done_callback(self._main_done, context=Context())
 
     # -------------------------------------------------------------- for scenarios
 
     @property
     def handles(self) -> list[str]:
-        """The files that it has open or locked, by path."""
+        """The paths of the files that it has open or locked."""
         return list(self.host.files.handles.values())
 
     @property
@@ -105,7 +107,7 @@ class Process(Life):
         return self.blocked and not self.dead
 
     def crash(self) -> None:
-        """Die as by `kill -9`. The disk keeps what was written, synced or not; peers see their connections end.
+        """Die as by `kill -9`: the disk keeps what was written, synced or not, and peers see their connections end.
 
         Called from within the process, it raises `Killed` there.
         """
@@ -115,7 +117,7 @@ class Process(Life):
             leave_if_dead()
 
     def pause(self, seconds: float | None = None) -> None:
-        """Stop running, as by SIGSTOP or a long garbage collection, for `seconds` or until `resume`."""
+        """Stop running, as by SIGSTOP or a long garbage collection, for `seconds` (None: until `resume`)."""
         if self.blocked:
             return
         self.blocked = True
@@ -139,7 +141,7 @@ class Process(Life):
             self._main.cancel()
 
     async def ended(self) -> None:
-        """Until it is dead, of whatever."""
+        """Wait until the process is dead, whatever ended it."""
         await self._ended.wait()
 
     # -------------------------------------------------------------- for the machinery
@@ -149,7 +151,7 @@ class Process(Life):
             raise Killed(self.name)
 
     def call(self) -> None:
-        """Every port starts a call with this: the dead make none, and it may be the call to die at."""
+        """Count a call to the machine, at its start. Raises `Killed` if the process is dead, or is to die here."""
         if self.dead:
             raise Killed(self.name)
         self.calls += 1
@@ -167,7 +169,7 @@ class Process(Life):
         return task
 
     def failed(self, error: BaseException) -> None:
-        """It stops itself: the end of the schedule, unless the scenario allows this failure."""
+        """End the process because of an error; end the schedule, too, unless the scenario allows this error."""
         self.check_alive()
         self.failure = error
         if not isinstance(error, self._may_fail):
@@ -176,12 +178,14 @@ class Process(Life):
         leave_if_dead()
 
     def end(self, kind: int) -> None:
-        """Cut the ports, then bury what is left, when no code of it is on the stack any more."""
+        """Cut the process off from its machine, then close its coroutines."""
         if self.dead:
             return
         self.dead = self.blocked = True
         self.world.trace.add(kind, self.subject)
         self.machine.process_ended(self, powerless=kind == trace.POWER_LOSS)
+        # A coroutine that runs can't be closed. If this was called from one of the process's own, wait until the stack
+        # is unwound.
         if LIFE.get() is self:
             self.world.loop.soon(self._bury)
         else:
@@ -197,7 +201,7 @@ class Process(Life):
         if self.dead:
             return
         error = None if task.cancelled() else task.exception()
-        if error is None:
+        if error is None:  # returned, or was cancelled by `terminate`
             self.left_open = self.handles
             self.end(trace.END)
         else:

@@ -1,4 +1,4 @@
-"""What few applications do with the log, and no two at a time: steps that most seeds do without.
+"""Rare work: steps of applications that most seeds do without.
 
 Some of them speak to servers as no client of this library does, but as the protocol allows.
 """
@@ -16,9 +16,9 @@ from polonaise.client.protocol.locks import Lock
 from polonaise.errors import AppendUnknown, Closed, PolonaiseError, ProducerFenced
 from polonaise.log.producers import KEY_PREFIX, OPEN, pack_request
 from polonaise.simulator.application import UNWANTED_HEADER
-from polonaise.simulator.history import Kind
+from polonaise.simulator.observations import Kind
 from polonaise.simulator.workload import (
-    Session,
+    ClientLife,
     Step,
     judged_by,
     list_registers,
@@ -31,11 +31,11 @@ from polonaise.wire.appends import CHANGE, AppendColumns, Operation
 
 _THINGS: Final = 6
 _AGES: Final = (0, 0, 1, 3, 8)
-"""By how much the marks of a group lie behind the view."""
+"""By how many ids the marks of a group's transactions may lie behind the view."""
 
 
 class MarkedGroup(Group):
-    """A group whose transactions were built on different states: it is judged by the oldest of them."""
+    """A group whose transactions were built on different states, and which is judged by the oldest of them."""
 
     marks: Sequence[TransactionId] = ()
 
@@ -48,7 +48,7 @@ class MarkedGroup(Group):
 
 
 class Opening(Group):
-    """The opening of a producer under an epoch, without a look at who has opened it meanwhile."""
+    """An append that opens a producer under a given epoch, without a look at who has opened it meanwhile."""
 
     epoch = 0
     key = b""
@@ -61,8 +61,8 @@ class Opening(Group):
         return columns
 
 
-async def append_marked_group(session: Session, partition: PartitionId) -> None:
-    """A group whose transactions have locks and marks of their own."""
+async def append_marked_group(session: ClientLife, partition: PartitionId) -> None:
+    """Append a group whose transactions have locks and marks of their own."""
     random = session.random
     count, applied = random.randrange(2, 5), session.log.applied(partition)
     marks = [max(-1, applied - random.choice(_AGES)) for _ in range(count)]
@@ -83,8 +83,8 @@ async def append_marked_group(session: Session, partition: PartitionId) -> None:
     await session.settle(attempt, receipt)
 
 
-async def open_twice(session: Session, partition: PartitionId) -> None:
-    """Open a producer anew while the one before lives and goes on: from then on nothing of that is taken."""
+async def open_twice(session: ClientLife, partition: PartitionId) -> None:
+    """Open a producer anew while the earlier one goes on: nothing of the earlier one may be accepted any more."""
     async with session.producing:
         older = session.producers.get(partition) or await open_producer(session, partition)
         newer = await open_producer(session, partition)
@@ -99,7 +99,9 @@ async def open_twice(session: Session, partition: PartitionId) -> None:
                 raise result
 
 
-async def _append_fenced(session: Session, partition: PartitionId, older: Producer, number: int, body: bytes) -> None:
+async def _append_fenced(
+    session: ClientLife, partition: PartitionId, older: Producer, number: int, body: bytes
+) -> None:
     try:
         transaction = await older.append(number, body, timeout=session.timeout_s())
     except (ProducerFenced, AppendUnknown, Closed):
@@ -107,8 +109,8 @@ async def _append_fenced(session: Session, partition: PartitionId, older: Produc
     _taken(session, older, f"number {number} as {transaction}")
 
 
-async def _open_late(session: Session, partition: PartitionId, older: Producer, number: int, body: bytes) -> None:
-    """What opened the older one comes again, as what is sent twice may."""
+async def _open_late(session: ClientLife, partition: PartitionId, older: Producer, number: int, body: bytes) -> None:
+    """Send the opening of the older producer again, as a message that is sent twice may come late."""
     opening = cast(Opening, Opening.of([b""]))
     opening.epoch, opening.key = older.epoch, KEY_PREFIX + older.name.encode()
     try:
@@ -119,7 +121,7 @@ async def _open_late(session: Session, partition: PartitionId, older: Producer, 
     _taken(session, older, f"its opening again, as {receipt.id}")
 
 
-def _taken(session: Session, older: Producer, what: str) -> None:
+def _taken(session: ClientLife, older: Producer, what: str) -> None:
     session.history.violated("P6 fate", f"nothing more of {older.name} in epoch {older.epoch}", what)
 
 

@@ -1,4 +1,8 @@
-"""One schedule: a cluster from a seed, clients at work, faults, healing, and then the question whether all was kept."""
+"""One schedule: a cluster drawn from a seed, clients at work amid faults, healing, and a check of every promise.
+
+`run` is the way in; `Schedule.play` has the whole course. A share (`_..._SHARE`) is the part of all seeds that have
+something, where nothing else is said.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,15 @@ from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
 from polonaise.simulator.disaster import Disaster
+from polonaise.simulator.diskaudit import DiskReplica, FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
-from polonaise.simulator.ground import FinalLog, Replica, durable_last, promised_by
-from polonaise.simulator.history import History, Violation
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
+from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
 from polonaise.simulator.rarework import RARE_STEPS
 from polonaise.simulator.trials import Trials
-from polonaise.simulator.workload import STEPS, Session
+from polonaise.simulator.workload import STEPS, ClientLife
 from polonaise.simulator.world import World
 from polonaise.terms import BodyForm
 
@@ -41,38 +45,45 @@ if TYPE_CHECKING:
 _WATCH_S: Final = 0.15
 _STEPS_MAX: Final = 600_000
 _ARCHIVE_SHARE: Final = 0.15
-"""Of the seeds, those with an archive: Parquet takes its time."""
+"""The share of seeds with an archive: few, because writing Parquet takes long."""
 _OVERTAKEN_SHARE: Final = 0.3
-"""Of these, those that end with fragments that are ahead of the replicas."""
+"""The share, of seeds with an archive, that end with fragments which are ahead of the replicas."""
 _STOP_SHARE: Final = 0.6
-"""How often there is another clean stop of a storage node."""
+"""The chance that one more clean stop of a storage node follows."""
 _SERVER_STOP_SHARE: Final = 0.3
-"""And of a server."""
+"""The chance that one more clean stop of a server follows."""
 _RARE_SHARE: Final = 0.25
-"""How often one of the rarer steps is among the work."""
+"""The chance of each rare step to be among a seed's work."""
 _DOUBLE_OWNER_SHARE: Final = 0.12
 _DISASTER_SHARE: Final = 0.08
 _GONE_BACK_SHARE: Final = 0.06
-"""Of the other seeds, those that end with replicas of an earlier moment under a living owner."""
+"""The share, of seeds without a disaster, that end with replicas of an earlier moment under a living owner."""
 
 
 @dataclass(slots=True)
 class Result:
-    """How a schedule went."""
+    """The outcome of a schedule: its failure, if any, its fingerprint and its counts."""
 
     seed: int
     failure: str = ""
+    """The promise that was broken, or what else ended the schedule; empty if every promise held."""
     fingerprint: str = ""
+    """16 hexadecimal digits, equal for equal courses of events."""
     faults: dict[str, int] = field(default_factory=dict)
+    """By class of fault: how often it took effect."""
     appends: int = 0
+    """Tries of appends."""
     committed: int = 0
+    """Transactions known to be committed, over all partitions."""
     virtual_s: float = 0.0
     steps: int = 0
+    """Handles that the loop ran."""
     trace: list[str] = field(default_factory=list)
+    """What happened, one line per event; empty unless recorded."""
 
 
 def run(seed: int, *, record: bool = False) -> Result:
-    """Run the schedule of one seed. What it finds broken is told in the result."""
+    """Run the schedule of one seed. What went wrong is in the result, which has a trace if `record` is true."""
     schedule = Schedule(seed, record=record)
     result = Result(seed)
     with _death_unheard():
@@ -80,7 +91,9 @@ def run(seed: int, *, record: bool = False) -> Result:
             schedule.world.run(schedule.play())
         except ScheduleFailed as error:
             result.failure = str(error) or type(error).__name__
-        gc.collect()  # A dead world is one large cycle, and every one that is left makes the next ones slower.
+        # A dead world is one large cycle, and every one that is left makes the next ones slower. It is collected in
+        # here, where what its coroutines say as they are freed is kept quiet.
+        gc.collect()
     world = schedule.world
     result.fingerprint = world.trace.fingerprint
     result.faults = {
@@ -101,7 +114,7 @@ def run(seed: int, *, record: bool = False) -> Result:
 
 @contextlib.contextmanager
 def _death_unheard() -> Iterator[None]:
-    """What Python says of coroutines whose process was killed half-way, unrun or in a `finally`, is no news."""
+    """Silence Python's messages about coroutines whose process was killed before they ran or in a `finally` block."""
     before = sys.unraisablehook
 
     def hear(unraisable: sys.UnraisableHookArgs) -> None:
@@ -118,11 +131,16 @@ def _death_unheard() -> Iterator[None]:
 
 
 class Schedule:
-    """Everything of one seed."""
+    """The cluster, work, faults and checks of one seed, and the course that they take.
+
+    What few seeds have is drawn from a generator of its own: adding it leaves the other seeds as they were, also
+    those that tests keep.
+    """
 
     def __init__(self, seed: int, *, record: bool = False) -> None:
         source = random.Random(f"world/{seed}")
         uniform, choice = source.uniform, source.choice
+        # Most seeds have none of most kinds of trouble: what a fault brings to light, another one may hide.
         network = NetworkConfiguration(
             delay_chance=choice((0.0, 0.0, 0.01)),
             split_chance=choice((0.0, 0.1)),
@@ -160,6 +178,7 @@ class Schedule:
             )
             for node in self.cluster.clients
         }
+        # Each seed leaves some kinds of work out and has much of others, for the same reason.
         self._weights = [weight * self._random.choice((0, 1, 1, 4)) for _, weight in STEPS]
         if not any(self._weights):
             self._weights = [weight for _, weight in STEPS]
@@ -185,7 +204,7 @@ class Schedule:
     # ------------------------------------------------------------------ the course of it
 
     async def play(self) -> None:
-        """Work and faults, healing, the last steps, and the checks."""
+        """Run the schedule: work amid faults, healing, trials, checks. Raises `ScheduleFailed` for a broken promise."""
         await self.cluster.start()
         watch = asyncio.get_running_loop().create_task(self._watch(), name="watch")
         stops = [
@@ -199,6 +218,7 @@ class Schedule:
         for task in stops:
             task.cancel()
         self._observer.stop_if_violated()
+        # From here on nothing fails by chance, so what does not come within its time never comes.
         await self.nemesis.heal()
         self.double_owner.resting = True
         self._healed.set()
@@ -206,15 +226,19 @@ class Schedule:
         await self._observer.until(
             "P11 availability", SETTLE_S, lambda: all(a.finished for a in self.applications.values())
         )
+        # Trials need whole replicas: each tells exactly what has to follow from what it does.
         await self._repaired()
         await self.trials.run()
         if self._archiving is not None:
+            # Before the trim: a fragment is mended from the log, as long as the replicas still have it.
             if self._archiving.store.damage(FragmentName.parse):
                 await self._observer.until("P10 corruption", self._archiving.scrub_s, self._archiving.rot_is_found)
                 self._archiving.store.restore()
             await self._trimmed_as_far_as_can_be(self._archiving)
         watch.cancel()
         logs = self._check()
+        # After the check, for it stops the storage nodes. What follows breaks what the checkers rely on: a disaster
+        # loses committed transactions, and must be told to clients instead.
         await self._nothing_forgotten()
         overtake = None
         if self._archiving is not None and self._overtaken:
@@ -227,7 +251,10 @@ class Schedule:
             await self.disaster.go_back()
 
     async def _trimmed_as_far_as_can_be(self, archiving: Archiving) -> None:
-        """What is acknowledged can be read when the replicas have dropped all they may, and one of them is new."""
+        """Check that everything can be read after the replicas dropped all they may and one got an empty disk.
+
+        Raises `Violation`.
+        """
         promise, archivist = "P11 availability", archiving.archivist
         archivist.begin_to_trim()
         await self._observer.until(promise, SETTLE_S, lambda: archivist.done)
@@ -246,7 +273,7 @@ class Schedule:
         self.census["fragment_mended"] += archiving.store.fragments_mended
 
     async def _stop_now_and_then(self, nodes: Sequence[Node], what: str, share: float) -> None:
-        """Nodes are told to stop, as an operator does, in whatever they are doing."""
+        """Ask nodes to stop cleanly at random moments, as an operator does; `share` is the chance of each next stop."""
         source = self.world.random(f"{what}s")
         pause_s = source.choice((0.1, 0.5, 2.0))
         while source.random() < share:
@@ -257,7 +284,10 @@ class Schedule:
                 node.process.terminate()
 
     async def _nothing_forgotten(self) -> None:
-        """P11: what is open is used, or one day nothing can be opened any more; and who ends has closed everything."""
+        """Check that nodes have only files open that they use, and close all when they end. Raises `Violation`.
+
+        P11: a node that keeps files open which it does not use can open none any more one day.
+        """
         until_s = self.world.now + LAG_S
         while forgotten := self.cluster.forgotten():
             if self.world.now >= until_s:
@@ -270,9 +300,10 @@ class Schedule:
         self._observer.stop_if_violated()
 
     async def _watch(self) -> None:
-        """P1 at every moment: what was told to be committed, or is noted as such on a disk, is durable on a quorum.
+        """Check P1 again and again: what is known to be committed is durable on a quorum.
 
-        Disks that were spoilt are left out, and nothing is asked of them.
+        Known is what an application was told or saw, and what a disk has noted as confirmed. Disks that were spoilt
+        are not looked at: each counts as one that holds it, as it may have done.
         """
         quorum = self.knobs.storage // 2 + 1
         while True:
@@ -292,10 +323,13 @@ class Schedule:
                 if sum(last >= committed for last in lasts.values()) < needed:
                     expected = f"{committed}, committed as {who} was told, on {needed} of {', '.join(lasts)}"
                     self.history.violated("P1 durability", expected, f"their logs end at {lasts}")
-                    return
+                    return  # one is enough, and every look after it would find the same
 
     async def _repaired(self) -> None:
-        """Every replica takes part again; one whose promises are damaged comes back as a new one."""
+        """Wait until every replica is engaged and level; give a new disk to those that can't come back by themselves.
+
+        Raises `Violation`. A node whose promises are damaged does not come back: an operator has to replace its disk.
+        """
         for _ in range(int(REPAIR_S / 2 / LOOK_S)):
             if self._observer.all_engaged():
                 break
@@ -309,6 +343,7 @@ class Schedule:
     # ------------------------------------------------------------------ the verdict
 
     def _check(self) -> list[FinalLog]:
+        """Run all checkers and return the log of each partition. Raises the first `Violation`."""
         logs: list[FinalLog] = []
         found: list[Violation] = list(self._archiving.check_trims()) if self._archiving else []
         for partition in range(self.knobs.partitions):
@@ -326,8 +361,8 @@ class Schedule:
             raise Violation(found[0].promise, found[0].expected, found[0].seen + more)
         return logs
 
-    def _true_copy(self, replicas: list[Replica]) -> Replica:
-        """The longest copy of those whose disks were never damaged."""
+    def _true_copy(self, replicas: list[DiskReplica]) -> DiskReplica:
+        """Return the longest of the copies whose disks were never damaged: what the log is in the end."""
         sound = [replica for replica in replicas if replica.name not in self.nemesis.spoilt]
         return max(sound, key=lambda replica: replica.last)
 
@@ -359,12 +394,16 @@ class Schedule:
                 bodies=form, wants=wants, header_filter=header_filter,
             )  # fmt: skip
             async with log:
-                await self._work(Session(host, application, log))
-        await asyncio.get_running_loop().create_future()
+                await self._work(ClientLife(host, application, log))
+        await asyncio.get_running_loop().create_future()  # ends with the schedule: who returns is started again
 
-    async def _work(self, session: Session) -> None:
-        """Steps until all are done, or a remount is due; when all is well, the last ones."""
+    async def _work(self, session: ClientLife) -> None:
+        """Work with one log object until all steps are done, or until it is to be opened anew.
+
+        After the last step, wait for healing and make the last appends: whatever is pending must be decided then.
+        """
         application = session.application
+        # Most work with one log object until all is done; the others open a new one after a few steps.
         left = 10**6 if application.random.random() < 0.7 else application.random.randrange(1, 8)
         numbers = count()
         tasks = [
@@ -386,7 +425,7 @@ class Schedule:
         application.doing.clear()
         application.finished = True
 
-    async def _worker(self, session: Session, worker: int, numbers: count[int], left: int) -> None:
+    async def _worker(self, session: ClientLife, worker: int, numbers: count[int], left: int) -> None:
         application = session.application
         think_s = self._duration_s * self._workers / (application.steps_left + 1)
         while application.steps_left > 0 and next(numbers) < left:
@@ -407,7 +446,7 @@ class Schedule:
         application.doing.pop(worker, None)
 
     async def _think(self, seconds: float) -> None:
-        """Pause, unless there is a rush."""
+        """Pause for `seconds`, or until a rush begins: then the nemesis wants appends to be on their way."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.cluster.rushing.wait()

@@ -1,4 +1,4 @@
-"""The object store of a simulated cluster: objects in memory, a way to it that fails, and objects that rot."""
+"""The object store of a simulated cluster: keeps objects in memory, may be out of reach, and lets objects rot."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _LATENCY_S: Final = 0.002
 _FAR_S: Final = 0.05
-"""Now and then it takes this long."""
+"""The most that one call in twenty takes, instead of `_LATENCY_S`."""
 
 
 class SimulatedStore:
-    """`fragments.store.ObjectStore` for all processes of a world. What was put is durable, as it is with the real ones.
+    """One object store for all processes of a world: `fragments.store.ObjectStore`.
 
-    A call whose caller dies may have been carried out. The store itself never loses an object; `damage` is what the
-    disks below it do, and `restore` an operator with a copy.
+    What was put is durable, as it is in real stores. A call whose caller dies may have been carried out. The store
+    itself never loses an object: `damage` is what the disks below it do, and `restore` is an operator with a copy.
     """
 
     def __init__(self, world: World) -> None:
@@ -33,17 +33,17 @@ class SimulatedStore:
         self._random: random.Random = world.random("store")
         self._objects: dict[str, bytes] = {}
         self._sound: dict[str, bytes] = {}
-        """Damaged objects as they were written."""
+        """The damaged objects, as they were written."""
         self.away = False
-        """It answers nobody."""
+        """Whether the store answers nobody."""
         self.unmounted = False
-        """What is there in its place is empty."""
+        """Whether an empty directory is in the store's place, as where a file system is not mounted."""
         self._beneath: dict[str, bytes] = {}
-        """What was put there meanwhile."""
+        """The objects in that directory."""
         self.fragments_read = 0
-        """Parts of objects that servers were given."""
+        """The number of reads of parts of objects."""
         self.fragments_mended = 0
-        """Damaged objects that were written again."""
+        """The number of damaged objects that were written again."""
 
     def __str__(self) -> str:
         return "the store"
@@ -53,7 +53,7 @@ class SimulatedStore:
         return False
 
     def unmake(self) -> None:
-        """It was there before."""
+        """Do nothing: opening this store has made nothing."""
 
     # ------------------------------------------------------------------ what it is asked
 
@@ -112,7 +112,10 @@ class SimulatedStore:
         return raw
 
     async def _way(self) -> None:
-        """There, or back: a while in which the caller may die."""
+        """Take one way to the store or back, which lasts a while in which the caller may die.
+
+        Raises `StoreUnavailable` while the store is away.
+        """
         process = LIFE.get()
         if isinstance(process, Process):
             process.call()
@@ -125,11 +128,11 @@ class SimulatedStore:
     # ------------------------------------------------------------------ what happens to it
 
     def put_now(self, path: str, data: bytes) -> None:
-        """An object that somebody else has put there."""
+        """Put an object at once, as another writer would."""
         self._objects[path] = data
 
     def damage(self, wanted: Callable[[str], object] = bool) -> bool:
-        """One bit of one object turns, of those whose paths are `wanted`; False when there is none that is whole."""
+        """Flip one bit of an undamaged object whose path is `wanted`. Returns False if there is none."""
         whole = [path for path in sorted(self._objects) if path not in self._sound and wanted(path)]
         if not whole:
             return False
@@ -143,15 +146,15 @@ class SimulatedStore:
 
     @property
     def damaged(self) -> tuple[str, ...]:
-        """The objects that are not as they were written."""
+        """The paths of the objects that are not as they were written."""
         return tuple(sorted(self._sound))
 
     def restore(self) -> None:
-        """Every object is again as it was written."""
+        """Put back every damaged object as it was written."""
         self._objects.update(self._sound)
         self._sound.clear()
 
     def fragments(self) -> dict[FragmentName, bytes]:
-        """Every fragment as it was written: what an operator with a copy could still read."""
+        """Return every fragment as it was written: what an operator with copies could still read."""
         written = {**self._objects, **self._sound}
         return {name: raw for path, raw in sorted(written.items()) if (name := FragmentName.parse(path)) is not None}

@@ -1,8 +1,8 @@
-"""The trace: a fingerprint of everything that happened in a schedule, and on demand its readable list.
+"""The trace: a fingerprint of everything that happened in a schedule and, on request, a readable list of it.
 
-Two runs of one seed must give one fingerprint, whatever `PYTHONHASHSEED` is. The fingerprint is the hash of a tuple of
-numbers, which CPython does not randomise (strings it does): it costs a fifth of a microsecond per event, so that it is
-always on.
+Two runs of one seed must give the same fingerprint, whatever `PYTHONHASHSEED` is. The fingerprint is the hash of a
+tuple of numbers: CPython does not randomise that, as it does the hashes of strings. It costs a fifth of a microsecond
+per event, so that it is always on.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _KINDS: Final = (
 
 
 class Trace:
-    """The events of one schedule in order."""
+    """The events of one schedule, in order."""
 
     def __init__(self, now: Callable[[], float], *, record: bool = False) -> None:
         self._now = now
@@ -66,12 +66,12 @@ class Trace:
         """What happened, one line per event; None unless recording was asked for."""
 
     def subject(self, name: str) -> int:
-        """The number under which events name `name`."""
+        """Return a new number that stands for `name` in events."""
         self._names.append(name)
         return len(self._names) - 1
 
     def add(self, kind: int, subject: int, detail: int = 0, data: bytes = b"") -> None:
-        """One event: what, of whom, and enough detail to tell it from another one."""
+        """Add an event: its kind, what it happened to, and enough detail to tell it from other events."""
         now = self._now()
         crc = zlib.crc32(data)
         self._hash = hash((self._hash, now, kind, subject, detail, crc))
@@ -81,7 +81,7 @@ class Trace:
             self.lines.append(f"{now:14.6f} {_KINDS[kind]:13} {self._names[subject]} {detail}{size}")
 
     def note(self, text: str) -> None:
-        """A scenario's own event, so that what it observed is part of the fingerprint."""
+        """Add an event of the scenario's own, so that what it did or saw is part of the fingerprint."""
         self._hash = hash((self._hash, self._now(), NOTE, zlib.crc32(text.encode())))
         self.events += 1
         if self.lines is not None:
@@ -89,5 +89,5 @@ class Trace:
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits; equal for equal histories."""
+        """16 hexadecimal digits, equal for equal courses of events."""
         return f"{self._hash & 0xFFFFFFFFFFFFFFFF:016x}"

@@ -1,7 +1,8 @@
-"""Connections as a process has them: asyncio transports over the simulated network.
+"""Simulated connections: the asyncio transports that processes use, and the pipes between them.
 
-A connection is two pipes, one per direction. What a process has written and the window does not take yet lies in its
-transport and dies with the process; what is in a pipe is on its way and arrives whatever becomes of the writer.
+A connection is two pipes, one for each direction, and a transport at each end. Bytes that a process has written but the
+window has no room for lie in its transport, and die with the process. Bytes in a pipe are on their way, and arrive
+whatever becomes of the writer.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ Item: TypeAlias = bytes | OSError | None
 """What travels: bytes, the end of the stream (None), or the breaking of the connection."""
 
 _HIGH_WATER: Final = 64 * 1024
+"""Unsent bytes above which a protocol is asked to pause writing, unless it says otherwise: asyncio's own default."""
 
 
 class Pipe:
-    """One direction of a connection: what is on its way, in order."""
+    """One direction of a connection, with what is on its way there, in order."""
 
     def __init__(self, network: SimulatedNetwork, link: Link, back: Link) -> None:
         self._network = network
@@ -36,14 +38,17 @@ class Pipe:
         self.room = network.configuration.window_bytes
         """Bytes that may still be sent before the receiver has read some."""
         self._owed = 0
+        """Bytes that the receiver has read, which the sender does not know while the link back is cut."""
         self._flying: deque[tuple[float, Item]] = deque()
+        """What is on its way, each with the moment at which it arrives."""
         self._last_ready = 0.0
         self._armed = False
+        """Whether a call of `_arrive` is to come, by a timer or once the link carries again."""
         self._stalled = False
         self._ended = False
 
     def send(self, data: bytes) -> None:
-        """Put bytes on their way; there must be room."""
+        """Put bytes on their way; there must be `room` for them."""
         self.room -= len(data)
         link, configuration = self.link, self._network.configuration
         if len(data) > 1 and link.strikes(configuration.split_chance):
@@ -52,26 +57,27 @@ class Pipe:
             data = data[cut:]
         self._put(data)
         if link.strikes(configuration.reset_chance):
+            # Not at once: the writer is in the middle of its call, and a real reset comes from outside of it.
             self._loop.soon(self._network.reset_connection, self)
 
     def end(self, item: OSError | None) -> None:
-        """The end of the stream, or its breaking, behind all that is on its way."""
+        """Put the end of the stream (None) or its breaking behind all that is on its way."""
         self._put(item)
 
     def answer_as_gone(self) -> None:
-        """Bytes came for the source, which no longer exists: tell the peer, once."""
+        """Send a reset, once: bytes came for the end that this pipe leads from, and that is gone."""
         if not self._ended:
             self._ended = True
             self._put(ConnectionResetError("connection reset by peer"))
 
     def lose_some(self) -> None:
-        """Only some first part of what is on its way arrives."""
+        """Lose what is on its way, but for some first part of it."""
         keep = int(self.link.draw() * (len(self._flying) + 1))
         while len(self._flying) > keep:
             self._flying.pop()
 
     def credit(self, size: int) -> None:
-        """The receiver has read `size` bytes; the sender learns it when the link back lets it."""
+        """Give `size` bytes of room back, which the receiver has read; the sender learns it over the link back."""
         if self._back.blocked is not None:
             self._owed += size
             self._network.stall(self, self._back)
@@ -80,7 +86,7 @@ class Pipe:
             self.source.room_came()
 
     def revive(self) -> None:
-        """The network carries again, if it does: what was held back goes on."""
+        """Let what was held back go on if the links carry again; else stall again."""
         if self._back.blocked is None:
             owed, self._owed = self._owed, 0
             self.credit(owed)
@@ -93,6 +99,7 @@ class Pipe:
             self._network.stall(self, self.link)
 
     def _put(self, item: Item) -> None:
+        # A stream: what was sent later never arrives earlier, however short its way.
         ready = self._loop.now + self.link.latency_s()
         if ready < self._last_ready:
             ready = self._last_ready
@@ -104,6 +111,8 @@ class Pipe:
 
     def _arrive(self) -> None:
         link = self.link
+        # Judged on arrival and not when it was sent: a cut holds back also what is on its way. `_armed` stays true,
+        # so that nothing that is sent meanwhile overtakes it.
         if link.blocked is not None or not self.target.process.machine.powered:
             self._stalled = True
             self._network.stall(self, link)
@@ -121,9 +130,9 @@ class Pipe:
 
 
 class SimulatedTransport(asyncio.Transport):
-    """One end of a connection, with the promises of asyncio's own transports.
+    """One end of a connection, which keeps the promises of asyncio's own transports.
 
-    Where asyncio and uvloop differ it is the stricter one: to write after `connection_lost` is an error.
+    Where asyncio and uvloop differ, it behaves as the stricter of them: writing after `connection_lost` is an error.
     """
 
     def __init__(
@@ -135,23 +144,29 @@ class SimulatedTransport(asyncio.Transport):
         self.incoming = incoming
         outgoing.source = incoming.target = self
         self.gone = False
-        """The kernel knows of this end no more: bytes for it are answered with a reset."""
+        """Whether the kernel has closed this end, so that bytes for it are answered with a reset."""
         self._network = process.world.network
         self._loop = process.world.loop
         self._subject = process.world.trace.subject(f"{process.name} {local[0]}:{local[1]}-{peer[0]}:{peer[1]}")
         self._protocol: asyncio.BaseProtocol | None = None
         self._arrived: deque[Item] = deque()
+        """What has arrived and the process has not read."""
         self._draining = False
+        """Whether a call of `_drain` is to come."""
         self._reading = False
         self._broken: OSError | None = None
+        """The breaking of the connection, known to the kernel and not yet to the process."""
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._high = _HIGH_WATER
         self._low = _HIGH_WATER // 4
         self._writer_paused = False
         self._flushing = False
+        """Whether a call of `_flush` is to come."""
         self._eof_asked = False
         self._eof_sent = False
+        # A transport ends in three steps, as asyncio's do: no new writes, then nothing read or written at all, then
+        # the protocol has been told.
         self._closing = False
         self._lost = False
         self._finished = False
@@ -240,7 +255,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _write(self, data: bytes) -> None:
         self._check_unfinished()
-        if self.process.dead:
+        if self.process.dead:  # a `finally` block of the dead: it reaches nothing
             return
         self.process.call()
         if self._eof_asked:
@@ -267,7 +282,10 @@ class SimulatedTransport(asyncio.Transport):
             self.get_protocol().pause_writing()
 
     def _lose(self, error: OSError | None) -> None:
-        """Nothing more is written or read; the protocol hears of it from the loop."""
+        """Stop reading and writing, drop what is unsent, and tell the protocol in a later turn of the loop.
+
+        A protocol may be in the middle of a call of this transport, so it must not be told at once.
+        """
         if self._lost:
             return
         self._lost = self._closing = True
@@ -289,14 +307,14 @@ class SimulatedTransport(asyncio.Transport):
     # -------------------------------------------------------------- for the network, inside the process
 
     def establish(self, protocol: asyncio.BaseProtocol) -> None:
-        """The connection stands: introduce the protocol to it, then let it read."""
+        """Give the connection, which stands now, to its protocol, and let that read."""
         self._protocol = protocol
         protocol.connection_made(self)
         if not self._closing:
             self._loop.soon(self._loop.enter, self.process, self.resume_reading)
 
     def _drain(self) -> None:
-        """Hand on what has arrived."""
+        """Give the protocol what has arrived, as long as it reads."""
         self._draining = False
         arrived = self._arrived
         protocol = self.get_protocol()
@@ -318,7 +336,7 @@ class SimulatedTransport(asyncio.Transport):
                 self._lose(item)
 
     def _merged(self, item: bytes) -> bytes:
-        """The bytes together with those behind them, or alone: a read returns what happens to be there."""
+        """Return the bytes alone or joined with those behind them: a real read returns whatever has come so far."""
         arrived = self._arrived
         if not arrived or type(arrived[0]) is not bytes:
             return item
@@ -330,7 +348,7 @@ class SimulatedTransport(asyncio.Transport):
         return b"".join(parts)
 
     def _flush(self) -> None:
-        """Send on what waited for room."""
+        """Send what waited for room, as far as there is room now."""
         self._flushing = False
         outgoing = self.outgoing
         while self._unsent and outgoing.room:
@@ -353,11 +371,12 @@ class SimulatedTransport(asyncio.Transport):
     # -------------------------------------------------------------- for the network, in the kernel
 
     def arrive(self, item: Item) -> None:
-        """Something has come through the incoming pipe."""
+        """Take what has come through the incoming pipe."""
         if self.gone:
-            if type(item) is bytes:
+            if type(item) is bytes:  # the end of a stream needs no answer
                 self.outgoing.answer_as_gone()
             return
+        # Known at once to the kernel, so that the next write fails, even while the process does not read.
         if isinstance(item, OSError):
             self._broken = item
         self._arrived.append(item)
@@ -365,18 +384,22 @@ class SimulatedTransport(asyncio.Transport):
             self._drain_soon()
 
     def room_came(self) -> None:
-        """There is room in the outgoing pipe again."""
+        """Note that there is room in the outgoing pipe again, and send soon what waits for it."""
         if not self.gone and self._unsent and not self._flushing:
             self._flushing = True
             self._loop.soon(self._loop.enter, self.process, self._flush)
 
     def kernel_close(self, *, killed: bool = False) -> None:
-        """The process let go of this end: the peer gets the end of the stream, or a reset if bytes lay unread."""
+        """Close this end, because the process closed it or has died (`killed`).
+
+        The peer gets the end of the stream, or a reset if bytes lay unread.
+        """
         if self.gone:
             return
         self.gone = True
         unread = any(type(item) is bytes for item in self._arrived)
         self._arrived.clear()
+        # Peers must bear both ends of a killed process, whether it has left bytes unread or not: so draw one.
         if self._broken is None:
             if unread or (killed and self.outgoing.link.strikes(0.5)):
                 self.outgoing.answer_as_gone()
@@ -385,14 +408,14 @@ class SimulatedTransport(asyncio.Transport):
         self._network.end_gone(self)
 
     def vanish(self) -> None:
-        """The machine lost power: no end of the stream, and part of what was sent never left it."""
+        """Drop this end, because its machine lost power: the peer hears nothing, and part of what was sent is lost."""
         self.gone = True
         self._arrived.clear()
         self.outgoing.lose_some()
         self._network.end_gone(self)
 
     def time_out(self) -> None:
-        """The kernel gives this end up, without a word to the peer."""
+        """Give this end up, as a kernel does that gets no answer: the process gets an error, the peer hears nothing."""
         if not self.gone and self._broken is None:
             self.arrive(TimeoutError("connection timed out"))
 

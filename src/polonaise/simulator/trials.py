@@ -1,6 +1,6 @@
-"""What is tried when a schedule is over and all is well again: each trial in a share of the seeds.
+"""Trials: exact tests at the end of a schedule, when all is well again; each in a share of the seeds.
 
-Here nobody disturbs anybody: what a trial does to the cluster is all that is done to it, so what has to follow can be
+Nothing else disturbs the cluster then: what a trial does to it is all that is done to it, so what has to follow can be
 told exactly.
 """
 
@@ -16,31 +16,32 @@ from polonaise.coordination.lease import LEASE_S
 from polonaise.log.control import CONTROL_FILE
 from polonaise.simulator.application import Application
 from polonaise.simulator.cluster import Cluster, Node
-from polonaise.simulator.history import History, Violation
 from polonaise.simulator.nemesis import Nemesis
+from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
 from polonaise.simulator.waiting import WaitingClient
 
 _ROT_SHARE: Final = 0.25
-"""The share of seeds in which a bit turns in the end where nobody will look."""
+"""The share of seeds in which a bit of a sealed segment rots at the end, where nothing reads it but a scrub."""
 _IN_TURN_SHARE: Final = 0.07
-"""Of the seeds with three replicas, those in which one disk after the other goes bad."""
+"""The share, of seeds with three replicas, in which one disk after the other goes bad."""
 _TAKE_OVER_S: Final = 5.0
-"""Virtual time in which a partition has its next owner once the lease of the last one has run out."""
+"""Virtual seconds within which a partition has its next owner once the lease of the last one has run out."""
 _MENDED_LOOK_S: Final = 0.5
-"""Each look reads all that a disk holds."""
+"""Virtual seconds between two looks at a disk: seldom, as each look reads everything on it."""
 _MENDED_STEPS: Final = 400_000
-"""So many steps more each strike has: while an idle owner notices nothing, every scrub reads all there is each second.
-Seen were 235 000 in the minute that this takes."""
+"""Handles that the schedule may run in addition for each strike. An idle owner may take a minute to notice one, and
+scrubs read everything each second meanwhile: they have been seen to need 235 000."""
 _LATER_S: Final = 0.5
-"""By which one server goes on before the next."""
+"""Virtual seconds between the moments at which one server and the next go on."""
 
 _TOLD_S: Final = 15.0
-"""Virtual time in which whoever waits has heard what for."""
+"""Virtual seconds within which a client that waits is told what it waits for."""
 _REPLACED_TIMES: Final = 2
 _REPLACED_STEPS: Final = 20
 
 Strike = Callable[[Node], Awaitable[float]]
+"""Harms a node's disk; returns the virtual seconds within which it must be whole again, or 0 if nothing was done."""
 
 
 class Trials:
@@ -70,7 +71,7 @@ class Trials:
         }
 
     async def run(self) -> None:
-        """Try what this seed has drawn. Raises `Violation`."""
+        """Run the trials that this seed has drawn. Raises `Violation`."""
         if self._cluster.world.random("rot").random() < _ROT_SHARE:
             node = self._nemesis.spoilable()
             if node is not None:
@@ -87,9 +88,10 @@ class Trials:
     # ------------------------------------------------------------------ P1, P10: disks
 
     async def _every_disk_in_turn(self) -> None:
-        """One disk after the other goes bad, each as soon as all the others are whole again: nothing is lost by that.
+        """Harm one disk after the other, each as soon as all others are whole again: nothing must be lost by that.
 
-        Those that were spoilt before are replaced first, for there may be rot on them that nobody has met yet.
+        Disks that were spoilt before come first, and are wiped: they may have rot that nothing has read yet, so that
+        two copies at once would be bad.
         """
         nodes = list(self._cluster.storage)
         self._random.shuffle(nodes)
@@ -115,7 +117,7 @@ class Trials:
         await self._observer.level()
 
     async def _mended(self, node: Node, strike: Strike) -> None:
-        """Strike this disk, and wait until it holds everything again; a strike tells how long that may take."""
+        """Strike a node's disk, and wait until it holds everything again. Raises `Violation` if that takes too long."""
         seconds = await strike(node)
         if seconds:
             self._cluster.world.loop.grant(_MENDED_STEPS)
@@ -128,7 +130,7 @@ class Trials:
             await asyncio.sleep(_MENDED_LOOK_S)
 
     async def _rot_at_rest(self, node: Node) -> float:
-        """What rots where nobody looks is found, and repaired from the other replicas."""
+        """Flip a bit where only a scrub reads: it must be found, and repaired from the other replicas."""
         if not node.running or not self._nemesis.rot_sealed(node):
             return 0.0
         self.census["rot_at_rest"] += 1
@@ -146,7 +148,7 @@ class Trials:
     # ------------------------------------------------------------------ P6, P11: fates, and what is told meanwhile
 
     async def _owners_are_replaced(self) -> None:
-        """An owner tells nothing of what it could not commit before its next session is certain; here it loses that."""
+        """Replace owners that hold undecided appends: their fates may be told only once a new session is certain."""
         for _ in range(_REPLACED_TIMES):
             self._begin_work_again(_REPLACED_STEPS)
             await self._nemesis.minority_write()
@@ -154,7 +156,7 @@ class Trials:
         self.census["owner_replaced"] += 1
 
     async def _who_waits_is_told(self) -> None:
-        """A client whose append waits for storage nodes is told which, and when that is over."""
+        """Stop a majority of the storage nodes: a client that appends must be told which, and when they are back."""
         async with self._waiting_client() as client:
             count = len(self._cluster.storage) // 2 + 1
             away = self._random.sample(self._cluster.storage, count)
@@ -165,7 +167,7 @@ class Trials:
             client.go.set()
             names = [self._cluster.storage_id(node) for node in away]
             try:
-                # With short patience it gives up its mount before it is answered: then this is what it knows.
+                # A client whose mount has a short deadline gives up before it is answered: then it knows only that.
                 await self._observer.until(
                     "P11 availability",
                     _TOLD_S,
@@ -180,7 +182,10 @@ class Trials:
         self.census["hindrance_told"] += 1
 
     async def _refused_directory_is_told(self) -> None:
-        """Health says why a storage directory can't be opened; nothing in it is changed, and work goes on."""
+        """Damage a control file: health must say why the directory can't be opened, and work must go on.
+
+        Nothing in the refused directory may be changed.
+        """
         node = self._nemesis.spoilable()
         if node is None:
             return
@@ -211,7 +216,7 @@ class Trials:
 
     @contextlib.asynccontextmanager
     async def _waiting_client(self) -> AsyncIterator[WaitingClient]:
-        """A client that is mounted and has not appended anything yet."""
+        """Run a client that has mounted all partitions and has not appended anything."""
         client = WaitingClient(self._cluster, self._history)
         node = Node(self._cluster, client.application.who, client.run)
         node.start()
@@ -225,12 +230,13 @@ class Trials:
     # ------------------------------------------------------------------ P11: leases
 
     async def _working_servers_keep_what_they_own(self) -> None:
-        """All stand still, as when their machines are suspended; who goes on first must not take the others for dead.
+        """Pause all servers for longer than a lease, as when their machines are suspended; none may lose what it owns.
 
-        It has not looked all the while.
+        The one that goes on first must not take the others for dead: it has not looked at them all the while.
         """
-        await asyncio.sleep(LEASE_S)  # the last faults were only just over
+        await asyncio.sleep(LEASE_S)  # or a lease that ran out during the faults could still change owners
         owned = self._owned()
+        # Owners go on last: those that could take over look at them first.
         servers = sorted(self._cluster.servers, key=lambda node: node.name in owned.values())
         processes = [node.process for node in servers if node.process is not None]
         for process in processes:
@@ -244,7 +250,7 @@ class Trials:
             raise Violation("P11 availability", f"servers that work to keep what they own: {owned}", f"{self._owned()}")
 
     async def _stopped_servers_are_replaced(self) -> None:
-        """A server that is stopped loses what it owns to one that works; what it does when it goes on is too late."""
+        """Pause an owner for longer than its lease: a server that works must take over, and the owner come too late."""
         owned = self._owned()
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.process is not None]
         if len(owners) != 1:
@@ -262,7 +268,7 @@ class Trials:
         await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
 
     def _owned(self) -> dict[int, str]:
-        """By partition: the server that writes there; of two that think they do, the one of the later generation."""
+        """Return, by partition, the server that has a session there; of two, the one of the later generation."""
         latest: dict[int, tuple[int, str]] = {}
         for name, server in self._cluster.owners.items():
             for partition, served in server.partitions.items():
@@ -276,4 +282,4 @@ _TRIALS: Final[tuple[tuple[float, Callable[[Trials], Awaitable[None]]], ...]] = 
     (0.1, Trials._who_waits_is_told),
     (0.1, Trials._refused_directory_is_told),
 )
-"""Those that disturb again, with the share of the seeds that have each."""
+"""The trials that disturb work again, each with the share of seeds that have it."""

@@ -1,4 +1,4 @@
-"""A client that is mounted, and then has one append to make: what is it told while that can't be committed?"""
+"""A client that mounts, waits, and then appends: to see what it is told while its append can't be committed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from polonaise.host import Host
 from polonaise.simulator import workload
 from polonaise.simulator.application import Application
 from polonaise.simulator.cluster import Cluster, Node
-from polonaise.simulator.history import History
+from polonaise.simulator.observations import History
 
 
 class WaitingClient:
-    """A client that appends to each partition once it is let `go`, in the one life of its process."""
+    """A client that appends to each partition once `go` is set. Its process has one life only."""
 
     def __init__(self, cluster: Cluster, history: History) -> None:
         self._cluster = cluster
@@ -26,11 +26,11 @@ class WaitingClient:
 
     @property
     def trouble(self) -> str:
-        """The trouble of the first partition that it is told just now; empty when all is well."""
+        """The trouble of partition 0 as the client is told it at this moment; empty if there is none."""
         return str((self._log.trouble(0) if self._log is not None else None) or "")
 
     async def run(self, node: Node, host: Host) -> None:
-        """Mount, wait, append, and read it all."""
+        """Mount all partitions, wait for `go`, then append to each and read it."""
         coordinator, ledger = self._cluster.coordinator(node, host), self.application.ledger
         async with Log(host, coordinator, view=ledger, settings=self._cluster.knobs.client) as log:
             self._log = log
@@ -39,7 +39,7 @@ class WaitingClient:
                 await log.ready(partition)
             self.mounted = True
             await self.go.wait()
-            session = workload.Session(host, self.application, log)
+            session = workload.ClientLife(host, self.application, log)
             for partition in partitions:
                 await workload.last_step(session, partition)
             self.done = True

@@ -1,7 +1,7 @@
-"""What applications do with the log, in every way that the client library offers, and what they note of it.
+"""The work of a schedule: steps that use the log in every way that the client library offers, and note the outcomes.
 
-Each step is one of a mix that is drawn per seed. An outcome is noted as the library tells it: `AppendUnknown` as
-unknown, and its receipt is waited for; any other error as "not in the log and never will be".
+Which steps an application takes, and how often, is drawn per seed. An outcome is noted as the library tells it:
+`AppendUnknown` as unknown, and its receipt is still awaited; any other error as "not in the log and never will be".
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from polonaise.errors import (
 )
 from polonaise.host import Host
 from polonaise.simulator.application import UNWANTED_HEADER, Application
-from polonaise.simulator.history import COUNT, MOVE, PRODUCED, Kind, Listing, Question, Reading, Try
+from polonaise.simulator.observations import COUNT, MOVE, PRODUCED, Kind, Listing, ProvedAnswer, ReadCheck, Try
 from polonaise.terms import LockMode, PartitionId
 
 _ACCOUNTS: Final = 4
 _COUNTERS: Final = 2
 
-Step = Callable[["Session", PartitionId], Awaitable[None]]
+Step = Callable[["ClientLife", PartitionId], Awaitable[None]]
 
 
-class Session:
-    """One life of a client in one process, used by several workers at once."""
+class ClientLife:
+    """One log object of a client's process, and what several workers do with it at once."""
 
     def __init__(self, host: Host, application: Application, log: Log) -> None:
         self.host = host
@@ -63,7 +63,7 @@ class Session:
         return self.random.choice((0.1, 0.5, 2.0, 6.0)) * (0.5 + self.random.random())
 
     async def settle(self, attempt: Try, receipt: Receipt) -> None:
-        """Wait a while for the fate; if it does not come, go on and note it when it does."""
+        """Wait a while for the fate of an append; if it does not come, go on, and note it when it comes."""
         self.unsettled.append(receipt)
         try:
             async with asyncio.timeout(self.timeout_s()):
@@ -72,6 +72,8 @@ class Session:
             self.follow(attempt, receipt)
 
     def follow(self, attempt: Try, receipt: Receipt) -> None:
+        """Note the fate of an append when it comes, in a task of its own."""
+
         async def run() -> None:
             await self._note(attempt, receipt)
             self.application.following -= 1
@@ -97,7 +99,7 @@ class Session:
     # ------------------------------------------------------------------ contexts
 
     async def run(self, partition: PartitionId, build: Callable[[Draft], Try | None]) -> None:
-        """Run a context; each time it is run is a new try, and the one before has failed."""
+        """Run a transaction context. Each of its runs is a new try, and a run means that the try before has failed."""
         tries: list[Try] = []
 
         async def context(tx: Draft) -> None:
@@ -133,8 +135,8 @@ class Session:
             self.history.committed(tries[-1], receipt.id)
 
 
-async def transfer(session: Session, partition: PartitionId) -> None:
-    """Money from one account to another, by what the view says."""
+async def transfer(session: ClientLife, partition: PartitionId) -> None:
+    """Move money from one account to another, if the view says that there is enough."""
     source, target = session.random.sample(range(_ACCOUNTS), 2)
     amount = session.random.randrange(1, 60)
 
@@ -150,8 +152,8 @@ async def transfer(session: Session, partition: PartitionId) -> None:
     await session.run(partition, build)
 
 
-async def group(session: Session, partition: PartitionId) -> None:
-    """Several transactions, all or none, sometimes with locks."""
+async def group(session: ClientLife, partition: PartitionId) -> None:
+    """Append a group of transactions, half of the time with locks."""
     count = session.random.randrange(2, 6)
 
     def build(tx: Draft) -> Try:
@@ -163,8 +165,11 @@ async def group(session: Session, partition: PartitionId) -> None:
     await session.run(partition, build)
 
 
-async def step_counter(session: Session, partition: PartitionId) -> None:
-    """Compare-and-set on a register: each value is reached once. Its neighbour comes and goes."""
+async def step_counter(session: ClientLife, partition: PartitionId) -> None:
+    """Raise a counter by compare-and-set of a register, so that it reaches each value once.
+
+    A second register beside it is there while the value is odd: so registers are also made and deleted.
+    """
     counter = session.random.randrange(_COUNTERS)
     key, neighbour = b"counter/%d" % counter, b"odd/%d" % counter
     held = await _register(session, partition, key)
@@ -188,42 +193,42 @@ async def step_counter(session: Session, partition: PartitionId) -> None:
         await _register(session, partition, neighbour)
 
 
-async def _register(session: Session, partition: PartitionId, key: bytes) -> bytes | None:
+async def _register(session: ClientLife, partition: PartitionId, key: bytes) -> bytes | None:
     floor = session.history.told[partition]
     value = await session.log.register(key, partition, timeout=session.timeout_s())
-    session.history.answered(Question(session.application.who, partition, floor, None, key, value))
+    session.history.answered(ProvedAnswer(session.application.who, partition, floor, None, key, value))
     return value
 
 
-async def list_registers(session: Session, partition: PartitionId) -> None:
-    """All registers, or those with a prefix."""
+async def list_registers(session: ClientLife, partition: PartitionId) -> None:
+    """List all registers, or those with a prefix."""
     prefix = session.random.choice((b"", b"", b"counter/", b"odd/", b"producer/", b"nothing/"))
     await _listing(session, partition, prefix, session.timeout_s())
 
 
-async def _listing(session: Session, partition: PartitionId, prefix: bytes, timeout_s: float) -> None:
+async def _listing(session: ClientLife, partition: PartitionId, prefix: bytes, timeout_s: float) -> None:
     floor = session.history.told[partition]
     found = await session.log.list_registers(prefix, partition, timeout=timeout_s)
     session.history.listings.append(Listing(session.application.who, partition, floor, prefix, list(found.items())))
 
 
-async def _mark(session: Session, partition: PartitionId, timeout_s: float) -> int:
+async def _mark(session: ClientLife, partition: PartitionId, timeout_s: float) -> int:
     floor = session.history.told[partition]
     mark = await session.log.high_water_mark(partition, timeout=timeout_s)
-    session.history.answered(Question(session.application.who, partition, floor, mark))
+    session.history.answered(ProvedAnswer(session.application.who, partition, floor, mark))
     return mark
 
 
 def judged_by(locks: Sequence[Lock]) -> list[tuple[int, int]]:
-    """Locks as a batch's evidence has them."""
+    """Return locks in the form that a batch's evidence has: pairs of hash and mode."""
     return [(lock.hash, lock.mode) for lock in locks]
 
 
 # ---------------------------------------------------------------------- single appends
 
 
-async def append(session: Session, partition: PartitionId) -> None:
-    """A run of appends without waiting for each, half of them with locks and marks of any age."""
+async def append(session: ClientLife, partition: PartitionId) -> None:
+    """Make several appends without waiting for each, half of them with locks and marks of any age."""
     pending: list[tuple[Try, Receipt]] = []
     for _ in range(session.random.choice((1, 1, 2, 6))):
         locks: list[Lock] = []
@@ -248,8 +253,8 @@ async def append(session: Session, partition: PartitionId) -> None:
         await session.settle(attempt, receipt)
 
 
-async def append_at(session: Session, partition: PartitionId) -> None:
-    """An append that demands its position."""
+async def append_at(session: ClientLife, partition: PartitionId) -> None:
+    """Make an append that demands its id."""
     position = 1 + await _mark(session, partition, session.timeout_s())
     attempt = session.invoke(partition, Kind.POSITION, [b""])
     attempt.mark, attempt.position = session.log.applied(partition), position
@@ -268,14 +273,17 @@ async def append_at(session: Session, partition: PartitionId) -> None:
     await session.settle(attempt, receipt)
 
 
-async def produce(session: Session, partition: PartitionId) -> None:
-    """The next number of an idempotent producer; the same number again until its id is known."""
+async def produce(session: ClientLife, partition: PartitionId) -> None:
+    """Append the next number of an idempotent producer, or the last one again while its id is not known."""
     async with session.producing:
         await produce_next(session, partition, session.producers.get(partition))
 
 
-async def produce_next(session: Session, partition: PartitionId, producer: Producer | None) -> None:
-    """Append it, with this producer or with one that is opened for it. One at a time: hold `producing`."""
+async def produce_next(session: ClientLife, partition: PartitionId, producer: Producer | None) -> None:
+    """Append what `next_produced` returns, with this producer or, if None, with one that is opened for it.
+
+    One call at a time: the caller holds `producing`.
+    """
     application = session.application
     attempt, number = next_produced(session, partition)
     try:
@@ -289,8 +297,8 @@ async def produce_next(session: Session, partition: PartitionId, producer: Produ
     application.producing[partition] = None
 
 
-def next_produced(session: Session, partition: PartitionId) -> tuple[Try, int]:
-    """What this application's producer appends next, and under which number."""
+def next_produced(session: ClientLife, partition: PartitionId) -> tuple[Try, int]:
+    """Return what this application's producer appends next, and its number."""
     application = session.application
     attempt = application.producing[partition]
     if attempt is None:
@@ -302,8 +310,8 @@ def next_produced(session: Session, partition: PartitionId) -> tuple[Try, int]:
     return attempt, application.next_number[partition] - 1
 
 
-async def open_producer(session: Session, partition: PartitionId) -> Producer:
-    """Open this application's producer; whoever had it open is fenced."""
+async def open_producer(session: ClientLife, partition: PartitionId) -> Producer:
+    """Open this application's producer, which fences its earlier openings."""
     who = session.application.who
     producer = await session.log.producer(who, partition=partition, timeout=session.timeout_s())
     session.producers[partition] = producer
@@ -313,14 +321,14 @@ async def open_producer(session: Session, partition: PartitionId) -> Producer:
 # ---------------------------------------------------------------------- reading
 
 
-async def read(session: Session, partition: PartitionId) -> None:
-    """History, from the beginning or anywhere; sometimes following the end for a while, sometimes slowly."""
+async def read(session: ClientLife, partition: PartitionId) -> None:
+    """Read the log from the beginning or anywhere; sometimes slowly, sometimes following its end for a while."""
     known = session.history.told[partition]
     after = -1 if session.random.random() < 0.4 else session.random.randrange(-1, known + 1)
     follow = session.random.random() < 0.3
     pause_s = session.random.choice((0.0, 0.0, 0.02))
     left = session.random.randrange(1, 40)
-    reading = Reading(session.history, f"a reader of {session.application.who}", partition, after)
+    reading = ReadCheck(session.history, f"a reader of {session.application.who}", partition, after)
     transactions = session.log.read(partition, after=after, follow=follow, timeout=session.timeout_s())
     async with asyncio.timeout(session.timeout_s()), aclosing(transactions) as stream:
         async for tx in stream:
@@ -335,29 +343,29 @@ async def read(session: Session, partition: PartitionId) -> None:
         session.history.violated("P2 agreement", f"the log up to {known}, which was committed before", seen)
 
 
-async def read_since(session: Session, partition: PartitionId) -> None:
-    """By commit time: nothing from before it, and nothing since then left out."""
+async def read_since(session: ClientLife, partition: PartitionId) -> None:
+    """Read from a commit time on: nothing from before it may be given, and nothing since then left out."""
     seen = session.history.seen[partition]
     if not seen:
         return
     since = session.random.choice(list(seen.values())).commit_time_us
-    reading: Reading | None = None
+    reading: ReadCheck | None = None
     transactions = session.log.read_time(partition, since=since, timeout=session.timeout_s())
     async with asyncio.timeout(session.timeout_s()), aclosing(transactions) as stream:
         async for tx in stream:
             if reading is None:
-                reading = Reading(session.history, "a reader by time", partition, tx.id - 1)
+                reading = ReadCheck(session.history, "a reader by time", partition, tx.id - 1)
                 before = seen.get(tx.id - 1)
                 if tx.commit_time_us < since or (before is not None and before.commit_time_us >= since):
                     session.history.violated("P3 order", f"the first since {since}", f"{tx.id} was given")
             reading.take(tx)
 
 
-async def look_up(session: Session, partition: PartitionId) -> None:
-    """One transaction by its id."""
+async def look_up(session: ClientLife, partition: PartitionId) -> None:
+    """Look up one transaction by its id."""
     known = session.history.told[partition]
     wanted = session.random.randrange(0, known + 3)
-    reading = Reading(session.history, f"a look-up of {session.application.who}", partition, wanted - 1)
+    reading = ReadCheck(session.history, f"a look-up of {session.application.who}", partition, wanted - 1)
     try:
         reading.take(await session.log.transaction(wanted, partition, timeout=session.timeout_s()))
     except BeyondLog:
@@ -366,8 +374,8 @@ async def look_up(session: Session, partition: PartitionId) -> None:
         reading.ended(wanted)
 
 
-async def flush(session: Session, partition: PartitionId) -> None:
-    """After a flush the fate of everything before it is known."""
+async def flush(session: ClientLife, partition: PartitionId) -> None:
+    """Flush: afterwards the fate of every earlier append has to be known."""
     floor = session.history.told[partition]
     before = [receipt for receipt in session.unsettled if receipt.partition == partition and not receipt.done]
     mark = await session.log.flush(partition, timeout=session.timeout_s())
@@ -375,18 +383,18 @@ async def flush(session: Session, partition: PartitionId) -> None:
     undecided = [receipt for receipt in before if not receipt.done]
     if undecided:
         session.history.violated("P6 fate", "every append before a flush to be decided", repr(undecided))
-    session.history.answered(Question(session.application.who, partition, floor, mark))
+    session.history.answered(ProvedAnswer(session.application.who, partition, floor, mark))
 
 
-async def ask(session: Session, partition: PartitionId) -> None:
-    """The committed mark, or a register."""
+async def ask(session: ClientLife, partition: PartitionId) -> None:
+    """Ask for the committed high-water mark or a register."""
     if session.random.random() < 0.5:
         await _mark(session, partition, session.timeout_s())
     else:
         await _register(session, partition, session.random.choice((b"counter/0", b"odd/1", b"position")))
 
 
-STEPS: Final[tuple[tuple[Step, int], ...]] = (
+STEPS: Final[tuple[tuple[Step, int], ...]] = (  # with their weights, which each seed changes
     (transfer, 6),
     (append, 6),
     (group, 3),
@@ -401,8 +409,8 @@ STEPS: Final[tuple[tuple[Step, int], ...]] = (
 )
 
 
-async def take_step(session: Session, step: Step, partition: PartitionId) -> None:
-    """One step; faults are the library's way to say that it did not work, and part of the game."""
+async def take_step(session: ClientLife, step: Step, partition: PartitionId) -> None:
+    """Take one step. Faults and time-outs are answers like others, unless they tell of a contradiction."""
     try:
         await step(session, partition)
     except (TimeoutError, Closed):
@@ -411,12 +419,15 @@ async def take_step(session: Session, step: Step, partition: PartitionId) -> Non
         session.history.contradicted(error, step.__name__)
 
 
-async def last_step(session: Session, partition: PartitionId) -> None:
-    """When all is well again: an append commits, and the whole log can be read from its beginning to its end."""
+async def last_step(session: ClientLife, partition: PartitionId) -> None:
+    """Make the last append, which must commit, and read the whole log from its beginning to its end.
+
+    Waits as long as it takes: the schedule decides how long that may be.
+    """
     application, history = session.application, session.history
     while application.producing[partition] is not None:
         await take_step(session, produce, partition)
-        await asyncio.sleep(0.01)  # what fails at once, again and again, must not stop the schedule's clock
+        await asyncio.sleep(0.01)  # a step that fails at once, again and again, must not keep virtual time from moving
     while True:
         attempt = session.invoke(partition, Kind.PLAIN, [b"last"])
         attempt.mark = session.log.applied(partition)
@@ -431,7 +442,7 @@ async def last_step(session: Session, partition: PartitionId) -> None:
     await receipt.applied()
     mark = await _mark(session, partition, 60.0)
     await _listing(session, partition, b"", 60.0)
-    reading = Reading(history, f"the last reader of {application.who}", partition, -1)
+    reading = ReadCheck(history, f"the last reader of {application.who}", partition, -1)
     while reading.last < mark:
         try:
             async for tx in session.log.read(partition, after=reading.last, until=mark, timeout=5.0):

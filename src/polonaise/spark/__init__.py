@@ -1,12 +1,13 @@
-"""The log in Spark: the data source and sink `polonaise`.
+"""The Spark data source and sink `polonaise`.
 
-`options` is what a query may say, checked before anything runs. `clusters` is what a process is connected to.
-`source`, `batchreader` and `streamreader` read history, `query` is the function `read`. `decoders` make columns of
-bodies: those that are `decodable`, of JSON by `jsonbodies`, of rows by `rowvalues`. `sink` is what Spark sees when it
-writes: `rows` are checked and divided, and `staging` keeps them until `publishing` has them in the log, exactly once.
-`protocol/` decides: what each task reads, and what is published.
-`sessions` makes a Spark session without set-up, on a Java that `java` finds.
+Read `source` first to follow a query, and `sink` to follow a write. `options` checks what the user wrote before
+anything runs, and `clusters` holds a process's connections. Reading: `batchreader` and `streamreader` plan the tasks,
+`taskreader` runs in each of them, `query` is the function `polonaise.spark.read`; `decoders` make columns of bodies.
+Writing: `rows` are checked and divided among partitions, `staging` keeps them, and `publishing` appends them to the
+log, each exactly once. `protocol/` decides, without I/O, what each task reads and what is published. `sessions` makes
+a Spark session without set-up, on a Java that `java` finds.
 
+Change with care: the layout of a block, a plan and the register `spark/<appId>` outlives a process (`protocol/`).
 This room and `pipelines` are the only ones that import pyspark; `pip install 'polonaise[spark]'` brings it.
 """
 

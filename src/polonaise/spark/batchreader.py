@@ -1,4 +1,4 @@
-"""A batch query over the log: a snapshot, planned once."""
+"""The reader of a batch query: a snapshot of the log, planned once."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from polonaise.spark.history import History
 from polonaise.spark.options import ReadOptions
-from polonaise.spark.reading import input_partitions, projection_of, read_split
+from polonaise.spark.queryhistory import QueryHistory
+from polonaise.spark.taskreader import input_partitions, projection_of, read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
-class BatchReader(DataSourceReader):
-    """`spark.read.format("polonaise")`: what was committed when Spark planned the first action on it.
+class SparkBatchReader(DataSourceReader):
+    """The reader of `spark.read.format("polonaise")`: what was committed when Spark planned the first action on it.
 
-    Promises: however often the DataFrame is used, it has the same rows, all of them committed; within a partition in
-    the order of ids. It takes no filters from Spark, which hands those of one query to another (`docs/spark.md`).
+    Promises that the DataFrame has the same rows however often it is used, all of them committed, and in the order of
+    ids within a partition. Accepts no filters from Spark, which passes those of one query to another (`docs/spark.md`).
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -28,7 +28,7 @@ class BatchReader(DataSourceReader):
         self._projection = projection_of(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        history = History(self._options)
+        history = QueryHistory(self._options)
         return input_partitions(history.splits(history.wanted()))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
-"""What a process of Spark's is connected to: logs and fragment stores, opened once and kept for the next task.
+"""The connections of one Spark process: logs and object stores, opened once and kept for its next task.
 
-Spark uses its Python processes again, for tasks and for planning, and ends them without a word: so nothing here waits
-to be closed. A child that was forked opens its own.
+Spark reuses its Python processes for tasks and for planning, and ends them without notice. So nothing here waits to be
+closed, and a forked child opens connections of its own.
 """
 
 from __future__ import annotations
@@ -30,16 +30,21 @@ _guard = threading.Lock()
 _logs: dict[str, Log] = {}
 _stores: dict[str, ObstoreStore] = {}
 _listings: dict[tuple[str, str], tuple[float, list[Listed]]] = {}
-"""When each was made, and what it says."""
+"""Listings of stores, by URL and prefix, each with the monotonic time at which it was made."""
 _background: Background | None = None
 _pid = os.getpid()
 
 
 def log_at(address: str) -> Log:
-    """The log at this address. Raises as `polonaise.connect`, and `NotInitialized` rather than make an embedded log."""
+    """Return the log at this address.
+
+    Raises what `polonaise.connect` raises, and `NotInitialized` for an embedded log that does not exist: reading a log
+    must not make one.
+    """
     with _guard:
         _forget_parents()
         log = _logs.get(address)
+        # One that has failed stays failed: the next task gets a new connection.
         if log is None or log.failure is not None:
             if address.startswith(SCHEME) and not is_there(address):
                 shown = redacted(address)
@@ -49,7 +54,10 @@ def log_at(address: str) -> Log:
 
 
 def store_at(url: str, *, make: bool = False) -> ObstoreStore:
-    """The object store at this URL; see `wait`. Raises as `open_store`, `NotFound` unless it is to be made."""
+    """Return the object store at this URL; use `wait` for its methods.
+
+    Raises what `open_store` raises, `NotFound` for a directory that does not exist unless `make` is true.
+    """
     with _guard:
         _forget_parents()
         store = _stores.get(url)
@@ -59,7 +67,7 @@ def store_at(url: str, *, make: bool = False) -> ObstoreStore:
 
 
 def listed(url: str, prefix: str, age_s_max: float) -> list[Listed]:
-    """What a store holds below this prefix, by a listing of at most this age."""
+    """Return what a store holds below this prefix, by a listing at most `age_s_max` seconds old."""
     store = store_at(url)
     found = _listings.get((url, prefix))
     if found is None or time.monotonic() - found[0] > age_s_max:
@@ -71,7 +79,7 @@ def listed(url: str, prefix: str, age_s_max: float) -> list[Listed]:
 
 
 def wait(make: Callable[[], Awaitable[T]]) -> T:
-    """The outcome of something asynchronous, such as a store's answer."""
+    """Run something asynchronous, such as a request to a store, to its end, and return the result."""
     global _background
     with _guard:
         _forget_parents()
@@ -82,7 +90,7 @@ def wait(make: Callable[[], Awaitable[T]]) -> T:
 
 
 def _forget_parents() -> None:
-    """Connections and threads do not survive a fork."""
+    """Forget the parent's connections and threads: they do not survive a fork."""
     global _pid, _background
     if _pid != os.getpid():
         _pid = os.getpid()
@@ -93,6 +101,7 @@ def _forget_parents() -> None:
 
 
 def _new_guard(*_: Any) -> None:
+    # A thread of the parent may have held the guard at the fork: in the child nobody would ever release it.
     global _guard
     _guard = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Which columns a decoder can make: one that it can't, whatever the bodies are, is refused before a job starts."""
+"""Check which columns a decoder can make: one that no body could fill is refused before a job starts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ALL: Final[_Kinds] = {
     StructType: "struct",
     MapType: "map",
 }
-"""All that a decoder may make. What is not here has no form in Arrow that Spark takes, or holds nothing."""
+"""All types that decoders make. The others have no form in Arrow that Spark accepts, or hold nothing."""
 
 _LACKS: Final[Mapping[str, frozenset[type[DataType]]]] = {
     "json": frozenset({TimeType, DayTimeIntervalType}),
@@ -61,13 +61,13 @@ _LACKS: Final[Mapping[str, frozenset[type[DataType]]]] = {
     "avro": frozenset({DayTimeIntervalType}),
     "protobuf": frozenset({DateType, TimestampType, TimestampNTZType, TimeType, DayTimeIntervalType}),
 }
-"""What a format has no values for, or only such as its library hands over as something else."""
+"""Types that a format has no values for, or that its library turns into another type."""
 
 _KEYS_ARE_TEXTS: Final = frozenset({"json", "msgpack", "avro"})
 
 
 def check_types(decoder: str, wanted: StructType) -> None:
-    """Raises `BadOption` for a column that no body could fill."""
+    """Raise `BadOption` for a column that no body could fill."""
     possible = {kind: name for kind, name in _ALL.items() if kind not in _LACKS.get(decoder, ())}
     for field in wanted.fields:
         for kind in _kinds(field.dataType):
@@ -88,7 +88,7 @@ def _is_or_holds(field: StructField, kind: DataType) -> str:
 
 
 def _kinds(kind: DataType) -> Iterator[DataType]:
-    """A type, and those that it consists of."""
+    """Yield a type and all types inside it."""
     yield kind
     if isinstance(kind, ArrayType):
         yield from _kinds(kind.elementType)
@@ -101,7 +101,7 @@ def _kinds(kind: DataType) -> Iterator[DataType]:
 
 
 def check_json_maps(fields: Sequence[pa.Field]) -> None:
-    """JSON has no times and dates, and inside of maps nobody reads texts as such. Raises `BadOption`."""
+    """Raise `BadOption` for types inside maps that JSON lacks: there, texts are not converted to them."""
     for field in fields:
         for what in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
             if holds(field.type, what):
@@ -109,7 +109,7 @@ def check_json_maps(fields: Sequence[pa.Field]) -> None:
 
 
 def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
-    """NOT NULL is a promise that bodies must keep: refused where it can't be checked, or can't hold."""
+    """Raise `BadOption` for a NOT NULL that can't be checked, or that undecodable bodies would break."""
     for field in schema:
         if not field.nullable and not can_hold:
             raise BadOption(
@@ -121,7 +121,7 @@ def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
 
 
 def fields_inside(kind: pa.DataType) -> list[pa.Field]:
-    """The fields that a type consists of, without a map's key, which is never null."""
+    """Return the fields that a type consists of, but for a map's key, which is never null."""
     if pa.types.is_map(kind):
         return [kind.item_field]
     return [kind.field(place) for place in range(kind.num_fields)]
@@ -132,5 +132,5 @@ def _requires_inside(kind: pa.DataType) -> bool:
 
 
 def holds(kind: pa.DataType, what: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type is, or has inside, one of which this is true."""
+    """Whether `what` is true of a type or of any type inside it."""
     return what(kind) or any(holds(field.type, what) for field in fields_inside(kind))

@@ -1,8 +1,8 @@
-"""Columns made of bodies: by JSON, MessagePack, Avro, Protocol Buffers, or a function of the user's.
+"""Make columns of bodies: by JSON, MessagePack, Avro, Protocol Buffers, or a function of the user's.
 
-JSON is decoded a batch at a time. The others go row by row through their own libraries, which `pip install
-'polonaise[decoders]'` brings. A body that does not read as the columns' types, or lacks one that is NOT NULL, is
-undecodable; a field that is not there is null, and one that no column asks for is passed over.
+JSON is decoded a batch at a time; the others go row by row through their own libraries, which `pip install
+'polonaise[decoders]'` brings. A body is undecodable if it does not read as the columns' types, or lacks a column that
+is NOT NULL. A field that is missing is null, and one that no column asks for is ignored.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from polonaise.spark.rowvalues import check_rows, object_of
 from polonaise.spark.schemas import CORRUPT, DECODED, REASON, Projection
 
 DecodeRow: TypeAlias = Callable[[bytes], Mapping[str, Any]]
-"""Makes the values of one transaction's columns of its body; raises whatever it likes for a body that it can't read."""
+"""Makes a mapping of column names to values from one body. May raise anything for a body that it can't read."""
 
 
 class _Bodies(NamedTuple):
-    """Some bodies of a batch."""
+    """Some of a batch's bodies."""
 
     places: Sequence[int]
-    """Which of the batch's they are, ascending."""
+    """Their indexes in the batch, ascending."""
     bodies: Sequence[bytes]
     rows: Sequence[Mapping[str, Any]]
-    """What was made of them by a row decoder; empty without one."""
+    """The row decoder's result for each body; empty without a row decoder."""
 
     def cut(self, begin: int, end: int) -> _Bodies:
         return _Bodies(self.places[begin:end], self.bodies[begin:end], self.rows[begin:end])
 
 
 class Decoded(NamedTuple):
-    """Rows of a batch, those that the query is to have, and the columns that were made of their bodies."""
+    """The rows of a batch that the query is to have, and the columns that were made of their bodies."""
 
     batch: pa.RecordBatch
     columns: Mapping[str, pa.Array]
 
 
 _Part: TypeAlias = tuple[Sequence[int], pa.RecordBatch]
-"""Bodies' places in their batch, and the columns that were made of them."""
+"""Indexes of bodies in their batch, and the columns that were made of them."""
 
 _log = logging.getLogger("polonaise.spark")
 
 _FEW: Final = 8
-"""So many bodies of which one does not decode are decoded one by one: to halve them further costs more."""
+"""Number of bodies, one of them undecodable, up to which they are decoded one by one: halving further costs more."""
 
 
 class Decoder:
-    """Decodes the columns that one query wants of those that its decoder adds.
+    """Makes those of the decoder's columns that one query wants.
 
     Raises `BadOption` and `ExtraMissing` for what can't be decoded whatever the bodies are.
     """
@@ -73,14 +73,14 @@ class Decoder:
         check_nulls(self._schema, can_hold=self._on_undecodable is not OnUndecodable.COLUMN)
         is_json = self._name == "json"
         self._by_row = pa.schema([field for field in self._schema if not is_json or holds(field.type, pa.types.is_map)])
-        """Columns that are made row by row: of JSON those that Arrow's reader does not make."""
+        """The columns that are made row by row; for JSON, those that Arrow's reader can't make."""
         self._row = None if is_json and not self._by_row.names else row_decoder(options)
         self._json = JsonBodies([field for field in self._schema if field not in self._by_row]) if is_json else None
         if is_json:
             check_json_maps(self._by_row)
 
     def decoded(self, batch: pa.RecordBatch) -> Decoded:
-        """The batch's rows, and what was made of them. Raises `BodyUndecodable` where such a body is to fail."""
+        """Decode a batch's bodies. Raises `BodyUndecodable` for the first bad one, with `onUndecodable=fail`."""
         bodies = batch.column("data").to_pylist()
         bad: dict[int, str] = {}
         parts = self._parts(self._read(bodies, bad), bad)
@@ -120,7 +120,7 @@ class Decoder:
         )
 
     def _read(self, bodies: Sequence[bytes], bad: dict[int, str]) -> _Bodies:
-        """What a row decoder makes of the bodies; those that it can't read are bad."""
+        """Run the row decoder, if there is one, on each body; record those that it can't read in `bad`."""
         if self._row is None:
             return _Bodies(range(len(bodies)), bodies, ())
         rows: list[Mapping[str, Any]] = []
@@ -140,17 +140,17 @@ class Decoder:
         return _Bodies(places, [bodies[place] for place in places], rows)
 
     def _parts(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """The columns of these bodies without those that turn out to be bad."""
+        """Decode these bodies, and record the undecodable ones in `bad`."""
         try:
             return [(read.places, self._decode(read))]
-        except Exception:  # noqa: BLE001 - one of them is bad, which is found below
+        except Exception:  # noqa: BLE001 - one of the bodies is bad, and is looked for below
             found: dict[int, str] = {}
             parts = self._halved(self._sifted(read, found), found)
             bad.update(found)
             return parts
 
     def _sifted(self, read: _Bodies, bad: dict[int, str]) -> _Bodies:
-        """Without the bodies that are no JSON at first sight: there may be many, and this is cheap."""
+        """Take out bodies that are clearly no JSON: there may be many, and this check is cheap."""
         if self._json is None:
             return read
         kept: list[int] = []
@@ -158,7 +158,7 @@ class Decoder:
             try:
                 check_body(body)
                 kept.append(at)
-            except Exception as error:  # noqa: BLE001 - as where they are decoded
+            except Exception as error:  # noqa: BLE001 - as in `_part`, where bodies are decoded
                 bad[read.places[at]] = _in_one_line(error)
                 if self._fails:
                     break
@@ -166,7 +166,7 @@ class Decoder:
         return _Bodies([read.places[at] for at in kept], [read.bodies[at] for at in kept], rows)
 
     def _halved(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """Takes bodies that do not decode together apart until it is known which of them do not decode alone."""
+        """Divide bodies that do not decode together, until it is known which of them do not decode alone."""
         count = len(read.places)
         step = 1 if count <= _FEW else (count + 1) // 2
         return [part for begin in range(0, count, step) for part in self._part(read.cut(begin, begin + step), bad)]
@@ -174,7 +174,7 @@ class Decoder:
     def _part(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
         first = read.places[0]
         if self._fails and any(place < first for place in bad):
-            return []  # an earlier one will be named, and nothing comes of the others
+            return []  # the error will name the earlier one, and nothing of this batch is returned
         try:
             return [(read.places, self._decode(read))]
         except Exception as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
@@ -210,7 +210,7 @@ def _tell_left_out(batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
 
 
 def _rows_of(count: int, places: Sequence[int]) -> pa.Array:
-    """For each of so many rows its index among these places, null for those that are not there."""
+    """Return for each of `count` rows its index among `places`, or null."""
     indexes: list[int | None] = [None] * count
     for index, place in enumerate(places):
         indexes[place] = index
@@ -226,7 +226,7 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def row_decoder(options: ReadOptions) -> DecodeRow:
-    """The function that decodes one body. Raises `BadOption`, `ExtraMissing`: call it before a job starts, too."""
+    """Return the function that decodes one body. Raises `BadOption`, `ExtraMissing`; call it before a job, too."""
     name, said = options.decoder or "", options.decoder_options
     known = {"json": _json_rows, "msgpack": _msgpack_rows, "avro": _avro_rows, "protobuf": _protobuf_rows}
     if name in known:
@@ -240,7 +240,7 @@ def row_decoder(options: ReadOptions) -> DecodeRow:
 
 
 def _json_rows(_: Mapping[str, str]) -> DecodeRow:
-    """For columns that Arrow's reader of JSON does not make: maps."""
+    """Return the decoder for columns that Arrow's JSON reader can't make: maps."""
     return decode_object
 
 
@@ -250,7 +250,7 @@ def _msgpack_rows(_: Mapping[str, str]) -> DecodeRow:
 
 
 def _avro_rows(said: Mapping[str, str]) -> DecodeRow:
-    """`decoder.schema` is the writers' Avro schema as JSON, `decoder.schemafile` a file that holds it."""
+    """Return a decoder by the writers' Avro schema: `decoder.schema` is its JSON, `decoder.schemafile` a file of it."""
     fastavro = _library("fastavro")
     try:
         written = json.loads(said.get("schema") or Path(said["schemafile"]).read_text())
@@ -271,7 +271,7 @@ def _avro_rows(said: Mapping[str, str]) -> DecodeRow:
 
 
 def _protobuf_rows(said: Mapping[str, str]) -> DecodeRow:
-    """`decoder.message` is the message's class, `module:Name`, as `protoc` has made it."""
+    """Return a decoder by `decoder.message`: the message's class, `module:Name`, as `protoc` makes it."""
     _library("google.protobuf")
     if "message" not in said:
         raise BadOption("decoder=protobuf of which message? Say decoder.message, module:Name of the class protoc made")
@@ -287,7 +287,7 @@ def _protobuf_rows(said: Mapping[str, str]) -> DecodeRow:
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    """A message as a mapping. A field that was not set and can tell so is null, not its default."""
+    """Return a message as a mapping. A field with presence that was not set is null, not its default."""
     return {
         field.name: None
         if field.has_presence and not message.HasField(field.name)
@@ -297,7 +297,7 @@ def _fields(message: Any) -> dict[str, Any]:
 
 
 def _plain(field: Any, value: Any) -> Any:
-    """A field's value as Arrow takes it: messages as mappings, repeated fields as lists, maps as pairs."""
+    """Return a value as Arrow takes it: messages as mappings, repeated fields as lists, maps as pairs."""
     if field.message_type is None:
         return value if isinstance(value, int | float | str | bytes | bool) else list(value)
     if field.message_type.GetOptions().map_entry:

@@ -1,4 +1,4 @@
-"""Columns of a fragment in an object store, whatever kind of store; what is wrong with it is said with its name."""
+"""Read columns of a fragment in any kind of object store; errors name the fragment."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def columns_from(
     rows_max: int = ROWS_MAX,
     cluster_key: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """As `fragments.columns.columns_in`, from the fragment of this name and size."""
+    """Yield columns of the fragment of this name and size (bytes). See `fragments.columns.columns_in`."""
     with _opened(store, name, size) as source:
         yield from columns_in(source, name, span, columns, rows_max=rows_max, cluster_key=cluster_key)
 
 
 def footer_from(store: ObstoreStore, name: FragmentName, size: int, cluster_key: bytes | None = None) -> Footer:
-    """What the fragment says of itself. Raises as `fragments.format.open_fragment`, with its name."""
+    """Return the fragment's footer. Raises what `fragments.format.open_fragment` raises, naming the fragment."""
     with _opened(store, name, size) as source:
         return open_fragment(source, cluster_key)[0]
 

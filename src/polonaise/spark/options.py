@@ -1,7 +1,7 @@
-"""What a query may say of the log: options as Spark hands them over, read and checked before anything runs.
+"""A query's options: parsed from what Spark hands over, and checked before anything runs.
 
-Names are as in `docs/spark.md`; Spark does not tell upper from lower case in them. Each option that cannot be meant is
-a `BadOption` which names it and says what to write.
+`docs/spark.md` lists them. As everywhere in Spark, upper and lower case are the same in their names. An invalid option
+raises `BadOption`, which names it and says what to write.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from polonaise.terms import PartitionId, TransactionId
 T = TypeVar("T")
 
 EARLIEST: Final = -2
-"""As a place in a partition: the first transaction that there is."""
+"""A place in a partition: the first transaction of it."""
 LATEST: Final = -1
-"""As a place in a partition: behind what is committed when the query begins."""
+"""A place in a partition: after the last transaction that is committed when the query begins."""
 
 MIB: Final = 1024 * 1024
 FRAGMENTS: Final = "fragments:"
 STORAGE: Final = "storage:"
-"""Before the path of one storage node's directory, which is read as it is: what is there may not be committed."""
+"""Prefix of a storage node's directory, whose replica is read as it is: not all of it need be committed."""
 
 
 class Places(NamedTuple):
-    """A place in each partition: the id of a transaction, `EARLIEST` or `LATEST`."""
+    """A place in each partition: a transaction's id, `EARLIEST` or `LATEST`."""
 
     default: TransactionId
     by_partition: Mapping[PartitionId, TransactionId] = {}
@@ -50,75 +50,75 @@ UP_TO_LATEST: Final = Places(LATEST)
 
 
 class OnUndecodable(enum.Enum):
-    """What becomes of a body that a decoder can't read."""
+    """What to do with a body that the decoder can't read."""
 
     FAIL = "fail"
-    """The query ends with `BodyUndecodable`."""
+    """End the query with `BodyUndecodable`."""
     SKIP = "skip"
-    """Its row is left out, and a warning says so."""
+    """Leave the row out, with a warning."""
     COLUMN = "column"
-    """The body is in the column `_corrupt`, why in `_reason`, and the decoder's columns are null."""
+    """Put the body into the column `_corrupt` and the reason into `_reason`; the decoder's columns are null."""
     ONLY = "only"
-    """Rows are made of such bodies alone, each with its `_reason`."""
+    """Return only the rows of such bodies, each with its `_reason`."""
 
 
 @redacted_repr
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a batch or stream query reads."""
+    """The options of a batch or stream query."""
 
     cluster: str
-    """`embedded:PATH`, `file:PATH`, `fragments:URL` for a store without a cluster, `storage:PATH` for one replica."""
+    """Address: `embedded:PATH`, `file:PATH`, `fragments:URL` for a store alone, or `storage:PATH` for one replica."""
     fragments: str | None = None
-    """Where cold history is; None without one."""
+    """The store of archived history, as a URL or path; None without one."""
     partitions: str = "all"
-    """`all`, `3` or `0-6,9`."""
+    """Partitions to read: `all`, `3` or `0-6,9`."""
     starting: Places = FROM_EARLIEST
-    """The first transactions to read."""
+    """First transaction to read, inclusive."""
     ending: Places = UP_TO_LATEST
-    """The first ones not to read."""
+    """First transaction not to read."""
     starting_time_us: int | None = None
     ending_time_us: int | None = None
-    """By commit time, microseconds UTC; start inclusive, end exclusive."""
+    """Range by commit time, in microseconds UTC; start inclusive, end exclusive."""
     headers: frozenset[int] | None = None
-    """Only these; None for all."""
+    """Read only transactions with these headers; None for all."""
     decoder: str | None = None
     decoder_schema: str | None = None
-    """DDL of the columns that the decoder adds."""
+    """The columns that the decoder adds, as DDL."""
     decoder_options: Mapping[str, str] = field(default_factory=dict)
     kafka_columns: bool = False
     fail_on_data_loss: bool = True
     on_undecodable: OnUndecodable = OnUndecodable.FAIL
     transactions_per_trigger_max: int | None = None
     partitions_min: int = 1
-    """Spark tasks at least, where there are that many transactions."""
+    """Minimum number of Spark tasks, if there are that many transactions."""
     split_bytes_max: int = 128 * MIB
-    """What one task reads at most, about, as the log has it."""
+    """Maximum number of bytes, roughly and as stored in the log, that one task reads."""
     timeout_s: float = 60.0
-    """How long a question to the log may take before the query fails."""
+    """Seconds that a request to the log may take before the query fails."""
 
 
 @redacted_repr
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where rows are appended, and how they are told apart from an earlier attempt's."""
+    """The options of a write: where rows are appended, and under which name, so that a repetition is recognized."""
 
     cluster: str
     app_id: str | None = None
-    """Whose batches these are: None for the query's id in a stream, for nobody's in a batch write."""
+    """The application whose batches these are. None: a stream's query id; a batch write then has no name."""
     app_version: int | None = None
-    """Which batch of the application's this is, for batch writes; later ones are larger."""
+    """Number of the application's batch, for batch writes; numbers only go up."""
     partition_by: str | None = None
-    """The column whose value decides the partition, by its hash, where there is no column `partition`."""
+    """Column whose hash decides the partition, if there is no column `partition`."""
     staging: str | None = None
-    """Where tasks put their rows until they are published; None for beside the log."""
+    """URL of the store where tasks put rows until they are published; None for a directory beside the log."""
     inline_bytes_max: int = 256 * 1024
-    """Rows of one task that travel with its message, without staging."""
+    """Bytes of a task's rows that may travel in its message to the driver, without being staged."""
     timeout_s: float = 60.0
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Raises `BadOption` for an option that is unknown, does not read, or contradicts another."""
+    """Parse the options of a read. Raises `BadOption` for one that is unknown, invalid, or contradicts another."""
     said = _Said(given, _READ)
     cluster, fragments = _where(said)
     options = ReadOptions(
@@ -158,7 +158,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
-    """Raises `BadOption` for an option that is unknown, does not read, or contradicts another."""
+    """Parse the options of a write. Raises `BadOption` for one that is unknown, invalid, or contradicts another."""
     said = _Said(given, _WRITE)
     cluster, _ = _where(said)
     if cluster.startswith(FRAGMENTS):
@@ -194,15 +194,15 @@ _KAFKAS: Final = {
     "endingoffsets": "endingTransactions",
     "maxoffsetspertrigger": "maxTransactionsPerTrigger",
 }
-"""Names of Spark's Kafka source, for those who come from there."""
+"""Names that Spark's Kafka source gives to these options."""
 _SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname", "__partition_columns"})
-"""What Spark says beside the user."""
+"""Options that Spark adds by itself."""
 _TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
-"""What it says besides of a table in a catalog."""
+"""Options that Spark adds for a table in a catalog."""
 
 
 class _Said:
-    """The options that were given, by their names as they are written here."""
+    """The given options, under their canonical names."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         by_name = {name.lower(): name for name in known}
@@ -285,12 +285,12 @@ def _absolute_cluster(scheme: str, rest: str) -> str:
 
 
 def absolute(url: str) -> str:
-    """A store's URL, or a directory's path made absolute: Spark's workers may run in other directories."""
+    """Return a URL as it is, and a path as an absolute one: Spark's workers may run in other directories."""
     return url if "://" in url else os.path.abspath(url.removeprefix("file:"))
 
 
 def _undecodable_in(said: _Said) -> OnUndecodable:
-    """As `onUndecodable` says, or `failOnDecodeError`, which there was before it."""
+    """Return the value of `onUndecodable`, or of its older form `failOnDecodeError`."""
     found = said.value("onUndecodable", _on_undecodable, None)
     fails = said.value("failOnDecodeError", _flag, None)
     if found is not None and fails is not None and found is not _OLDER_WORDS[fails]:
@@ -353,7 +353,7 @@ def _place(value: Any) -> TransactionId:
 
 
 def _time_us(text: str) -> int:
-    """Microseconds UTC of an ISO 8601 time with its zone, or of milliseconds since 1970, as Spark's Kafka source."""
+    """Return microseconds UTC of an ISO 8601 time with its zone, or of milliseconds since 1970."""
     if text.strip().lstrip("-").isdecimal():
         if abs(int(text)) > INT64_MAX // 1_000:
             raise ValueError("so many milliseconds after 1970 no time is: write 2026-01-31T12:00:00Z")
@@ -368,7 +368,7 @@ def _time_us(text: str) -> int:
 
 
 def microseconds(moment: datetime) -> int:
-    """Since 1970, UTC, of a time with its zone."""
+    """Return microseconds since 1970 UTC. `moment` must have a time zone."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
@@ -403,7 +403,7 @@ def _not_negative(text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    """Bytes, or with k, m or g behind it the binary multiple, as Spark writes them."""
+    """Parse a size in bytes. A suffix k, m or g stands for the binary multiple, as in Spark."""
     word = text.strip().lower().removesuffix("b").removesuffix("i")
     scale = {"k": 1024, "m": MIB, "g": 1024 * MIB}.get(word[-1:], 1)
     return scale * _positive(word[:-1] if scale > 1 else word)

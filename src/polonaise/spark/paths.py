@@ -1,4 +1,4 @@
-"""Local paths as Spark takes them: nothing in them is escaped, and where it reads some characters are patterns."""
+"""Local paths as Spark expects them: nothing is escaped, but when reading, some characters are patterns."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _PATTERN: Final = re.compile(r"([\\{}\[\]*?])")
 
 
 def written_to(path: Path) -> str:
-    """A local path for `DataFrameWriter`."""
+    """Return a local path for `DataFrameWriter`."""
     return f"file://{path}"
 
 
 def read_from(path: Path) -> str:
-    """A local path for `DataFrameReader`: this one, whatever characters it has."""
+    """Return a local path for `DataFrameReader`, with the characters of patterns escaped."""
     return "file://" + _PATTERN.sub(r"\\\1", str(path))

@@ -1,8 +1,9 @@
-"""Publishing a batch: what tasks have staged becomes groups of the log, each row once, whoever tries and however often.
+"""Publish a batch: append the rows that tasks have staged, each exactly once, however often and by whom it is tried.
 
-Each partition for itself, by the register `spark/<appId>` there (`protocol.progress`). A chain of more than one group
-goes by a plan that is stored before its first group is sent and named by the register from then on: whoever goes on
-after a crash, with other staged objects in another order, goes on with that plan, so no chain is ever cut twice.
+Each partition is published independently, guarded by its register `spark/<appId>` (`protocol.sinkprogress`). A batch
+of more than one group in a partition follows a plan. The plan is stored before its first group is sent, and the
+register names it from then on. After a crash the next driver may have staged the same rows in other objects and in
+another order; it goes on with the stored plan, so a batch is cut into groups only once.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from polonaise.fragments.store import ObjectStore
 from polonaise.spark import staging
 from polonaise.spark.protocol import blocks
 from polonaise.spark.protocol.plans import INLINE, BlockRef, Plan, Staged, check_block, plan_of_nothing, plans_of
-from polonaise.spark.protocol.progress import (
-    Progress,
+from polonaise.spark.protocol.sinkprogress import (
     Runs,
+    SinkProgress,
     Step,
     check_batch,
     check_order,
@@ -55,12 +56,13 @@ T = TypeVar("T")
 _log = logging.getLogger("polonaise.spark")
 
 PARTITIONS_AT_ONCE: Final = 8
-"""Chains under way; each holds a few groups in memory."""
+"""Partitions that are published at the same time. Each holds a few groups in memory."""
 READ_AHEAD: Final = 4
-"""Groups of a chain that are read from the staging store while earlier ones commit: it may be far away."""
+"""Groups of a partition read from the staging store, which may be far away, while earlier ones commit."""
+# Longer than any batch takes: a younger object may belong to a batch that is still being written.
 LEFTOVERS_S: Final = 7 * 86_400.0
 PAUSE_S_MIN: Final = 0.05
-"""Before a chain is tried again after a fault; twice as long each time that nothing got further."""
+"""Seconds before a partition is tried again after a fault; doubled each time without progress."""
 PAUSE_S_MAX: Final = 2.0
 _FULL: Final = (
     "the partition's registers are full. One is kept of each application that ever wrote to it: delete those of "
@@ -68,68 +70,69 @@ _FULL: Final = (
 )
 
 
-class Door(Protocol):
-    """What publishing asks of the log and the staging store, and of time. `RealDoor` does it."""
+class PublicationPort(Protocol):
+    """Everything that publishing asks of the log, the staging store and the clock. See `RealPublicationPort`."""
 
     async def register(self, key: bytes, partition: PartitionId) -> bytes | None:
-        """A register's value, proved by the owner after it was asked."""
+        """Return a register's value. The owner proves it: it is not older than this call."""
 
     async def append(
         self, partition: PartitionId, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
     ) -> None:
-        """One group, committed. Raises what it failed with; after `AppendUnknown` it may commit all the same.
+        """Append one group and wait until it is committed. Raises the append's error.
 
-        Of a group of nothing only the changes, in a transaction of the library's own.
+        After `AppendUnknown` the group may still commit. For a group without rows only the changes are made, in a
+        transaction of the library's own.
         """
 
     async def store_plan(self, plan: Plan) -> str:
-        """Put a plan under a new name, durably; the name."""
+        """Store a plan durably under a new name, and return that name."""
 
     async def load_plan(self, name: str) -> Plan:
-        """Raises `NotFound`."""
+        """Return a stored plan. Raises `NotFound`."""
 
     def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
-        """The groups of a plan from the `start`-th on. Raises `NotFound` when their objects are gone."""
+        """Yield the groups of a plan, beginning with group number `start`. Raises `NotFound` for deleted objects."""
 
     async def pause(self, seconds: float) -> None:
-        """Before something is tried again."""
+        """Wait before the next attempt."""
 
     def chance(self) -> float:
-        """A random number from 0 to 1, so that drivers do not try again in step."""
+        """Return a random number from 0 to 1, which keeps drivers from trying again at the same moments."""
 
     def now_s(self) -> float: ...
 
 
 class Patience:
-    """How long nothing may get further before it fails, and how long to wait before it is tried again."""
+    """A deadline that progress renews, and growing pauses between attempts."""
 
-    def __init__(self, door: Door, limit_s: float) -> None:
-        self._door = door
+    def __init__(self, port: PublicationPort, limit_s: float) -> None:
+        self._port = port
         self.limit_s = limit_s
         self._backoff = Backoff(PAUSE_S_MIN, PAUSE_S_MAX)
         self._until_s = 0.0
         self.renew()
 
     def renew(self) -> None:
-        """Something got further."""
-        self._until_s = self._door.now_s() + self.limit_s
+        """Start the deadline and the pauses afresh, after progress."""
+        self._until_s = self._port.now_s() + self.limit_s
         self._backoff.reset()
 
     async def pause(self) -> bool:
-        """Wait before the next try. False, at once, when patience is at its end."""
-        left_s = self._until_s - self._door.now_s()
+        """Wait before the next attempt. Return False at once if the deadline has passed."""
+        left_s = self._until_s - self._port.now_s()
         if left_s <= 0:
             return False
-        await self._door.pause(min(left_s, self._backoff.pause_s(self._door.chance())))
+        await self._port.pause(min(left_s, self._backoff.pause_s(self._port.chance())))
         return True
 
 
 class Publication:
-    """One batch of one application, in one partition."""
+    """The publication of one application's batch in one partition."""
 
     def __init__(
         self,
-        door: Door,
+        port: PublicationPort,
         plan: Plan,
         partitions: int,
         patience_s: float,
@@ -137,33 +140,34 @@ class Publication:
         earlier: Runs = (),
         may_be_overtaken: bool = True,
     ) -> None:
-        """`plan` is our own, not stored yet; the batch has rows for so many `partitions`, `earlier` ones were whole.
+        """`plan` is this driver's own and not stored yet; `partitions` is how many partitions the batch has rows for.
 
-        `patience_s` is how long nothing may get further before it fails. When a later batch is found in its place,
-        there is nothing to do, if it `may_be_overtaken`, or an error.
+        `patience_s` is how many seconds may pass without progress. `earlier` are the batches known to be whole. If the
+        partition already holds a later batch, there is nothing to do when the batch `may_be_overtaken`; otherwise
+        that is an error.
         """
-        self._door = door
+        self._port = port
         self._own = plan
         self._whole = (partitions, earlier)
         self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
-        self._patience = Patience(door, patience_s)
+        self._patience = Patience(port, patience_s)
         self._loaded: tuple[str, Plan] | None = None
-        """The plan that we go on with, by its name: it never changes, and may be large."""
+        """Name and content of the stored plan in use. Cached: a plan never changes, and may be large."""
         self._held: bytes | None = None
-        """What the register holds, as far as we know."""
+        """The register's value, as last read or set."""
         self._begun = False
-        """Groups of ours were sent."""
+        """Whether this driver has sent groups."""
         self._missed_at: list[bytes | None] = []
-        """What it held when rows were found to be gone."""
+        """The register's values at which staged rows were found to be gone."""
         self.used: list[str] = []
-        """Names in the staging store that nobody needs once the batch is published everywhere."""
+        """Names in the staging store that nobody needs once the batch is published in all partitions."""
 
     async def run(self) -> None:
-        """Until the batch is in the partition, whole.
+        """Publish until the whole batch is in the partition.
 
         Raises `BatchUnfinished`, `BatchOvertaken`, `StagingLost`, `SinkStateDamaged`, `RegistersFull`;
-        `DeadlineExceeded` when nothing got further for `patience_s`: the batch may be there in part, and running it
+        `DeadlineExceeded` after `patience_s` seconds without progress: the batch may be there in part, and running it
         again finishes it.
         """
         self._patience.renew()
@@ -177,6 +181,8 @@ class Publication:
             except RegistersFull as error:
                 raise RegistersFull(_FULL) from error
             except (ExpectationFailed, AppendUnknown) as error:
+                # Not fatal here: the register is read again, and says whether the group in doubt, or another driver's,
+                # was committed. Should the group commit after that, its copy fails by the same expectation.
                 trouble = error
             except PolonaiseError as error:
                 if error.retry is Retry.NEVER:
@@ -190,26 +196,31 @@ class Publication:
                 ) from trouble
 
     async def _go_on(self) -> None:
-        """From where the register says that the batch is, to its end."""
+        """Publish what the register says is missing."""
         own = self._own
-        held = await self._door.register(register_key(own.app), own.partition)
-        if held != self._held:  # somebody got further, if not we
+        held = await self._port.register(register_key(own.app), own.partition)
+        if held != self._held:  # another driver made progress, or an append of ours whose answer was lost
             self._patience.renew()
         self._held = held
-        progress = None if self._held is None else Progress.parse(self._held)
+        progress = None if self._held is None else SinkProgress.parse(self._held)
         step = next_step(progress, own.batch, own.app, own.partition)
         if step is Step.BEGIN:
+            # Stored before a register can name it. A single group needs no stored plan: its rows, and the register
+            # that says "done", commit in one step. The name is kept, so that a further attempt stores no second copy.
             if len(own.groups) > 1 and not self._own_name:
-                self._own_name = await self._door.store_plan(own)
+                self._own_name = await self._port.store_plan(own)
                 self.used.append(self._own_name)
             await self._chain(own, self._own_name, 0, self._whole)
         elif step is Step.RESUME:
             assert progress is not None
             name = progress.plan
+            # Another driver may have begun the batch: its cut decides, not ours. Ours may put the same rows into other
+            # groups, and going on with it would double some rows and lose others.
             plan = own if name == self._own_name else await self._plan(name)
             if (plan.batch, plan.partition, len(plan.groups)) != (own.batch, own.partition, progress.total):
                 raise SinkStateDamaged(f"{name} in the staging store is not the plan that the log's register means")
             self.used += [name, *plan.objects]
+            # The batch's first group has fixed its number of partitions and what came before it: the others repeat it.
             await self._chain(plan, name, progress.done, (progress.partitions, progress.earlier))
         elif step is Step.OVERTAKEN and not self._may_be_overtaken:
             raise BatchOvertaken(
@@ -217,30 +228,35 @@ class Publication:
                 f"batch {own.batch} was: what this one had for it is not there; write it under another txnAppId"
             )
         elif progress is not None and not self._begun:
+            # Not after groups of our own: then finding the batch finished only means that an answer was lost.
             how = "was written before" if step is Step.NOTHING else f"comes after batch {progress.batch}"
             _log.warning("batch %d of %r %s: nothing was added to partition %d", own.batch, own.app, how, own.partition)
 
     async def _chain(self, plan: Plan, name: str, done: int, whole: tuple[int, Runs]) -> None:
+        """Append the groups of a plan from number `done` on, each in one step with the register that counts it."""
+        # One group at a time: several in flight were slower where they were measured (docs/decisions/0013).
         self._begun = True
         key, total = register_key(plan.app), len(plan.groups)
-        async with aclosing(self._door.groups(plan, done)) as groups:
+        async with aclosing(self._port.groups(plan, done)) as groups:
             async for group in groups:
                 done += 1
-                value = Progress(plan.batch, done, total, *whole, name).pack()
+                value = SinkProgress(plan.batch, done, total, *whole, name).pack()
+                # Expecting exactly the value that was read makes each step happen once, whoever else is at it.
                 expected = Expectation.absent(key) if self._held is None else Expectation.equals(key, self._held)
-                await self._door.append(plan.partition, group, [expected], [Change.set(key, value)])
+                await self._port.append(plan.partition, group, [expected], [Change.set(key, value)])
                 self._held = value
                 self._patience.renew()
 
     async def _plan(self, name: str) -> Plan:
         if self._loaded is None or self._loaded[0] != name:
-            self._loaded = name, await self._door.load_plan(name)
+            self._loaded = name, await self._port.load_plan(name)
         return self._loaded[1]
 
     def _check_lost(self, error: NotFound) -> None:
-        """Whoever finishes a batch clears up behind it: then the register says so when it is read again.
+        """Raise `StagingLost` if rows are missing although the register has not changed since they were found missing.
 
-        Raises `StagingLost` when it says what it said before.
+        A driver that finishes the batch deletes its objects. So missing objects may only mean that the batch is done,
+        which the register says when it is read again.
         """
         if self._held in self._missed_at:
             raise StagingLost(
@@ -251,21 +267,23 @@ class Publication:
         self._missed_at.append(self._held)
 
 
-async def publish_unnamed(door: Door, plan: Plan, patience_s: float) -> None:
-    """The rows of a write that nobody can repeat by name: in order and each group whole, without a register.
+async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) -> None:
+    """Append the rows of a write without `txnAppId`: in order, each group whole, without a register.
 
-    A group that has certainly failed is appended again; where that is not certain, raises `AppendUnknown`.
+    A group that has certainly failed is appended again. If its fate is not known, raises `AppendUnknown`: without a
+    register nothing would tell a repetition from a second write.
     """
-    patience = Patience(door, patience_s)
+    patience = Patience(port, patience_s)
     done = 0
     while done < len(plan.groups):
         try:
-            async with aclosing(door.groups(plan, done)) as groups:
+            async with aclosing(port.groups(plan, done)) as groups:
                 async for group in groups:
-                    await door.append(plan.partition, group, [], [])
+                    await port.append(plan.partition, group, [], [])
                     done += 1
                     patience.renew()
         except PolonaiseError as error:
+            # A deadline that has passed is not tried again: the wait it ended was already `patience_s` long.
             if error.retry is not Retry.AGAIN or isinstance(error, DeadlineExceeded):
                 raise
             if not await patience.pause():
@@ -289,80 +307,86 @@ async def publish(
     in_order: bool,
     is_next: bool = False,
 ) -> bool:
-    """Publish what these tasks have staged, in every partition that has rows, and clear up behind it.
+    """Append what these tasks have staged to every partition that has rows, then delete it from the staging store.
 
-    Partitions are independent: where one fails the others go on, and the first error is raised. Without `app` each row
-    is there at least once. With one, all partitions are looked at before anything is written: a batch that is there
-    adds nothing, whatever rows it comes with; one without rows leaves its mark. Who comes `in_order` has finished each
-    batch before the next one, as Spark has in a stream; one of these that `is_next` after the batch that was the latest
-    needs no such look. Returns whether this batch is its application's latest.
+    Partitions are independent: where one fails the others go on, and the first error is raised. `patience_s` is how
+    many seconds a partition may be without progress.
+
+    Without `app` a repeated write may repeat rows. With `app` all partitions are looked at before anything is written:
+    a batch that is already in the log adds nothing, whatever rows come with it now, and a batch without rows leaves its
+    mark. A caller `in_order` has finished each batch before it begins the next, as a Spark stream has; if this batch
+    also `is_next` after the latest one, no look at all partitions is needed. Returns whether this batch is the latest
+    of its application.
     """
     check_batch(batch)
-    door = RealDoor(log, store, patience_s)
+    port = RealPublicationPort(log, store, patience_s)
     plans = plans_of(app or "", batch, staged, Limits(), log.cluster_key.hex())
     turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
     used = [name for task in staged for name in task.objects]
     earlier: Runs | None = ()
     is_latest = True
     if app is not None and not is_next:
-        held = await _held(door, app, log.partition_count)
+        held = await _held(port, app, log.partition_count)
         is_latest = batch >= latest_of(held)
         earlier = check_order(held, batch, [plan.partition for plan in plans], app, in_order=in_order)
         if earlier is None:
             _log.warning("batch %d of %r was written before: nothing was added", batch, app)
             plans = []
+        # Without a mark, the same batch written again with rows would be taken for a new one.
         elif not plans and not in_order:
             plans = [plan_of_nothing(app, batch, log.cluster_key.hex())]
 
     async def one(plan: Plan) -> None:
         async with turns:
             if app is None:
-                await publish_unnamed(door, plan, patience_s)
+                await publish_unnamed(port, plan, patience_s)
             else:
                 publication = Publication(
-                    door, plan, len(plans), patience_s, earlier=earlier or (), may_be_overtaken=in_order
+                    port, plan, len(plans), patience_s, earlier=earlier or (), may_be_overtaken=in_order
                 )
                 await publication.run()
                 used.extend(publication.used)
 
+    # All partitions come to an end before the first error is raised: none is left half-way by another's fault.
     found = await asyncio.gather(*map(one, plans), return_exceptions=True)
     failed = [error for error in found if error is not None]
     if failed:
         for other in failed[1:]:
             failed[0].add_note(f"and: {other}")
         raise failed[0]
+    # Only now: a driver that takes over finishes the stored plans, and needs every object that they name.
     await discard(store, used, patience_s)
     return is_latest
 
 
-async def _held(door: Door, app: str, partitions: int) -> dict[PartitionId, Progress]:
-    """What each partition has of the application."""
+async def _held(port: PublicationPort, app: str, partitions: int) -> dict[PartitionId, SinkProgress]:
+    """Return the application's progress in each partition that has any."""
     key = register_key(app)
-    values = await asyncio.gather(*(door.register(key, partition) for partition in range(partitions)))
-    return {number: Progress.parse(value) for number, value in enumerate(values) if value is not None}
+    values = await asyncio.gather(*(port.register(key, partition) for partition in range(partitions)))
+    return {number: SinkProgress.parse(value) for number, value in enumerate(values) if value is not None}
 
 
 async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = LEFTOVERS_S) -> Collected:
-    """Delete from the staging store what was made more than so many seconds ago and nobody can publish any more.
+    """Delete objects older than `older_than_s` seconds from the staging store that nobody can publish any more.
 
-    What a plan refers to that is published in part stays, however old. Choose an age above that of the longest batch.
+    What the plan of an unfinished batch refers to stays, however old. Choose an age above that of the longest batch.
     """
     return await collect(store, partial(_is_needed, log), older_than_s)
 
 
 async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
-    """Whether the register goes by this plan and is not done with it; plans of other logs are not ours to judge."""
+    """Whether the register names this plan and it is unfinished. Plans of other logs are always kept."""
     if plan.cluster != log.cluster_key.hex():
         return True
     held = await log.register(register_key(plan.app), plan.partition)
     if held is None:
         return False
-    progress = Progress.parse(held)
+    progress = SinkProgress.parse(held)
     return progress.plan == name and not progress.finished
 
 
-class RealDoor:
-    """The door to a log and a store. Every wait in it has a deadline."""
+class RealPublicationPort:
+    """The port to a log and an object store. Every wait has a deadline."""
 
     def __init__(self, log: Log, store: ObjectStore, patience_s: float) -> None:
         self._log = log
@@ -396,7 +420,7 @@ class RealDoor:
         return Plan.parse(await self._within(self._store.get(name)), name)
 
     async def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
-        """Reads ahead; what it reads is at most `READ_AHEAD` groups."""
+        """Yield the groups in order, reading at most `READ_AHEAD` of them ahead."""
         ahead: deque[asyncio.Task[Group]] = deque()
         try:
             for refs in plan.groups[start:]:
@@ -405,6 +429,7 @@ class RealDoor:
                     yield await ahead.popleft()
             while ahead:
                 yield await ahead.popleft()
+        # The consumer may stop early, on an error: reads that nobody waits for must not outlive it.
         finally:
             for task in ahead:
                 task.cancel()

@@ -1,7 +1,7 @@
-"""`polonaise.spark.read`: a DataFrame with ranges taken out of a condition, and cold history read by Spark itself.
+"""`polonaise.spark.read`: a DataFrame of the log that uses a condition's ranges, and Spark's own Parquet reader.
 
-Spark's own Parquet reader is faster than anything that comes through Python, so wholly archived fragments are read by
-it; the rest, and what only the servers have, comes from the source `polonaise`.
+Spark's Parquet reader is faster than anything that passes through Python, so it reads fragments that are wanted whole.
+The source `polonaise` reads the rest, and what only the servers have.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pyspark.sql.types import DataType, StructType
 from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.spark.fragmentfiles import footer_from
-from polonaise.spark.history import History
 from polonaise.spark.options import FRAGMENTS, STORAGE, ReadOptions, microseconds, read_options
 from polonaise.spark.paths import read_from
 from polonaise.spark.protocol.conditions import Ranges, ranges_in
-from polonaise.spark.reading import projection_of
+from polonaise.spark.queryhistory import QueryHistory
+from polonaise.spark.taskreader import projection_of
 from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NAME = "polonaise"
 _CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
-"""So that Spark's reader refuses a damaged page too."""
+"""Makes Spark's reader refuse damaged pages, as ours does."""
 _PLACES = {
     "startingtimestamp", "endingtimestamp", "startingtransactions", "endingtransactions", "startingoffsets",
     "endingoffsets", "partitions",
@@ -39,8 +39,10 @@ _PLACES = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `polonaise` known to a session which does not find it by itself: the library was shipped to it
-    as an archive, or the session is a Spark Connect client's."""
+    """Register the format `polonaise` with a session that does not find it by itself.
+
+    Needed if the library was shipped to the session as an archive, or if the session is a Spark Connect client's.
+    """
     from polonaise.spark.source import PolonaiseSource
 
     spark.dataSource.register(PolonaiseSource)
@@ -49,15 +51,17 @@ def register(spark: SparkSession) -> None:
 def read(
     spark: SparkSession, cluster: str, *, where: str | None = None, schema: str | None = None, **options: object
 ) -> DataFrame:
-    """A snapshot of the log: what is committed now, of the partitions, ids and times that `where` leaves.
+    """Return a snapshot of the log: what is committed now, of the partitions, ids and times that `where` allows.
 
     `where` is a condition as for `DataFrame.where`. Bounds on `partition`, `transaction_id`, `timestamp` and `header`
-    that are joined by `and` become options, so that only these are read at all; the condition is then applied whole.
-    `options` are those of the source by their names (`fragments=…`, `partitions=…`); `schema` names the columns that
-    are wanted, in DDL.
+    that are joined by `and` become options, so that nothing else is read; then the whole condition is applied.
+    `options` are those of the source, by name (`fragments=…`, `partitions=…`). `schema` names the wanted columns, in
+    DDL.
 
-    Raises what planning a query raises: `BadOption`, `BeyondLog`, `FragmentMissing`, `HistoryTrimmed` and so
-    on, in this process.
+    Raises what planning a query raises, in this process: `BadOption`, `BeyondLog`, `FragmentMissing`, `HistoryTrimmed`
+    and others. Example::
+
+        frame = read(spark, "embedded:./bank", where="partition = 0 and transaction_id >= 100")
     """
     if where is not None and not isinstance(where, str):
         raise BadOption(
@@ -67,17 +71,17 @@ def read(
     checked = read_options(given)
     given = _placed(given, checked)
     ranges = Ranges() if where is None else ranges_in(where)
-    if checked.kafka_columns:  # then columns of these names are a decoder's
+    if checked.kafka_columns:  # then columns of these names are made by a decoder
         ranges = ranges._replace(ids=Ranges().ids, headers=None)
     columns = None if schema is None else projection_of(checked, _parsed(schema)).schema.names
-    history = History(checked)
+    history = QueryHistory(checked)
     wanted = {
         partition: _narrowed(history, partition, span, ranges)
         for partition, span in history.wanted().items()
         if ranges.partitions is None or partition in ranges.partitions
     }
     files, rest = _by_place(history, checked, wanted)
-    history.splits(rest)  # Spark plans them for itself, but what is wrong with them is said here
+    history.splits(rest)  # Spark plans these ranges itself, but errors in them are to be raised here
     frames = [_by_parquet(spark, files, columns)] if files else []
     if rest or not files:
         frames.append(_by_source(spark, _only(given, rest, ranges), schema))
@@ -86,7 +90,7 @@ def read(
 
 
 def _placed(given: Mapping[str, str], checked: ReadOptions) -> dict[str, str]:
-    """With log and store by their full addresses: the source works in another process, perhaps in another directory."""
+    """Replace log and store by absolute addresses: the source may run in another process and directory."""
     placed = {name: value for name, value in given.items() if name.lower() not in ("cluster", "fragments")}
     placed["cluster"] = checked.cluster
     if checked.fragments is not None and not checked.cluster.startswith(FRAGMENTS):
@@ -99,15 +103,15 @@ def _text(value: object) -> str:
 
 
 def _parsed(schema: str) -> StructType:
-    """Raises what Spark raises for a schema that does not read."""
+    """Parse a schema in DDL. Raises what Spark raises for an invalid one."""
     parsed: Any = DataType.fromDDL(schema)
     if not isinstance(parsed, StructType):
         raise BadOption(f"schema={schema!r} names one type and no columns: write 'transaction_id long, data binary'")
     return parsed
 
 
-def _narrowed(history: History, partition: PartitionId, span: Span, ranges: Ranges) -> Span:
-    """What the condition's bounds by id and time leave of a partition's range."""
+def _narrowed(history: QueryHistory, partition: PartitionId, span: Span, ranges: Ranges) -> Span:
+    """Return the part of a partition's range that the condition's bounds by id and time allow."""
     first, last = max(span.first, ranges.ids.first), min(span.last, ranges.ids.last)
     if first <= last and ranges.since is not None:
         first = max(first, first_at(history, partition, microseconds(ranges.since), last + 1))
@@ -117,9 +121,9 @@ def _narrowed(history: History, partition: PartitionId, span: Span, ranges: Rang
 
 
 def _by_place(
-    history: History, options: ReadOptions, wanted: Mapping[PartitionId, Span]
+    history: QueryHistory, options: ReadOptions, wanted: Mapping[PartitionId, Span]
 ) -> tuple[list[str], dict[PartitionId, Span]]:
-    """Files that Spark reads, and what is left for the source."""
+    """Return the files that Spark reads itself, and the ranges that are left to the source."""
     files: list[str] = []
     rest: dict[PartitionId, Span] = {}
     for partition, span in wanted.items():
@@ -133,16 +137,16 @@ def _by_place(
 
 
 def _spark_can_read(options: ReadOptions) -> bool:
-    """Whether fragments are files, which every Spark reads, and the columns are those that they have."""
+    """Whether Spark can read the fragments itself: local files, and columns that are in them."""
     plain = options.decoder is None and not options.kafka_columns and options.headers is None
-    plain = plain and not options.cluster.startswith(STORAGE)  # whose rows have a column more
+    plain = plain and not options.cluster.startswith(STORAGE)  # reading a replica adds a column
     return plain and options.fragments is not None and "://" not in options.fragments
 
 
-def _whole_fragments(history: History, partition: PartitionId, span: Span) -> tuple[list[str], int]:
-    """The files of the fragments that a range begins with, each taken whole, and the first id behind them.
+def _whole_fragments(history: QueryHistory, partition: PartitionId, span: Span) -> tuple[list[str], int]:
+    """Return the files of the fragments that a range begins with, each wanted whole, and the first id after them.
 
-    Their footers are checked here, for Spark's reader knows nothing of whose they are.
+    Checks their footers: Spark's reader does not know which log a fragment has to be of.
     """
     assert history.store is not None
     files: list[str] = []
@@ -158,7 +162,7 @@ def _whole_fragments(history: History, partition: PartitionId, span: Span) -> tu
 
 
 def _only(given: Mapping[str, str], rest: Mapping[PartitionId, Span], ranges: Ranges) -> dict[str, str]:
-    """The options of the source for just these ranges; for none of all, if there are none."""
+    """Return the source's options for exactly these ranges; for an empty snapshot if there are none."""
     kept = {name: value for name, value in given.items() if name.lower() not in _PLACES}
     if ranges.headers and not any(name.lower() == "headers" for name in given):
         kept["headers"] = ",".join(map(str, sorted(ranges.headers)))
@@ -178,7 +182,7 @@ def _by_source(spark: SparkSession, given: Mapping[str, str], schema: str | None
 
 
 def _by_parquet(spark: SparkSession, files: Sequence[str], columns: Sequence[str] | None) -> DataFrame:
-    # A generation below 0 marks what the library wrote for itself.
+    # The library's own transactions have a generation below 0.
     read = spark.read.options(**_CHECKED).parquet(*files).where("generation >= 0")
     request = F.struct("client_id", "generation", "sequence").alias("request")
     frame = read.select("partition", "transaction_id", "timestamp", "header", "data", request)

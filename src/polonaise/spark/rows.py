@@ -1,7 +1,7 @@
-"""Arrow batches of a DataFrame, checked and divided between the log's partitions.
+"""Check the Arrow batches of a DataFrame, and divide their rows among the log's partitions.
 
-Which partition a row belongs to is a function of the row alone, never of its place or of the task that has it: a batch
-that is written again after a crash may be split in another way, and each partition must get the same rows.
+A row's partition is a function of the row alone, never of its position or its task. A batch that is written again after
+a crash may be divided into tasks in another way, and each partition must still get the same rows.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ _COLUMNS: Final = ("data", "header", "partition", "locks")
 
 
 class SinkColumns(NamedTuple):
-    """Which columns a DataFrame brings; `data` always."""
+    """The optional columns that a DataFrame has. `data` is always there."""
 
     header: bool = False
     partition: bool = False
     locks: bool = False
     partition_by: str | None = None
-    """The column whose hash decides the partition; without it, and without `partition`, that of `data` does."""
+    """Column whose hash decides the partition; None: `partition` decides, or else the hash of `data`."""
 
 
-class Piece(NamedTuple):
-    """Some rows of one partition, in columns."""
+class RowColumns(NamedTuple):
+    """Rows of one partition, as columns."""
 
     headers: Array
     crcs: Array
     lengths: Array
     data: memoryview
     locks: Sequence[bytes] | None
-    """Of each row, one after the other; None where the DataFrame has no such column."""
+    """The encoded locks of each row; None if the DataFrame has no such column."""
 
     @property
     def weights(self) -> Array:
-        """Bytes of each row that count towards the size of a group."""
+        """Bytes of each row that count towards a group's size."""
         if self.locks is None:
             return self.lengths
         return self.lengths + np.fromiter(map(len, self.locks), np.int64, len(self.locks))
 
 
 def sink_columns(schema: StructType, partition_by: str | None) -> SinkColumns:
-    """Which columns these are. Raises `BadColumns`, before any job has started."""
+    """Return which columns a DataFrame has. Raises `BadColumns`, before any job starts."""
     types = {field.name: field.dataType for field in schema.fields}
     if len(types) != len(schema.fields):
         raise BadColumns(f"a column is there twice: {', '.join(field.name for field in schema.fields)}")
@@ -126,8 +126,8 @@ def _are_locks(kind: DataType) -> bool:
 
 def divided(
     batch: pa.RecordBatch, columns: SinkColumns, partition_count: int, limits: Limits
-) -> Iterator[tuple[PartitionId, Piece]]:
-    """The rows of each partition, in their order.
+) -> Iterator[tuple[PartitionId, RowColumns]]:
+    """Yield each partition with its rows, in their order.
 
     Raises `BadRow`, `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` for the first row that can't be appended.
     """
@@ -148,6 +148,7 @@ def divided(
     headers = _header(batch) if columns.header else np.zeros(count, np.int32)
     locks = _locks(batch.column("locks"), limits) if columns.locks else None
     partitions = _partitions(batch, columns, partition_count, crcs)
+    # Stable: rows of one partition keep the order that the DataFrame has.
     order = np.argsort(partitions, kind="stable")
     stops = np.flatnonzero(np.diff(partitions[order])) + 1
     for start, stop in pairwise([0, *stops.tolist(), count]):
@@ -156,7 +157,7 @@ def divided(
         body_offsets, body_raw = _buffers(mine)
         yield (
             int(partitions[places[0]]),
-            Piece(
+            RowColumns(
                 headers[places],
                 crcs[places],
                 lengths[places],
@@ -172,7 +173,7 @@ def _bytes_of(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _buffers(column: pa.Array) -> tuple[Array, memoryview]:
-    """Where each value of a binary column begins, and the last one ends; the bytes."""
+    """Return the offsets of a binary column's values (one more than values), and the bytes they point into."""
     _, offsets, data = column.buffers()
     return (
         np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset),
@@ -208,12 +209,13 @@ def _partitions(batch: pa.RecordBatch, columns: SinkColumns, partition_count: in
         if len(wrong):
             raise UnknownPartition(f"partition {wrong[0]}; this log has partitions 0 to {partition_count - 1}")
         return said
+    # The checksum of `data` is needed anyway, and is a good enough hash: no second pass over the bytes.
     hashes = crcs if columns.partition_by in (None, "data") else _hashes(batch.column(columns.partition_by))
     return hashes.astype(np.int64) % partition_count
 
 
 def _hashes(column: pa.Array) -> Array:
-    """CRC-32 of the bytes of each value, of an integer's as int64; all nulls have the same."""
+    """Return the CRC-32 of each value's bytes, of an integer's as int64. Nulls all have the same hash."""
     if pa.types.is_integer(column.type):
         values = column.cast(pa.int64())
         raw = memoryview(pc.fill_null(values, 0).to_numpy(zero_copy_only=False).astype("<i8").tobytes())
@@ -226,7 +228,7 @@ def _hashes(column: pa.Array) -> Array:
 
 
 def _locks(column: pa.Array, limits: Limits) -> list[bytes]:
-    """The locks of each row, mode APPEND: a sink has looked at nothing that could be stale."""
+    """Return the encoded locks of each row, of mode APPEND: a sink has read no state that could be stale."""
     return [b"".join(_row_locks(row, limits)) for row in column.to_pylist()]
 
 

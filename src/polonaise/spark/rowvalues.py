@@ -1,7 +1,8 @@
-"""Values that were read row by row, checked before Arrow makes columns of them.
+"""Check values that were decoded row by row, before Arrow makes columns of them.
 
-Arrow bends what does not fit: it takes the whole part of a fraction, 1.0 for true, the date of a moment, UTC for a time
-without a zone, microseconds for a number, a text's letters for a list. Nobody has asked for that; here it is an error.
+Arrow converts silently what does not fit: a fraction to its whole part, 1.0 to true, a moment to its date, a time
+without a zone to UTC, a number to microseconds, a text to a list of its letters. Nobody has asked for that; here it is
+an error.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 _FLOAT_END: Final = float(2**128 - 2**103)
-"""The least number that rounds to infinity as a float of 32 bits."""
+"""The smallest number that rounds to infinity as a 32-bit float."""
 _INFINITE: Final = float("inf")
 
 _Types: TypeAlias = tuple[type, ...]
 
 
 class Repeated(dict[str, Any]):
-    """An object or map that says some of its fields more than once."""
+    """An object or map with repeated keys."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -31,15 +32,15 @@ class Repeated(dict[str, Any]):
 
 
 def object_of(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """What readers of JSON and MessagePack make of an object: one that repeats itself can be told afterwards."""
+    """Make a dict of an object's pairs, for readers of JSON and MessagePack; a `Repeated` if a key is there twice."""
     found = dict(pairs)
     return found if len(found) == len(pairs) else Repeated(pairs)
 
 
 def check_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, infinite: bool) -> None:
-    """Raises `ValueError` for rows of which one does not fit these columns as it is.
+    """Raise `ValueError` if a row does not fit these columns without conversion.
 
-    Without `infinite` the rows are of a format that has no infinity: one that is there was too large a number.
+    `infinite` says whether the rows' format has infinity. If it has not, an infinite value was a number too large.
     """
     _check_fields(schema, rows, infinite)
 
@@ -112,7 +113,7 @@ def _check_struct(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> N
 
 
 def _check_map(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    """Of mappings, or of pairs of keys and values."""
+    """Check maps, given as mappings or as pairs of keys and values."""
     _demand(values, (Mapping, list, tuple), (), "a map")
     pairs = list(chain.from_iterable(map(_pairs, values)))
     keys = [key for key, _ in pairs]
@@ -123,7 +124,7 @@ def _check_map(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None
 
 
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
-    """A map's, each key once."""
+    """Return the pairs of a map. Raises `ValueError` for a repeated key."""
     if isinstance(value, Repeated):
         raise ValueError("a key is there twice")
     if type(value) is dict or isinstance(value, Mapping):
@@ -144,4 +145,4 @@ _CHECKS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataTy
     (pa.types.is_list, _check_list),
     (pa.types.is_struct, _check_struct),
 )
-"""Texts, bytes, booleans and decimals are not here: of these Arrow takes what is one already."""
+"""The check for each kind of type. Texts, bytes, booleans and decimals need none: Arrow does not convert to these."""

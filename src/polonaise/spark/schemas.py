@@ -1,6 +1,6 @@
-"""The columns that a query sees, and how they are made of a fragment's.
+"""The columns of a query, and how each is made of the log's columns.
 
-`COLUMNS` says of each which columns of `fragments.format.SCHEMA` it needs; a query that names fewer columns
+`COLUMNS` names for each the columns of `fragments.format.SCHEMA` that it needs. A query that names fewer columns
 (`.schema("transaction_id long, data binary")`) has only those built.
 """
 
@@ -18,21 +18,23 @@ from polonaise.spark.decodable import check_types
 from polonaise.spark.options import STORAGE, OnUndecodable, ReadOptions
 
 CORRUPT: Final = "_corrupt"
-"""Where the bodies go that a decoder could not read, with `onUndecodable=column`."""
+"""Column of the bodies that the decoder could not read, with `onUndecodable=column`."""
 REASON: Final = "_reason"
-"""Why it could not."""
+"""Column of the reason why a body could not be decoded."""
 DECODED: Final = "_decoded"
-"""With `onUndecodable=only`: a struct of the decoder's columns, null in each row. It tells by which columns a body is
-judged, whose types only Spark can read."""
+"""Column that says what bodies have to decode to, with `onUndecodable=only`.
+
+A struct of the decoder's columns, null in every row: it carries their types, which only Spark can parse.
+"""
 
 
 class Column(NamedTuple):
-    """A column of the source: its type in DDL, the log's columns that it is made of, and how."""
+    """A column of the source: its type in DDL, the log's columns that it is made of, and the function that makes it."""
 
     ddl: str
     needs: tuple[str, ...]
     make: Callable[..., pa.Array]
-    """Of the needed columns, in their order."""
+    """Takes the needed columns, in their order."""
 
 
 def _as_it_is(column: pa.Array) -> pa.Array:
@@ -49,7 +51,7 @@ def _nothing(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 
 
 def _log_append_time(column: pa.Array) -> pa.Array:
-    """Kafka's number for a time that the log has given, not the producer."""
+    """Return Kafka's code for a timestamp that the log has given and not the producer."""
     return pa.repeat(pa.scalar(1, pa.int32()), len(column))
 
 
@@ -63,7 +65,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
         "struct<client_id:int,generation:int,sequence:bigint>", ("client_id", "generation", "sequence"), _request
     ),
 }
-"""As `docs/spark.md` lists them."""
+"""The columns of the source, as `docs/spark.md` lists them."""
 
 KAFKA_COLUMNS: Final[Mapping[str, Column]] = {
     "key": Column("binary", ("partition",), _nothing(pa.binary())),
@@ -74,14 +76,14 @@ KAFKA_COLUMNS: Final[Mapping[str, Column]] = {
     "timestamp": Column("timestamp", ("timestamp",), _as_it_is),
     "timestampType": Column("int", ("partition",), _log_append_time),
 }
-"""The names of Spark's Kafka source; a transaction has no key, and a log no topics."""
+"""The columns of Spark's Kafka source. A transaction has no key, and a log has no topics."""
 
 STANDING: Final = "standing"
-"""What one replica knows of a row, in the words of `storage.protocol.standing`; only where one replica is read."""
+"""Column of a row's standing, in the words of `storage.protocol.standing`, when one replica is read."""
 
 
 def columns_of(options: ReadOptions) -> Mapping[str, Column]:
-    """The columns that come from the log itself."""
+    """Return the columns that come from the log itself."""
     columns = KAFKA_COLUMNS if options.kafka_columns else COLUMNS
     if not options.cluster.startswith(STORAGE):
         return columns
@@ -89,7 +91,7 @@ def columns_of(options: ReadOptions) -> Mapping[str, Column]:
 
 
 def ddl_of(options: ReadOptions) -> str:
-    """All columns of a query, as Spark reads types."""
+    """Return all columns of a query as DDL."""
     fields = [f"`{name}` {column.ddl}" for name, column in columns_of(options).items()]
     if options.decoder is not None:
         if options.decoder_schema is None:
@@ -112,10 +114,10 @@ _EXTRA: Final[Mapping[OnUndecodable, tuple[str, ...]]] = {
 
 
 class Projection:
-    """The columns that one query wants, in its order, of those that the log has and those that a decoder adds.
+    """The columns that one query wants, in its order, from the log and from the decoder.
 
-    Raises `BadOption` for a column that there is not, one asked for under another type, one that is there twice,
-    and one that the decoder can't make.
+    Raises `BadOption` for a column that does not exist, is asked for under another type, is there twice, or that the
+    decoder can't make.
     """
 
     def __init__(self, options: ReadOptions, wanted: StructType) -> None:
@@ -125,7 +127,7 @@ class Projection:
         self._from_log = [name for name in wanted.names if name in known]
         extra = {CORRUPT, *_EXTRA.get(options.on_undecodable, ())}
         self.extra = frozenset(name for name in wanted.names if name in extra)
-        """Columns that tell of bodies which do not decode."""
+        """The wanted columns that tell of undecodable bodies."""
         self.decoded = StructType([field for field in wanted.fields if field.name not in {*known, *extra}])
         if DECODED in self.extra:
             self.decoded = _struct(wanted[DECODED].dataType)
@@ -149,13 +151,13 @@ class Projection:
         """The log's columns that have to be read."""
         needed = {each: None for name in self._from_log for each in self._columns[name].needs}
         if self.decodes:
-            # The ids name a body that does not decode.
+            # An undecodable body is reported by its partition and id.
             needed |= dict.fromkeys(("data", "partition", "transaction_id"))
-        # Something has to tell how many rows there are.
+        # At least one column, so that the batches say how many rows there are.
         return tuple(needed) or ("partition",)
 
     def batch(self, read: pa.RecordBatch, decoded: Mapping[str, pa.Array]) -> pa.RecordBatch:
-        """The query's columns of a batch of the log's, with those that were decoded of it."""
+        """Make the query's columns from a batch of the log's columns and the decoded ones."""
         arrays: list[pa.Array] = []
         for name in self.schema.names:
             column = self._columns.get(name)
@@ -173,7 +175,7 @@ def _struct(kind: DataType) -> StructType:
 
 
 def _check_names(names: Sequence[str], known: Mapping[str, Column]) -> None:
-    """Spark takes names for the same that differ in upper and lower case alone."""
+    """Raise `BadOption` for repeated names. Spark ignores upper and lower case, so this does, too."""
     if not names:
         raise BadOption("a query of no columns: name at least one column, or leave the schema out")
     seen: set[str] = set()

@@ -1,7 +1,7 @@
-"""One storage node's directory as a place to read from: what it holds, and that range by range, without its node.
+"""Reads a storage node's directory, without its node: finds what it holds, and yields its batches by range.
 
-Files are the unit: a task reads one segment or a part of it, from its beginning, so that every CRC up to there is
-checked. What a task may read was readable when the query was planned; a running node may have cut or trimmed it since.
+Files are the unit: a task reads one segment, or part of it, from the beginning, so that every CRC up to there is
+checked. What was readable when the query was planned, a running node may have cut or trimmed when the task runs.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ T = TypeVar("T")
 _log = logging.getLogger("polonaise.spark")
 
 _LOOKS: Final = 3
-"""A trim may be under way: files that are gone when they are opened are looked for again so often."""
+"""Attempts to open files that a trim under way may have removed since they were listed."""
 
 
 class SegmentFile(NamedTuple):
-    """A segment that can be read, at least its beginning."""
+    """A segment of which at least the beginning can be read."""
 
     path: str
     span: Span
-    """What it holds, or held before it was damaged."""
+    """The ids that can be read from it."""
     bytes: int
 
 
 class PartitionFiles(NamedTuple):
-    """What a directory holds of one partition."""
+    """The files of one partition in a directory, and what they hold."""
 
     files: Files
     cluster_key: bytes | None
     bounds: Bounds
     segments: tuple[SegmentFile, ...]
     end: TransactionId
-    """The next id behind all that it holds, and behind what it should hold by its own evidence."""
+    """The next id after all that the partition holds, and after all that it should hold by its own evidence of sync."""
 
     @property
     def begin(self) -> TransactionId:
@@ -63,7 +63,7 @@ class PartitionFiles(NamedTuple):
 
 
 class SegmentFiles:
-    """One storage directory, or one partition's directory in it, looked at once for one query."""
+    """One storage directory, or one partition's directory in it. Each partition's files are examined once per query."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -74,13 +74,13 @@ class SegmentFiles:
 
     @cached_property
     def _files(self) -> dict[PartitionId, Files]:
-        """What there is, by names and the control file alone."""
+        """The files of each partition, found by their names and the control file alone."""
         if os.path.isfile(self._path):
             raise BadOption(f"{self} is a file: name the directory, or one partition's directory in it")
         return {_partition_of(files): files for files in find(self._path)}
 
     def _here(self, partition: PartitionId) -> PartitionFiles:
-        """A partition's files, looked at once."""
+        """Return what the directory holds of a partition, examining its files at the first call."""
         files = self._files[partition]
         for look in range(_LOOKS):
             if partition in self._looked:
@@ -95,13 +95,13 @@ class SegmentFiles:
 
     @property
     def cluster_key(self) -> bytes | None:
-        """Whose log it is; None when nothing in it says so."""
+        """The cluster key in the control file or in a segment; None if neither has one."""
         for partition, files in self._files.items():
             return self._here(partition).cluster_key if files.kept is None else files.kept.cluster_key
         return None
 
     def partitions(self, named: str) -> list[PartitionId]:
-        """Those that a query names. Raises `UnknownPartition`, and `BadOption` for a directory that has none."""
+        """Return the partitions that a query names. Raises `UnknownPartition`, `BadOption` for an empty directory."""
         there = sorted(self._files)
         if not there:
             raise BadOption(f"{self} has no partitions yet: check the path")
@@ -114,17 +114,18 @@ class SegmentFiles:
         return chosen
 
     def end(self, partition: PartitionId) -> TransactionId:
-        """The next id of a partition; see `PartitionFiles.end`."""
+        """Return the next id of a partition. See `PartitionFiles.end`."""
         return self._here(partition).end
 
     def begin(self, partition: PartitionId) -> TransactionId:
-        """The first id of a partition that was not trimmed."""
+        """Return the first id of a partition that was not trimmed."""
         return self._here(partition).begin
 
     def extents(self, partition: PartitionId, span: Span) -> list[Extent]:
-        """The parts of a range that are in files, in order; what it lacks is in none of them.
+        """Return the parts of a range that are in files, in order. What is in no file is missing from the answer.
 
-        Warns of what one replica is worth, once a query. Raises `HistoryTrimmed` where the range begins below a trim.
+        Warns, once per query, of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins below
+        a trim.
         """
         here = self._here(partition)
         if span.first < here.begin:
@@ -144,7 +145,7 @@ class SegmentFiles:
         ]
 
     def missing(self, partition: PartitionId, span: Span) -> str:
-        """What to say of a range that is not in the files, and should be."""
+        """Return the error message for a range that should be in the files, and is not."""
         return (
             f"{self} does not hold {span.first} to {span.last} of partition {partition}, as `polonaise segment verify "
             f"{self._path}` tells: take another replica, or read what is there with endingTransactions and "
@@ -152,14 +153,14 @@ class SegmentFiles:
         )
 
     def left_out(self, partition: PartitionId, span: Span) -> str:
-        """The same where it was said that this is no reason to fail."""
+        """Return the warning for a range that is not in the files, with `failOnDataLoss` false."""
         return (
             f"{self} does not hold {span.first} to {span.last} of partition {partition}: it is left out, because "
             "failOnDataLoss is false"
         )
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
-        """The first transaction committed at this time or later, microseconds UTC; `end` if there is none."""
+        """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none."""
         here = self._here(partition)
         late = None
         for each in reversed(here.segments):
@@ -175,10 +176,10 @@ class SegmentFiles:
 
 
 def read_segments(path: str, split: Split, *, fail_on_data_loss: bool) -> Iterator[Batch]:
-    """The batches that hold a split, in order.
+    """Yield the batches that hold a split, in order.
 
-    Raises `SegmentDamaged` at the first that can't be read, unless that is no reason to fail: then it ends there, with
-    a warning. Raises `BeyondLog` where the node has cut or trimmed what was there when the query was planned.
+    Raises `SegmentDamaged` at the first one that can't be read; with `fail_on_data_loss` false, ends there with a
+    warning. Raises `BeyondLog` if the node has cut or trimmed what was there when the query was planned.
     """
     files = find_partition(path, split.partition)
     holding = [] if files is None else [each for each in files.paths if first_of(each) <= split.span.first]
@@ -208,7 +209,7 @@ def read_segments(path: str, split: Split, *, fail_on_data_loss: bool) -> Iterat
 
 
 def standings(ids: pa.Array, bounds: Bounds | None) -> pa.Array:
-    """What `Bounds.standing_of` says of each id; of what is archived, which has no bounds, that it is committed."""
+    """Return the standing of each id, see `Bounds.standing_of`. Without `bounds` ids are archived, so committed."""
     if bounds is None:
         return pa.repeat(pa.scalar(Standing.COMMITTED.value), len(ids))
     values = ids.to_numpy()
@@ -219,7 +220,7 @@ def standings(ids: pa.Array, bounds: Bounds | None) -> pa.Array:
 
 
 def _partition_of(files: Files) -> PartitionId:
-    """Also of a copy of a partition's directory, whose segments say it. Raises `BadOption` where nothing does."""
+    """Return the partition of some files, from the directory's name or else a segment's header. Raises `BadOption`."""
     for path in files.paths if files.partition is None else ():
         with LookedAt(path) as file:
             try:
@@ -232,7 +233,7 @@ def _partition_of(files: Files) -> PartitionId:
 
 
 def _looked_at(files: Files) -> PartitionFiles:
-    """Headers of all segments, and the whole of the last one: only its bytes tell where it ends."""
+    """Examine a partition: headers of all segments, and all of the last one, whose end only its bytes tell."""
     key: bytes | None = None if files.kept is None else files.kept.cluster_key
     segments: list[SegmentFile] = []
     end = trimmed_in(files).first
@@ -252,7 +253,7 @@ def _looked_at(files: Files) -> PartitionFiles:
             last = first_of(following) - 1
         else:
             last, whole = _scanned(path, files)
-            # How much is behind bytes that can't be read nobody knows: one transaction at least.
+            # Nobody knows how much follows bytes that can't be read: one transaction at least.
             end = max(end, last + (1 if whole else 2))
         end = max(end, last + 1)
         if last >= header.first:
@@ -262,7 +263,7 @@ def _looked_at(files: Files) -> PartitionFiles:
 
 
 def _goes_on(path: str, files: Files, first: TransactionId) -> bool:
-    """Whether a segment goes on from the one that begins with `first`, going by its header."""
+    """Whether the segment at `path` continues the one that begins with `first`, by its header."""
     with LookedAt(path) as file:
         try:
             return unwaited(header_of(file, path, files)).previous_first == first
@@ -271,7 +272,7 @@ def _goes_on(path: str, files: Files, first: TransactionId) -> bool:
 
 
 def _scanned(path: str, files: Files) -> tuple[TransactionId, bool]:
-    """The last id in a segment that can be had, and whether nothing but an unfinished write is behind it."""
+    """Return the last readable id of a segment, and whether at most an unfinished write follows it."""
     last = first_of(path) - 1
     try:
         for batch in _walked(path, files, Span(last + 1, 2**63 - 1)):
@@ -282,7 +283,7 @@ def _scanned(path: str, files: Files) -> tuple[TransactionId, bool]:
 
 
 def _first_time(path: str, files: Files) -> int:
-    """When the first batch of a segment was committed; 0 where that can't be had."""
+    """Return the commit time of a segment's first batch, microseconds UTC; 0 if it can't be read."""
     first = first_of(path)
     try:
         return next((batch.commit_time_us for batch in _walked(path, files, Span(first, first))), 0)
@@ -291,7 +292,7 @@ def _first_time(path: str, files: Files) -> int:
 
 
 def _walked(path: str, files: Files, span: Span) -> Iterator[Batch]:
-    """The batches of one segment that hold this range. Raises `SegmentDamaged` at bad bytes before its end."""
+    """Yield the batches of one segment that hold this range. Raises `SegmentDamaged` for bad bytes before its end."""
     walking = _batches(path, files, span)
     try:
         while (batch := unwaited(_next(walking))) is not None:

@@ -1,4 +1,4 @@
-"""A Spark session without set-up: a Java is found, settings suit jobs, and the format `polonaise` is there."""
+"""Make a Spark session without set-up: find a Java, choose settings for jobs, register the format `polonaise`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from polonaise.spark.source import PolonaiseSource
 DEFAULT_MASTER: Final = "local[*]"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Java options for small amounts of data: a session starts in three quarters of the time, large jobs take twice as
-long. `session(conf={JAVA_OPTIONS: QUICK_START})`."""
+"""Java options for small amounts of data, for use as `session(conf={JAVA_OPTIONS: QUICK_START})`.
+
+A session starts in three quarters of the time; large jobs take twice as long.
+"""
 
 _RUNTIME: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -32,31 +34,33 @@ _QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "f
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _STACK: Final = "-Xss8m"
-"""Spark takes apart what Python raised with a regular expression, which overflows a stack of the usual size."""
+"""A large stack: Spark matches Python's tracebacks with a regular expression, which overflows one of the usual size."""
 _MASTER: Final = re.compile(r"yarn|(?:spark|k8s|local).*", re.DOTALL)
-"""What `spark-submit` lets pass; for anything else it ends with a traceback of Java's."""
+"""Masters that `spark-submit` accepts; for anything else it ends with a Java traceback."""
 _LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?")
 
 
 def session(
     master: str | None = None, *, name: str = "polonaise", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session in which the format `polonaise` is registered: the one that there is, or a new one.
+    """Return a session in which the format `polonaise` is registered: the active one, or a new one.
 
-    `master` is `local[*]` unless said otherwise: any of Spark's, or `sc://HOST:PORT` for a Spark Connect server,
-    also from `SPARK_REMOTE`. In a script that `spark-submit` runs, what that was told goes first, except for what is
-    said here. A session that there is already stays as it is, but for `conf`.
+    `master` is any of Spark's, `local[*]` by default, or `sc://HOST:PORT` for a Spark Connect server (also taken from
+    `SPARK_REMOTE`). In a script that `spark-submit` runs, its settings apply, except for those given here. A session
+    that already exists is left as it is, but for `conf`.
 
-    `conf` goes before our settings: no web interface, only errors on the console, UTC, Arrow, and in local sessions
-    one shuffle partition per core and no port that other machines can reach. Java options are added to ours.
+    `conf` overrides our settings: no web interface, only errors on the console, UTC, Arrow, and in local sessions one
+    shuffle partition per core and no port that other machines can reach. Java options are added to ours.
 
     Environment variables are set only while Spark is launched: `JAVA_HOME`, by `find_java`, and `PYSPARK_PYTHON` and
     `PYSPARK_DRIVER_PYTHON` (this interpreter) where the user has not set them. Workers of a cluster need the
-    interpreter at the same path, or `PYSPARK_PYTHON` set to where they have it.
+    interpreter at the same path, or `PYSPARK_PYTHON` set to its path there.
 
-    Raises `JavaMissing`, `ExtraMissing` for `sc://` without the client's libraries, `BadOption` for a `conf` that a
-    session that is there can't take, and `SparkFailed` for a master of no kind that Spark knows. What Spark raises,
-    such as for a master that it can't reach, is passed on.
+    Raises `JavaMissing`; `ExtraMissing` for `sc://` without the client's libraries; `BadOption` for a `conf` that an
+    existing session can't change; `SparkFailed` for a master of a kind that Spark does not know. What Spark raises,
+    such as for a master that it can't reach, is passed on. Example::
+
+        spark = session("local[2]", conf={"spark.sql.session.timeZone": "Europe/Vienna"})
     """
     said = dict(conf or {})
     spark = _existing()
@@ -94,7 +98,7 @@ def _connected(address: str, said: Mapping[str, str]) -> SparkSession:
 
 def _launched(master: str | None, name: str, said: Mapping[str, str]) -> SparkSession:
     settings: dict[str, str]
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has launched Spark, and knows its master
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has launched Spark and chosen its master
         settings = {} if master is None else {"spark.master": master}
         environment = {}
     else:
@@ -119,7 +123,7 @@ def _settings(master: str, said: Mapping[str, str]) -> dict[str, str]:
         cores = local[1] or "1"
         settings |= _LOOPBACK
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1) if cores == "*" else cores
-    if "SPARK_CONF_DIR" not in os.environ:  # where users have such a file of their own
+    if "SPARK_CONF_DIR" not in os.environ:  # its log4j2 file would be the user's own
         settings[JAVA_OPTIONS] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
     return settings
 

@@ -1,4 +1,4 @@
-"""The sink as Spark sees it: `write` in each task stages rows, `commit` in the driver publishes them exactly once."""
+"""The sink: `write` stages rows in each task, and `commit` publishes them in the driver, each exactly once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polonaise.errors import BadOption, PolonaiseError
 from polonaise.spark import clusters, publishing, staging
 from polonaise.spark.options import WriteOptions, absolute
 from polonaise.spark.protocol.plans import Staged
-from polonaise.spark.protocol.progress import register_key
+from polonaise.spark.protocol.sinkprogress import register_key
 from polonaise.spark.rows import SinkColumns, divided, sink_columns
 
 if TYPE_CHECKING:
@@ -26,35 +26,35 @@ _log = logging.getLogger("polonaise.spark")
 
 _QUERY_ID = "sql.streaming.queryId"
 _latest: dict[tuple[str, str], int] = {}
-"""The last batch that this process has published of a stream, by cluster and name, while the log has no later one."""
+"""Latest batch that this process has published, by cluster and stream; absent if the log may hold a later one."""
 _swept: set[str] = set()
-"""Staging stores from which this process has collected leftovers: once is enough."""
+"""Staging stores whose leftovers this process has already collected: once per process is enough."""
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver."""
 
     staged: Staged
     app: str | None
-    """Whose batch it is, if the options do not say: the id of the stream's query."""
+    """Id of the stream's query, which names the application if the options do not; None in a batch write."""
 
 
 @dataclass(frozen=True)
 class Sink:
-    """What tasks and driver have to know. Pickled, so plain values only."""
+    """The settings of a write, for tasks and driver. Spark pickles them, so they are plain values only."""
 
     options: WriteOptions
     columns: SinkColumns
     partition_count: int
     staging: str
-    """The URL of the staging store."""
+    """URL of the staging store."""
 
     @classmethod
     def opened(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> Sink:
-        """Checked in the driver, before any job has started.
+        """Check a write in the driver, before any job starts.
 
-        Raises `BadOption`, `BadColumns`, and as `polonaise.connect` when the log is not there.
+        Raises `BadOption`, `BadColumns`, and whatever `polonaise.connect` raises if there is no such log.
         """
         if overwrite:
             raise BadOption("a log is never overwritten: write with mode('append'), and streams in output mode append")
@@ -67,7 +67,7 @@ class Sink:
         return cls(options, columns, partition_count, where)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """In a task: everything that it has, staged. Raises what `rows.divided` and the store do."""
+        """Stage all rows of a task. Raises what `rows.divided` and the staging store raise."""
         context = TaskContext.get()
         store, limits = clusters.store_at(self.staging, make=True), Limits()
 
@@ -83,11 +83,12 @@ class Sink:
         return Written(stage.finish(), context.getLocalProperty(_QUERY_ID) if context is not None else None)
 
     def publish(self, messages: Sequence[Any], app: str | None, batch: int, *, in_order: bool) -> None:
-        """In the driver: as `publishing.publish`."""
+        """Publish a batch from the driver. See `publishing.publish`."""
         store, patience_s = clusters.store_at(self.staging, make=True), self.options.timeout_s
         log = clusters.log_at(self.options.cluster)
         staged = _staged(messages)
         stream = (self.options.cluster, app) if in_order and app is not None else None
+        # Forgotten while this batch is under way: after a failure the next one looks at all partitions again.
         before = _latest.pop(stream, None) if stream is not None else None
         is_next = before is not None and batch > before
         is_latest = log.call(
@@ -106,12 +107,15 @@ class Sink:
 
 
 def _staged(messages: Sequence[Any]) -> list[Staged]:
-    """Of the tasks that have finished; Spark has None for the others."""
+    """Return what finished tasks have staged. Spark passes None for the others."""
     return [message.staged for message in messages if isinstance(message, Written)]
 
 
 class BatchSink(DataSourceArrowWriter):
-    """`df.write.format("polonaise")`: exactly once under (`txnAppId`, `txnVersion`), at least once without."""
+    """The writer of `df.write.format("polonaise")`.
+
+    Exactly once under (`txnAppId`, `txnVersion`), at least once without these options.
+    """
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -124,11 +128,11 @@ class BatchSink(DataSourceArrowWriter):
         self._sink.publish(messages, options.app_id, options.app_version or 0, in_order=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: a commit whose answer was lost, or that is still at it, needs what is staged. It goes by its age."""
+        """Do nothing: a commit whose answer was lost, or is still on its way, needs the staged rows. They expire."""
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("polonaise")`: exactly once under (`txnAppId` or the query's id, the batch's id)."""
+    """The writer of `df.writeStream.format("polonaise")`: exactly once under (`txnAppId` or query id, batch id)."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -141,7 +145,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             self._sink.publish(messages, self._app(messages), batchId, in_order=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing, as in a batch write."""
+        """Do nothing, for the same reason as in a batch write."""
 
     def _app(self, messages: Sequence[WriterCommitMessage | None]) -> str:
         if self._sink.options.app_id is not None:

@@ -1,4 +1,7 @@
-"""The format `polonaise`, as Spark sees it: where a query's options become a reader or a writer."""
+"""The format `polonaise`: makes a reader or a writer of a query's options.
+
+Imports are within the methods, so that each of Spark's Python processes loads only what it needs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,12 @@ if TYPE_CHECKING:
 
 
 class PolonaiseSource(DataSource):
-    """`spark.read.format("polonaise")`, `readStream`, `write`, `writeStream`. Options: `docs/spark.md`."""
+    """The data source of `spark.read.format("polonaise")`, `readStream`, `write` and `writeStream`.
+
+    Options: `docs/spark.md`. Example::
+
+        spark.read.format("polonaise").option("cluster", "embedded:./bank").load()
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -32,9 +40,9 @@ class PolonaiseSource(DataSource):
         return ddl_of(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from polonaise.spark.batchreader import BatchReader
+        from polonaise.spark.batchreader import SparkBatchReader
 
-        return BatchReader(read_options(self.options), schema)
+        return SparkBatchReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from polonaise.spark.streamreader import RefusedStream, StreamReader

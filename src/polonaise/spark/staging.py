@@ -1,11 +1,11 @@
-"""The staging store: where tasks put rows, and where plans lie, until what they hold is published.
+"""The staging store: holds the rows of tasks, and plans, until what they hold is published.
 
 ::
 
     staged/<time>-<token>-<number>                              blocks of one attempt of one task
     plans/<hash of appId>/<batch>-<time>-<partition>-<token>    see `protocol.plans`
 
-Every name is new and says when it was made, so nothing is ever overwritten, and leftovers can be told by their age.
+Every name is new and says when it was made. So nothing is ever overwritten, and leftovers are told by their age.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from polonaise.fragments.store import ObjectStore
 from polonaise.node.embedded import parse_embedded
 from polonaise.spark.protocol import blocks
 from polonaise.spark.protocol.plans import INLINE, PLANS, STAGED, BlockRef, Plan, Staged, plans_prefix
-from polonaise.spark.rows import Piece
+from polonaise.spark.rows import RowColumns
 from polonaise.terms import PartitionId
 
 T = TypeVar("T")
@@ -38,14 +38,14 @@ _log = logging.getLogger("polonaise.spark")
 _EMBEDDED: Final = "embedded:"
 _STAGING: Final = "staging"
 OPEN_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Rows of one task, of all partitions together, that wait for their blocks to be full."""
+"""Bytes of rows, of all partitions together, that a task keeps in memory until their blocks are full."""
 OBJECT_BYTES: Final = 8 * 1024 * 1024
-"""Of an object, about: what a task holds before it uploads."""
+"""Bytes, roughly, that a task collects before it uploads them as one object."""
 _TIME: Final = "%Y%m%dT%H%M%SZ"
 
 
 def staging_of(cluster: str) -> str:
-    """Where rows are staged unless an option says so: in an embedded log's directory, beside a coordinator's."""
+    """Return the default staging store: a directory in an embedded log's own, or beside a coordinator's."""
     if cluster.startswith(_EMBEDDED):
         return os.path.join(parse_embedded(cluster).directory, _STAGING)
     return f"{cluster.partition(':')[2].rstrip('/')}-{_STAGING}"
@@ -55,14 +55,14 @@ def staging_of(cluster: str) -> str:
 
 
 class _Open:
-    """Rows of one partition on their way into a block."""
+    """Rows of one partition that are not a block yet."""
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[RowColumns] = []
         self.count = 0
         self.weight = 0
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: RowColumns) -> None:
         self.pieces.append(piece)
         self.count += len(piece.headers)
         self.weight += int(piece.weights.sum())
@@ -81,10 +81,10 @@ class _Open:
 
 
 class Stage:
-    """One attempt of one task: takes rows and puts them, as blocks, where they can be published from.
+    """Stages the rows of one attempt of one task, as blocks that can be published.
 
-    What it holds at any time is bounded, whatever is added. Blocks are as large as groups may be; those that remain at
-    the end travel inline, if nothing had to be uploaded before and they have at most `inline_bytes_max`.
+    Its memory is bounded, whatever is added. Blocks are as large as a group may be. What remains at the end travels
+    inline, in the task's message, if nothing was uploaded before and it has at most `inline_bytes_max` bytes.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Stage:
         self._objects: list[str] = []
         self._refs: list[BlockRef] = []
 
-    def add(self, partition: PartitionId, piece: Piece) -> None:
-        """Take rows. May upload, and raises what the store does."""
+    def add(self, partition: PartitionId, piece: RowColumns) -> None:
+        """Take rows of a partition. May upload; raises what the store raises."""
         ends = np.cumsum(piece.weights)
         starts = np.concatenate([[0], np.cumsum(piece.lengths)])
         start, count = 0, len(piece.headers)
@@ -119,8 +119,9 @@ class Stage:
             if stop <= start and opened.count:
                 self._close(partition)
                 continue
+            # At least one row, so that the loop ends: a body has at most 1 MiB, and any row fits into an empty block.
             stop = max(stop, start + 1)
-            part = Piece(
+            part = RowColumns(
                 piece.headers[start:stop],
                 piece.crcs[start:stop],
                 piece.lengths[start:stop],
@@ -130,11 +131,12 @@ class Stage:
             opened.take(part)
             self._open_weight += int(ends[stop - 1]) - before
             start = stop
+        # Many partitions may each have a block that is not full: together they may not exceed the bound.
         if self._open_weight > OPEN_BYTES_MAX:
             self._close_all()
 
     def finish(self) -> Staged:
-        """Everything is staged."""
+        """Stage what remains, and return all that was staged."""
         self._close_all()
         if self._objects or self._waiting_bytes > self._inline_bytes_max:
             self._upload()
@@ -175,7 +177,7 @@ def _new_name() -> str:
 
 
 async def store_plan(store: ObjectStore, plan: Plan) -> str:
-    """Put a plan under a name of its own, durably; the name."""
+    """Store a plan durably under a new name, and return the name."""
     made, token = _new_name().split("-")
     name = f"{plans_prefix(plan.app, plan.batch)}{made}-{plan.partition}-{token}"
     await store.put_if_absent(name, plan.pack())
@@ -183,7 +185,7 @@ async def store_plan(store: ObjectStore, plan: Plan) -> str:
 
 
 async def within(seconds: float, asked: Awaitable[T]) -> T:
-    """What the staging store answers. Raises `DeadlineExceeded` after so many seconds."""
+    """Await an answer of the staging store. Raises `DeadlineExceeded` after so many seconds."""
     try:
         async with asyncio.timeout(seconds):
             return await asked
@@ -194,11 +196,12 @@ async def within(seconds: float, asked: Awaitable[T]) -> T:
 
 
 async def discard(store: ObjectStore, names: Iterable[str], patience_s: float) -> None:
-    """Delete what nobody needs any more. What can't be deleted now is left to `collect`."""
+    """Delete objects that nobody needs any more. Those that can't be deleted now are left to `collect`."""
     for name in sorted(set(names)):
         try:
             await within(patience_s, store.delete(name))
         except PolonaiseError as error:
+            # The store does not answer: do not hold up the commit, which has succeeded, by a wait for each name.
             _log.warning("%s in the staging store is left to be collected later: %s", name, error)
             return
 
@@ -208,7 +211,7 @@ async def discard(store: ObjectStore, names: Iterable[str], patience_s: float) -
 
 @dataclass(frozen=True)
 class Collected:
-    """What a collection has deleted."""
+    """The number of objects that a collection has deleted, and their bytes."""
 
     objects: int
     bytes: int
@@ -217,10 +220,10 @@ class Collected:
 async def collect(
     store: ObjectStore, is_needed: Callable[[Plan, str], Awaitable[bool]], older_than_s: float
 ) -> Collected:
-    """Delete what is older than `older_than_s` seconds and that no plan needs which may still be published.
+    """Delete objects older than `older_than_s` seconds that no plan needs which may still be published.
 
-    `is_needed(plan, name)` is awaited for old plans; `publishing.collect_leftovers` asks the log. A plan that is not
-    needed goes, with the objects that only such plans name.
+    `is_needed(plan, name)` is awaited for each old plan; `publishing.collect_leftovers` asks the log. A plan that is
+    not needed is deleted, with the objects that only such plans name.
     """
     oldest = datetime.now(UTC).timestamp() - older_than_s
     listed = [*await store.list(PLANS), *await store.list(STAGED)]
@@ -228,6 +231,7 @@ async def collect(
     for each in listed:
         if not each.path.startswith(PLANS):
             continue
+        # Of young plans too: they may name objects that are older than they are.
         try:
             plan = Plan.parse(await store.get(each.path), each.path)
         except NotFound:
@@ -241,7 +245,7 @@ async def collect(
 
 
 def _made_s(path: str) -> float:
-    """When an object was made, by its name; for one that is not ours, the future."""
+    """Return when an object was made, according to its name; infinity for a name that is not ours, which keeps it."""
     parts = path.rpartition("/")[2].split("-")
     try:
         made = parts[0 if path.startswith(STAGED) else 1]

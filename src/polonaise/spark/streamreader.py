@@ -1,8 +1,8 @@
-"""A stream over the log: where it begins, what is new, and what one micro-batch reads.
+"""A stream over the log: where it starts, what is new, and what one micro-batch reads.
 
-Offsets are the next id of each partition, as JSON. Spark asks for the latest one every few milliseconds while nothing
-happens, so the answer waits at the servers for something new; it never tells this reader to stop. Each question costs
-a micro-batch time, so what is known is not asked again.
+An offset is JSON: the next id of each partition. While nothing happens Spark asks for the latest offset every few
+milliseconds, and it never tells this reader to stop. So the servers hold the answer back until there is something new.
+Each request delays a micro-batch, so nothing that is known is asked for again.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from polonaise.errors import BadOption, BeyondLog, PolonaiseError, WrongClusterKey, fresh
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.spark.history import History
 from polonaise.spark.options import STORAGE, UP_TO_LATEST, ReadOptions
 from polonaise.spark.protocol.admission import admitted
-from polonaise.spark.reading import input_partitions, projection_of, read_split
+from polonaise.spark.queryhistory import QueryHistory
+from polonaise.spark.taskreader import input_partitions, projection_of, read_split
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger("polonaise.spark")
 
 _WAIT_S: Final = 1.0
-"""How long an answer waits for something new: long enough to cost little, short enough to see new partitions."""
+"""Seconds that a request waits for something new: long enough to be cheap, short enough to notice new partitions."""
 
 _LOG: Final = "log"
-"""The entry of an offset that says of which log its places are: the cluster's key, in hexadecimal."""
+"""Key of the entry of an offset that names its log, by the cluster key in hexadecimal."""
 
 Offset: TypeAlias = dict[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("polonaise")`: each transaction once per query, in order within a partition.
+    """The reader of `spark.readStream.format("polonaise")`: each transaction once per query, in order per partition.
 
-    Promises: an offset once planned always reads the same transactions, whatever happens to the cluster meanwhile.
-    Faults that pass are waited out; what does not pass within the option `timeout` ends the query with its reason.
+    Promises that an offset, once planned, always reads the same transactions, whatever happens to the cluster.
+    Passing faults are waited out; one that outlasts the option `timeout` ends the query with its reason.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -51,16 +51,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._projection = projection_of(options, schema)
         self._target: Mapping[PartitionId, TransactionId] | None = None
-        """With the trigger AvailableNow: where the query ends."""
+        """The ends at which the query stops, with the trigger AvailableNow; None without it."""
         self._initial: Offset | None = None
         self._ends: Mapping[PartitionId, TransactionId] = {}
-        """What was there when somebody last asked: it can only have become more."""
+        """The partitions' ends as last asked for. They only ever grow."""
         self._told: Mapping[PartitionId, Span] = {}
-        """The holes that are waited for: each is told once, and not at every poll."""
+        """Holes that have been warned of: each is told once, and not at every poll."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         if self._initial is None:  # Spark asks twice, and means the same
-            history = History(self._options)
+            history = QueryHistory(self._options)
             places = {partition: span.first for partition, span in history.wanted().items()}
             self._initial = _offset(places, history.cluster_key)
         return self._initial
@@ -70,37 +70,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._ends = self._target = History(self._options).ends()
+        self._ends = self._target = QueryHistory(self._options).ends()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         places = _places(start)
-        history = History(self._options)
+        history = QueryHistory(self._options)
         _check_log(start, history.log)
         if self._target is None:
             self._ends = self._ends_after(places, history)
         _check_grown(places, self._ends)
         if self._target is None:
             self._ends = self._before_holes(places, history)
-        # A partition that was not there before begins at its beginning.
+        # A partition that this stream has not read yet is read from its beginning.
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         starts = {partition: places.get(partition, 0) for partition in self._ends}
         reached = admitted(starts, self._ends, rows_max)
         return _offset(reached, _key_in(start))
 
     def _ends_after(
-        self, places: Mapping[PartitionId, TransactionId], history: History
+        self, places: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
-        """What there is, once there is something beyond these places or the wait is over."""
+        """Return the partitions' ends, once one lies beyond these places or the wait is over."""
         if self._ends and all(places.get(partition) == end for partition, end in self._ends.items()):
             grown = history.wait_beyond(self._ends, _WAIT_S)
+            # With one partition the answer is complete; with several, others may have grown meanwhile.
             if not grown or len(self._ends) == 1:
                 return {**self._ends, **grown}
         return history.ends()
 
     def _before_holes(
-        self, places: Mapping[PartitionId, TransactionId], history: History
+        self, places: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
-        """What there is without a hole before it."""
+        """Return the ends, lowered to the first hole of each partition that has one, and warn of new holes."""
         holes = history.holes(places, self._ends)
         for partition, hole in holes.items():
             if self._told.get(partition) != hole:
@@ -122,7 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition, stop in _places(end).items()
             if stop > places.get(partition, 0)
         }
-        history = History(self._options, in_a_hurry=True)
+        history = QueryHistory(self._options, in_a_hurry=True)
         _check_log(end, history.log)
         return input_partitions(history.splits(spans))
 
@@ -130,14 +131,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_split(self._options, self._projection, partition.value)
 
     def commit(self, end: Offset) -> None:
-        """The log keeps everything; nothing is to be released."""
+        """Do nothing: the log keeps everything, and nothing is to be released."""
 
     def stop(self) -> None:
-        """Spark never calls this."""
+        """Do nothing: Spark never calls this."""
 
 
 def _offset(places: Mapping[PartitionId, TransactionId], key: bytes | None) -> Offset:
-    """Also of which log they are places, where that is known."""
+    """Return the offset of these places, with the log's key if it is known."""
     offset: Offset = {str(partition): place for partition, place in sorted(places.items())}
     return offset if key is None else {**offset, _LOG: key.hex()}
 
@@ -173,7 +174,7 @@ def _check_grown(places: Mapping[PartitionId, TransactionId], ends: Mapping[Part
 
 
 def _check_endless(options: ReadOptions) -> None:
-    """A stream takes what is there and what comes; the trigger AvailableNow ends one."""
+    """Raise `BadOption` for options with an end: a stream reads on for ever, or to the trigger AvailableNow's end."""
     if options.cluster.startswith(STORAGE):
         raise BadOption(
             "cluster: one replica can't be followed: what it holds may be cut again; read it with spark.read, or "
@@ -187,7 +188,7 @@ def _check_endless(options: ReadOptions) -> None:
 
 
 class RefusedStream(DataSourceStreamReader):
-    """A stream that can't be begun, and says why when it is asked where: Spark hides what making a reader raises."""
+    """A stream that can't start. Its methods raise the reason: Spark hides what a constructor raises."""
 
     def __init__(self, error: PolonaiseError) -> None:
         self._error = error

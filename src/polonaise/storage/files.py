@@ -1,4 +1,4 @@
-"""A storage node's files, found and looked at without taking them: nothing is locked, repaired or written."""
+"""Finding a storage node's files and reading its control file, without the node: nothing is locked or written."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from typing import Final
 from polonaise.errors import BadOption, ControlFileDamaged, ControlFileMissing, NotFound
 from polonaise.host.files import LookedAt
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, decode_header, newest_promises, offset_of
-from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Evidence, Promises, Trimmed
+from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Promises, SyncEvidence, TrimMark
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
 _SUFFIX: Final = ".seq"
 _NAMED_MAX: Final = 7
+"""The most names that an error lists."""
 _LOOKS_MAX: Final = 3
-"""A running node may be writing the very sectors that are read: damage has to be seen this often to be believed."""
+"""The number of looks that must find damage before it is believed: a running node may be writing those very sectors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What the control file says of one partition."""
+class ControlRecord:
+    """The control file's facts about one partition."""
 
     cluster_key: bytes
     promises: Promises
-    evidence: Evidence
-    trimmed: Trimmed
+    evidence: SyncEvidence
+    trimmed: TrimMark
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """One partition's segments, or some of them."""
+    """The segment files of one partition, all or some of them."""
 
     partition: PartitionId | None
-    """None for files that only say it themselves."""
+    """The partition; None if only the files' own headers tell which."""
     paths: tuple[str, ...]
-    """Of the segment files, in order."""
+    """The paths of the segment files, in order."""
     whole: bool
-    """These are all segments of the partition, and not single files that somebody picked."""
-    kept: Kept | None = None
-    """None without a control file beside them."""
+    """Whether these are all segments of the partition, and not single files that somebody picked."""
+    kept: ControlRecord | None = None
+    """The control file's facts; None if there is no control file beside the files."""
     directory: str = ""
-    """Of the storage node, if there is a control file."""
+    """The storage node's directory, if there is a control file."""
 
 
 def first_of(path: str) -> TransactionId:
-    """The first id of a segment, by the name of its file. Raises `BadOption` for any other file."""
+    """Return the first id of a segment, by the name of its file. Raises `BadOption` for any other file."""
     stem, suffix = os.path.splitext(os.path.basename(path))
     if suffix != _SUFFIX or not stem.isdecimal():
         raise BadOption(f"{redacted(path)} is no segment: those are called <first id>{_SUFFIX}")
@@ -54,7 +55,7 @@ def first_of(path: str) -> TransactionId:
 
 
 def find(path: str) -> list[Files]:
-    """The partitions below a path: a storage directory, one partition's directory in it, or one segment file.
+    """Find the partitions below a path: a storage directory, one partition's directory in it, or one segment file.
 
     Raises `NotFound`, `BadOption` for a path that is none of these, `ControlFileMissing` and `ControlFileDamaged`.
     """
@@ -87,24 +88,24 @@ def find(path: str) -> list[Files]:
 
 
 def find_partition(path: str, partition: PartitionId) -> Files | None:
-    """The files of one partition below a path, as `find` has them, without a look at the others."""
+    """Find the files of one partition below a path, as `find` does, without looking at other partitions."""
     below = os.path.join(path, str(partition))
     found = find(below if os.path.isdir(below) else path)
     return next((files for files in found if files.partition in (None, partition)), None)
 
 
 def _segments(directory: str) -> tuple[str, ...]:
+    """List the segment files of a directory, by their first ids."""
     names = [name for name in os.listdir(directory) if name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdecimal()]
     return tuple(os.path.join(directory, name) for name in sorted(names, key=lambda name: int(name[: -len(_SUFFIX)])))
 
 
 def _files_of(directory: str, partition: PartitionId) -> Files:
-    """Its promises first: a running node may have more segments by the time they are listed.
-
-    Fewer only by a trim, of which the control file says so before: what is trimmed is looked at last, and what is left
-    of it is no part of the log.
-    """
+    """Collect one partition's files and the control file's facts, while the node may be running."""
     control = os.path.join(directory, CONTROL_FILE)
+    # The promises before the segments: a running node may only have more segments by the time they are listed. The
+    # trim mark after them: segments vanish only after the control file has said so, so whatever is missing in the list
+    # is below the mark by then. A trimmed segment that is still listed is no part of the log.
     kept = _kept(control, partition)
     segments = _segments(os.path.join(directory, str(partition)))
     kept = replace(kept, trimmed=_kept(control, partition).trimmed)
@@ -113,11 +114,12 @@ def _files_of(directory: str, partition: PartitionId) -> Files:
 
 
 def found_again(files: Files) -> Files:
-    """The same partition's files as they are now."""
+    """Find the same partition's files again, as they are now."""
     return _files_of(files.directory, files.partition) if files.directory and files.partition is not None else files
 
 
-def _kept(path: str, partition: PartitionId) -> Kept:
+def _kept(path: str, partition: PartitionId) -> ControlRecord:
+    """Read the control file's facts about a partition. Raises `ControlFileDamaged`."""
     with LookedAt(path) as file:
         key = decode_header(file.look(0, SECTOR_BYTES), path)
         for look in range(1, _LOOKS_MAX + 1):
@@ -128,15 +130,15 @@ def _kept(path: str, partition: PartitionId) -> Kept:
                     raise
                 continue
             if found is not None:
-                return Kept(key, found[0].promises, found[2], found[0].trimmed)
+                return ControlRecord(key, found[0].promises, found[2], found[0].trimmed)
     raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable")
 
 
-def trimmed_in(files: Files) -> Trimmed:
-    """What was dropped from the beginning of these files; nothing, as far as is known, without a control file."""
+def trimmed_in(files: Files) -> TrimMark:
+    """Return the trim mark of these files; without a control file nothing is known to be trimmed."""
     return files.kept.trimmed if files.kept is not None else NOTHING_TRIMMED
 
 
-def evidence_in(files: Files) -> Evidence:
-    """Up to where these files are known to have been synced; of nothing without a control file."""
+def evidence_in(files: Files) -> SyncEvidence:
+    """Return up to where these files are known to have been synced; nothing is, without a control file."""
     return files.kept.evidence if files.kept is not None else NO_EVIDENCE

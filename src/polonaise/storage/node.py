@@ -1,4 +1,4 @@
-"""A storage node: keeps the bytes of many partitions, and does what the sessions of their owners say."""
+"""The storage node process: it keeps the bytes of many partitions, and obeys the sessions of their owners."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles
-from polonaise.log.partition import LogSettings, PartitionLog
-from polonaise.log.reading import SegmentCache
-from polonaise.storage.partition import PartitionReplica, Question
+from polonaise.log.partitionlog import LogSettings, PartitionLog
+from polonaise.log.segmentreader import SegmentCache
+from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
 from polonaise.storage.presence import Presence
-from polonaise.storage.protocol.scrub import Scrubbed
-from polonaise.storage.refusing import Refusal
+from polonaise.storage.protocol.scrubschedule import Scrubbed
+from polonaise.storage.refusing import RefusingConnection
 from polonaise.storage.scrubbing import Scrubbing
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId
@@ -51,14 +51,15 @@ from polonaise.wire.messages import (
 
 _log = logging.getLogger(__name__)
 _OPENINGS_MAX = 32
-"""Partitions whose files are opened at the same time: more would take each other's room among the open files."""
+"""The most partitions whose files are opened at the same time: more would close each other's files."""
 _UNAVAILABLE_MAX = 100
-"""Partitions that health names as not usable."""
+"""The most partitions that health names as not usable."""
 _QUEUED = (Store, LastSessionInfo, Truncate, Copy, Join, Confirm, Trim)
+"""The messages that go through a replica's queue."""
 
 
 class StorageNode:
-    """One storage process. Passive: it obeys sessions and never talks to the coordinator. `start`, then `close`."""
+    """Runs one storage node, from `start` until `close`. It obeys sessions, and never talks to the coordinator."""
 
     def __init__(self, host: Host, settings: StorageSettings) -> None:
         self._host = host
@@ -73,7 +74,7 @@ class StorageNode:
         self._listener: Listener | None = None
         self._partitions: dict[PartitionId, PartitionReplica] = {}
         self._known: set[PartitionId] = set()
-        self._connections: dict[Connection, _Asking] = {}
+        self._connections: dict[Connection, _StorageRequests] = {}
         self._budget = Budget(settings.connections_bytes_max)
         self._serving = False
         self._scrubbing = Scrubbing(
@@ -83,32 +84,32 @@ class StorageNode:
             settings, lambda: self._control, lambda: list(self._partitions.values()), self._let_go
         )
         self._gone: DirectoryGone | None = None
-        """Why it keeps nothing any more; None while its directory is there."""
+        """The reason why nothing is stored any more; None while the directory is there."""
         self._tasks: list[asyncio.Task[None]] = []
         self._life = host.random.randrange(1, 2**31)
-        """Told in every greeting: whoever reaches this process under two names can tell."""
+        """A number that each hello of this process names: a server that reaches it under two addresses can tell."""
 
     @property
     def address(self) -> str:
-        """Where servers reach it."""
+        """The address at which servers reach this node. Raises `Closed` before `start`."""
         if self._listener is None:
             raise Closed("the storage node is not started")
         return self._listener.address
 
     @property
     def scrubbed(self) -> Scrubbed:
-        """How far the scrub has come, and what it found."""
+        """The scrub's progress and findings."""
         return self._scrubbing.scrubbed
 
     @property
     def open_files(self) -> int:
-        """How many files it has open for as long as it likes, the lock of its directory among them."""
+        """The number of files that this node keeps open, the lock of its directory among them."""
         return (0 if self._control is None else 2) + len(self._files)
 
     async def start(self) -> None:
-        """Listen, then take the directory. Raises what is wrong with the directory, or `AddressInUse`.
+        """Listen, then open the directory. Raises what is wrong with the directory, or `AddressInUse`.
 
-        In this order, so that an address that can't be had leaves nothing on the disk.
+        Listening comes first, so that an address that can't be had leaves nothing on the disk.
         """
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
         try:
@@ -126,26 +127,28 @@ class StorageNode:
         _log.info("storage node listens on %s", self.address)
 
     async def close(self) -> None:
-        """Stop; to the end, also when whoever waits is cancelled. Everything acknowledged is durable already."""
+        """Stop the node, to the end even if the caller is cancelled. Everything acknowledged is durable already."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_future()
-            # A task of the host's: when the process dies, it dies with it.
+            # A task of the host's, which ends with the process, and not with the caller.
             self._host.spawn(self._close_for(self._closing), f"close of {self._settings.directory}")
         await asyncio.shield(self._closing)
 
     async def _close_for(self, closed: asyncio.Future[None]) -> None:
+        """Close everything, and settle the future that all callers of `close` wait for."""
         try:
             await self._close()
         except PolonaiseError as error:
             closed.set_exception(error)
-            closed.exception()  # told to whoever still waits: the others have nothing to do about it
+            closed.exception()  # avoids "exception was never retrieved" if no caller is left
         else:
             closed.set_result(None)
 
     async def _close(self) -> None:
+        """Close replicas and connections, then the directory: its lock is given up when nothing writes any more."""
         self._serving = False
         await self._end_tasks()
-        async with contextlib.AsyncExitStack() as closing:  # what fails to be closed does not keep the rest open
+        async with contextlib.AsyncExitStack() as closing:  # one thing that fails to close does not keep the rest open
             closing.push_async_callback(self._give_up_directory)
             for replica in self._partitions.values():
                 closing.push_async_callback(replica.close)
@@ -155,12 +158,13 @@ class StorageNode:
                 await self._listener.close()
 
     async def _end_tasks(self) -> None:
+        """Cancel scrub and look-out, and wait for their ends."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _let_go(self, gone: DirectoryGone) -> None:
-        """Acknowledge nothing any more, and write nothing where the directory was; whoever connects is told why."""
+        """Give up the directory, which is gone: acknowledge and write nothing more, and tell each server why."""
         if self._closing is not None:
             return
         _log.critical("storage node %s keeps nothing any more: %s", self._settings.directory, gone)
@@ -174,6 +178,7 @@ class StorageNode:
         await self._give_up_directory()
 
     async def _give_up_directory(self) -> None:
+        """Close the control file, and with it the directory's lock."""
         if self._adopting is not None:
             self._adopting.cancel()
             await asyncio.gather(self._adopting, return_exceptions=True)
@@ -181,10 +186,11 @@ class StorageNode:
             await self._control.close()
 
     async def _open(self, cluster_key: bytes | None) -> None:
+        """Open the directory for this cluster; None for the one that it belongs to, or `NotInitialized` is raised."""
         control = await ControlFile.open(self._host, self._settings.directory, cluster_key)
         try:
             self._known.update(await control.partitions())
-        except BaseException:  # cancelled too: nobody else knows that the directory is taken
+        except BaseException:  # when cancelled, too: nobody else would close the file and free the lock
             await control.close()
             raise
         self._control, self._cluster_key = control, control.cluster_key
@@ -192,9 +198,10 @@ class StorageNode:
     # ------------------------------------------------------------------ connections
 
     def _accept(self) -> Connection:
+        """Make the connection for a server that has just connected; one that refuses, if the directory is gone."""
         if self._gone is not None:
-            refusal = Refusal(self._host, self._settings, self._gone, self._on_closed)
-            self._connections[refusal] = _Asking(0)
+            refusal = RefusingConnection(self._host, self._settings, self._gone, self._on_closed)
+            self._connections[refusal] = _StorageRequests(0)
             return refusal
         name = f"storage node {self._settings.directory}"
         connection = Connection(
@@ -208,12 +215,13 @@ class StorageNode:
             accepted=True,
             budget=self._budget,
         )
-        self._connections[connection] = _Asking(self._settings.reads_max)
-        if not self._serving:  # the directory is not open yet, or not any more: whoever came tries again
+        self._connections[connection] = _StorageRequests(self._settings.reads_max)
+        if not self._serving:  # the directory is not open yet, or not any more: the server tries again
             connection.close()
         return connection
 
     def _on_greeted(self, connection: Connection) -> None:
+        """Check the server's cluster; a new node takes over that of the first server."""
         assert connection.peer is not None
         key = connection.peer.cluster_key
         if self._cluster_key is None:
@@ -221,12 +229,13 @@ class StorageNode:
                 raise ProtocolError("a new storage node needs a server that names its cluster")
             self._cluster_key = key
         elif key != self._cluster_key:
-            # Greeted while this node had no cluster yet, and another server was faster.
+            # It connected while this node had no cluster yet, and a server of another cluster was faster.
             error = WrongClusterKey("this storage node belongs to another cluster: check the address")
             connection.refuse(error)
             connection.close(error)
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
+        """Tell all replicas that a connection is gone: their part in sessions ends with it."""
         if self._connections.pop(connection, None) is not None:
             for replica in self._partitions.values():
                 replica.disconnected(connection)
@@ -234,9 +243,10 @@ class StorageNode:
     # ------------------------------------------------------------------ messages
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+        """Bring a server's message to its replica's queue, or answer it beside the queue."""
         if isinstance(message, _QUEUED):
             self._replica(partition, isinstance(message, LastSessionInfo)).take(connection, message, request)
-        elif isinstance(message, Question):
+        elif isinstance(message, ReplicaRead):
             self._answer(connection, self._replica(partition, create=False), message, request)
         elif isinstance(message, Health):
             connection.send(HealthIs(json.dumps(self.health()).encode()), request=request, partition=partition)
@@ -244,7 +254,10 @@ class StorageNode:
             raise ProtocolError(f"{type(message).__name__} is nothing that a server says")
 
     def _replica(self, partition: PartitionId, create: bool) -> PartitionReplica:
-        """The partition's replica; a session's first message makes one that was never here."""
+        """Return the partition's replica; with `create`, make it if it was never here.
+
+        Only the first message of a session may create one. Raises `UnknownPartition`.
+        """
         replica = self._partitions.get(partition)
         if replica is not None:
             return replica
@@ -258,6 +271,7 @@ class StorageNode:
         return replica
 
     async def _open_log(self, partition: PartitionId) -> PartitionLog:
+        """Open a partition's files, and recover them; make them if there are none."""
         control = await self._opened_control()
         async with self._openings:
             slot = await control.load(partition)
@@ -268,33 +282,33 @@ class StorageNode:
             return await PartitionLog.open(self._host, directory, slot, settings, self._cache, self._files)
 
     async def _opened_control(self) -> ControlFile:
-        """The control file; of a new node it is made now, once, for the cluster of the first server."""
+        """Return the control file. A new node makes it now, once, for the cluster of the first server."""
         if self._control is None:
             if self._adopting is None or self._adopting.done():
-                # Never tried, or tried in vain: a full disk has room again one day.
+                # Never tried, or tried in vain: a full disk may have room again.
                 self._adopting = asyncio.ensure_future(self._open(self._cluster_key))
             await asyncio.shield(self._adopting)
         assert self._control is not None
         return self._control
 
-    def _answer(self, connection: Connection, replica: PartitionReplica, question: Question, request: int) -> None:
-        """Answer in a task of its own, so many at a time; who asks for more is not read for a while."""
-        asking = self._connections[connection]
-        asking.waiting += 1
-        if asking.waiting >= self._settings.reads_max:
-            connection.pause("questions")
+    def _answer(self, connection: Connection, replica: PartitionReplica, read: ReplicaRead, request: int) -> None:
+        """Answer a read in a task of its own. A connection with `reads_max` open reads is not read for a while."""
+        requests = self._connections[connection]
+        requests.waiting += 1
+        if requests.waiting >= self._settings.reads_max:
+            connection.pause("requests")
 
         async def run() -> None:
-            async with asking.turn:
-                await replica.answer(connection, question, request)
-            asking.waiting -= 1
-            if asking.waiting < self._settings.reads_max:
-                connection.resume("questions")
+            async with requests.turn:
+                await replica.answer(connection, read, request)
+            requests.waiting -= 1
+            if requests.waiting < self._settings.reads_max:
+                connection.resume("requests")
 
         self._host.spawn(run(), f"answer to {connection.peer_name}")
 
     def health(self) -> dict[str, Any]:
-        """How this node is: its directory, how far the scrub is and what it found, and what it can't use and why."""
+        """Return this node's health as a JSON-ready document: directory, scrub, and partitions that can't be used."""
         scrubbed = self.scrubbed
         unavailable = {
             str(partition): str(replica.unavailable)
@@ -313,12 +327,13 @@ class StorageNode:
         }
 
 
-class _Asking:
-    """What one connection asks for beside the queues."""
+class _StorageRequests:
+    """Counts the reads of one connection."""
 
     __slots__ = ("turn", "waiting")
 
     def __init__(self, answered_max: int) -> None:
         self.turn = asyncio.Semaphore(answered_max)
-        """Held by those that may have bytes in memory: what came in one piece may be many more questions."""
+        """Held by reads that may have bytes in memory: more requests than that may arrive before reading is paused."""
         self.waiting = 0
+        """The number of reads that are not answered yet."""

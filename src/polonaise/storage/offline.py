@@ -1,7 +1,7 @@
-"""A storage node's segments, read without their node: what one replica holds, and what it alone can tell of that.
+"""Reading a storage node's segments without the node: what one replica holds, and what it alone can prove.
 
 Nothing is locked or changed, and the node may be running. One replica by itself can't prove what is committed: that
-takes a quorum, and whoever reads here has none, or does not want to ask it.
+takes a quorum, which nobody asks here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def bounds_in(files: Files) -> Bounds:
-    """By the control file; without one nothing is known to be committed."""
+    """Return the bounds that the control file gives; without one nothing is known to be committed."""
     if files.kept is None:
         return Bounds(NO_TRANSACTION)
     promises = files.kept.promises
@@ -46,7 +46,7 @@ def bounds_in(files: Files) -> Bounds:
 
 
 def caution(partition: PartitionId | None, directory: str, bounds: Bounds, trimmed: TransactionId = 0) -> str:
-    """What has to be said to whoever reads one replica."""
+    """Return the warning for readers of a single replica."""
     told = (
         f"CAUTION: this is one replica of partition {'?' if partition is None else partition}, in {directory}, and not "
         f"the log. It knows ids up to {bounds.confirmed} to be committed; what it holds above that may NEVER HAVE BEEN "
@@ -62,9 +62,9 @@ def caution(partition: PartitionId | None, directory: str, bounds: Bounds, trimm
 
 
 async def header_of(file: LookedAt, path: str, files: Files) -> SegmentHeader:
-    """Raises `SegmentDamaged` for one that is not that of this file, `SegmentRemoved`, `WrongClusterKey`.
+    """Read a segment's header, and check that it belongs to this file.
 
-    And `UnsupportedFormat`.
+    Raises `SegmentDamaged` if it does not, `SegmentRemoved`, `WrongClusterKey` and `UnsupportedFormat`.
     """
     try:
         header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
@@ -80,22 +80,22 @@ async def header_of(file: LookedAt, path: str, files: Files) -> SegmentHeader:
 
 
 class Dumped(NamedTuple):
-    """A batch as it lies in a file, whatever lies before it."""
+    """A batch that was read from a file, whatever lies before it."""
 
     path: str
     offset: int
     """Where its frame begins in the file, in bytes."""
     batch: Batch
     behind_damage: bool
-    """Something before it in this file is not as it was written: it is whole, and whether it follows is unknown."""
+    """Whether something before the batch in this file is damaged: the batch is whole, but may not follow on the log."""
 
 
 async def dump(files: Files, damaged: Callable[[SegmentDamaged], None] | None = None) -> AsyncGenerator[Dumped, None]:
-    """Read every batch of every file. Each file is taken by itself: nobody asks whether one is missing between two.
+    """Yield every batch of every file. Each file is read by itself: a missing file between two is not noticed.
 
-    Raises `SegmentDamaged` at the first bytes that are not as they were written; with `damaged` that is told of them,
-    and reading goes on with what is intact behind them. A file whose beginning is damaged is then read only if the
-    control file beside it says whose it is.
+    Raises `SegmentDamaged` at the first bytes that are not as they were written. With `damaged`, that is called with
+    the error instead, and reading goes on with what is intact behind the damage. A file whose beginning is damaged is
+    then read only if the control file beside it says whose it is.
     """
     for path in files.paths:
         with LookedAt(path) as file:
@@ -127,7 +127,7 @@ async def dump(files: Files, damaged: Callable[[SegmentDamaged], None] | None = 
 
 
 async def opened(file: LookedAt, path: str, files: Files) -> tuple[Scan, SegmentHeader]:
-    """A scan of a segment that has read nothing yet. Raises as `header_of`, with its path, and for its preamble."""
+    """Begin to scan a segment: read its header and preamble. Raises what `header_of` raises, with the path named."""
     try:
         header = await header_of(file, path, files)
         return beginning(header, await read_preamble(file, header)), header
@@ -138,10 +138,10 @@ async def opened(file: LookedAt, path: str, files: Files) -> tuple[Scan, Segment
 
 
 async def batches_of(files: Files, after: TransactionId = NO_TRANSACTION) -> AsyncGenerator[Batch, None]:
-    """The batches of one partition that hold anything above `after`, in order and without a gap.
+    """Yield the batches of one partition that hold anything above `after`, in order and without a gap.
 
-    Raises `SegmentDamaged` where the first one is missing or can't be read, at the beginning, between two and at the
-    end alike.
+    Raises `SegmentDamaged` at the first batch that is missing or can't be read, be it at the beginning, between two
+    others or at the end.
     """
     before: Scan | None = None
     for path in _from(files, after):
@@ -167,13 +167,13 @@ async def batches_of(files: Files, after: TransactionId = NO_TRANSACTION) -> Asy
 
 
 def _from(files: Files, after: TransactionId) -> tuple[str, ...]:
-    """The segments from that on which holds the first id above `after`, going by their names."""
+    """Return the segments from the one on that holds the first id above `after`, going by their names."""
     below = sum(first_of(path) <= after + 1 for path in files.paths)
     return files.paths[max(below - 1, 0) :]
 
 
 def _check_follows(files: Files, path: str, header: SegmentHeader, before: Scan | None, *, is_begun: bool) -> None:
-    """Raises `SegmentDamaged` where a segment does not go on from the one before it."""
+    """Raise `SegmentDamaged` if a segment does not go on from the one before it."""
     if not files.whole:
         return
     if before is None:
@@ -184,13 +184,15 @@ def _check_follows(files: Files, path: str, header: SegmentHeader, before: Scan 
 
 
 def _damaged(path: str, what: str, first: TransactionId) -> SegmentDamaged:
+    """Return the error for damage in a file, with the first transaction that can't be read."""
     return SegmentDamaged(f"{path}: {what}; the first transaction that can't be had is {first}")
 
 
 def unwaited(work: Coroutine[Any, Any, T]) -> T:
-    """The outcome of work that never waits, as all of this on a file that is `LookedAt`: it needs no event loop.
+    """Run a coroutine that never waits, without an event loop, and return its result.
 
-    Whoever asks may be in one already, as everybody in a notebook is.
+    Everything here on a file that is `LookedAt` is such work. The caller may be inside a loop already, as code in a
+    notebook is, and could not start another one.
     """
     try:
         work.send(None)

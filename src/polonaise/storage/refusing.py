@@ -1,4 +1,4 @@
-"""What refuses in the place of a storage node whose directory can't be opened, or is gone."""
+"""The stand-in for a storage node whose directory can't be opened, or is gone: it refuses, and tells why."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NAME: Final = "storage node that is not started"
 class RefusingNode:
     """Refuses every connection with the reason why the storage node of this address did not start.
 
-    So that servers can tell it: to them, a node that nobody started and one whose directory is damaged are the same.
-    It touches no disk.
+    Without it, a node that nobody started and one whose directory is damaged would look the same to servers. It touches
+    no disk.
     """
 
     def __init__(self, host: Host, settings: StorageSettings, reason: PolonaiseError) -> None:
@@ -35,21 +35,23 @@ class RefusingNode:
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
 
     async def close(self) -> None:
+        """Stop listening, and close all connections."""
         for connection in list(self._connections):
             connection.close()
         if self._listener is not None:
             await self._listener.close()
 
     def _accept(self) -> Connection:
-        connection = Refusal(
+        """Make the connection that refuses a peer."""
+        connection = RefusingConnection(
             self._host, self._settings, self._reason, lambda connection, _: self._connections.discard(connection)
         )
         self._connections.add(connection)
         return connection
 
 
-class Refusal(Connection):
-    """A connection that answers the first bytes of its peer with the reason, before any hello, and closes."""
+class RefusingConnection(Connection):
+    """Answers the first bytes of its peer with the reason, before any hello, and closes."""
 
     def __init__(
         self,
@@ -70,10 +72,12 @@ class Refusal(Connection):
         self._reason = reason
 
     def data_received(self, data: bytes) -> None:
+        """Refuse whatever arrives: even a peer of another cluster is told nothing but the reason."""
         if not self.closed:
             self.refuse(self._reason)
             self.close(fresh(self._reason))
 
 
 def _refuse_message(connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+    """Raise `ProtocolError`; never called, because no peer gets to say hello."""
     raise ProtocolError(f"{type(message).__name__} to a storage node that is not started")

@@ -1,4 +1,4 @@
-"""The scrub of a storage node: reads what nobody asks for, so that rot does not wait until somebody does."""
+"""The scrub of a storage node: it reads all files in the background, to find rot before the bytes are needed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 from polonaise.errors import InvariantViolated, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.segment import DamageFound
-from polonaise.storage.partition import PartitionReplica
-from polonaise.storage.protocol.scrub import Rest, Scrub, Scrubbed
+from polonaise.storage.partitionreplica import PartitionReplica
+from polonaise.storage.protocol.scrubschedule import Rest, Scrub, Scrubbed
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId
 
 _log = logging.getLogger(__name__)
 
 _LOOK_BYTES: Final = 256 * 1024
-"""Read at a time: little enough that nobody waits for it."""
+"""The bytes that are read at a time: little enough that other reads do not notice."""
 _REPAIR_S: Final = 2.0
-"""Between two looks whether what was found is repaired."""
+"""The seconds between two looks whether damage is repaired."""
 
 
 class Scrubbing:
@@ -42,17 +42,19 @@ class Scrubbing:
 
     @property
     def scrubbed(self) -> Scrubbed:
-        """How far it has come, what it found, and what of that is repaired by now."""
+        """The scrub's progress and findings, with repairs up to this moment."""
         self._look_for_repairs()
         return self._scrub.scrubbed
 
     def _look_for_repairs(self) -> None:
+        """Note which damaged copies are whole again: the sessions of their owners repair them."""
         for partition in sorted(self._scrub.unrepaired):
             if self._replica(partition).whole:
                 self._scrub.repaired(self._clock.wall_us(), partition)
                 _log.warning("scrub of %s: partition %d is repaired", self._directory, partition)
 
     async def run(self) -> None:
+        """Scrub for ever."""
         scrub, clock = self._scrub, self._clock
         while True:
             step = scrub.next(clock.monotonic_s(), clock.wall_us(), self._partitions())

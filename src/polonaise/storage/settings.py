@@ -1,4 +1,4 @@
-"""Settings of a storage node, with the reasons for the defaults."""
+"""The settings of a storage node, with the reasons for the defaults."""
 
 from __future__ import annotations
 
@@ -9,35 +9,40 @@ from polonaise.link.connection import LinkSettings
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Bounds in bytes and counts."""
+    """The bounds of a storage node, in bytes, counts and seconds."""
 
     directory: str
-    """Where the log's files are. One node, one directory."""
+    """The directory with the log's files. One node, one directory."""
     listen: str = "127.0.0.1:0"
+    """The address to listen on; port 0 takes a free one."""
     cluster_key: bytes | None = None
     """The cluster this node belongs to; None takes that of its directory, or of the first server that greets it."""
     link: LinkSettings = field(default_factory=LinkSettings)
     connections_bytes_max: int = 192 * 1024 * 1024
-    """Unfinished frames and untaken answers of all servers together; above it the greediest are cut off."""
+    """The most bytes of unfinished frames and untaken answers, of all servers together; the greediest are cut off."""
     segment_bytes_max: int = 256 * 1024 * 1024
+    """The size at which a segment is full, in bytes."""
     segment_batches_max: int = 262_144
+    """The number of batches at which a segment is full."""
     partitions_max: int = 4_096
+    """The number of partitions that the node takes: those with ids below it."""
     files_max: int = 128
-    """Segments open at a time. One that is needed again is opened again, which takes a fraction of a sync."""
+    """The most segments that are open at a time. Opening one again takes a fraction of a sync."""
     queue_bytes_max: int = 64 * 1024 * 1024
-    """Messages of one partition that wait for the disk; above it the connections that send them are not read."""
+    """The most bytes of messages of one partition that wait for the disk; above it their connections are not read."""
     reads_max: int = 32
-    """Reads of one connection that are answered at the same time."""
+    """The most reads of one connection that are answered at the same time."""
     read_bytes_max: int = 8 * 1024 * 1024
+    """The most bytes in the answer to one read, but for a single batch that is larger."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024
-    """Read in the background at most, to find rot before somebody needs the bytes; 0 for no scrub. A terabyte takes
-    about six days so, and 0.5 % of a core."""
+    """The rate of the scrub, which reads in the background to find rot before the bytes are needed; 0 for no scrub. At
+    this rate a terabyte takes about six days, and 0.5 % of a core."""
     scrub_every_s: float = 6 * 3600.0
-    """Between the beginnings of two rounds at least: a small log need not be read all the time."""
+    """The shortest time between the beginnings of two rounds: a small log need not be read all the time."""
     presence_s: float = 1.0
-    """Between two looks whether the directory is still there. Removed files can be written on, and nobody would find
-    what is acknowledged meanwhile."""
+    """The interval at which the node looks whether its directory is still there. Removed files can still be written,
+    and nobody would find what is acknowledged meanwhile."""
     presence_partitions_max: int = 64
-    """The most partitions whose files one look asks for, among those written to: with thousands, they come in turn."""
+    """The most partitions whose files one look checks, among those written to; with thousands, they come in turn."""
     scrub_first_s: float = 60.0
-    """After the start, about: whoever starts a node has other work for its disk."""
+    """About how long after the start the first round begins: a node that starts has other work for its disk."""

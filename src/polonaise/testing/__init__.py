@@ -1,4 +1,4 @@
-"""The test driver for applications: a log without network, disk and processes, and faults on request.
+"""The test driver for applications: a log in memory, without network, disk and processes, with faults on request.
 
 ::
 
@@ -8,8 +8,11 @@
             await log.run(withdraw, 1, 30)
             assert [tx.data for tx in log.transactions()] == [b"1 -30"]
 
-Contexts, receipts, views, locks, order, registers and producers are those of production; what carries bytes between
-client and server is memory. The same test does the same each time. `docs/testing.md` has more.
+The client is that of production, and so are the server's decisions on locks, order, registers and producers; only what
+carries bytes between them is memory. A test does the same each time. `docs/testing.md` has more.
+
+Begin reading with `driver`, what a test opens, and `faults`, what it can arm. `server` and `memorypartition` run the
+production owner over `memory`, the network and the coordinator. What is exported here is public.
 """
 
 from polonaise.testing.driver import BlockingMemoryLog, MemoryCluster, MemoryLog, blocking_log, log

@@ -1,4 +1,4 @@
-"""The faults that a test has armed, as a server in memory asks for them."""
+"""The faults that a test has armed, as a server in memory consumes them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections import deque
 from polonaise.terms import FailureReason
 
 _PASSING = (FailureReason.SESSION_ENDED, FailureReason.LOCK_CONFLICT)
-"""What happens to appends with which nothing is wrong: first those that need no lock."""
+"""The reasons for which `Faults.rate` fails appends; those without a lock for the first one only."""
 
 
 class Armed:
-    """The faults that are armed, as the server asks for them."""
+    """The armed faults of one server."""
 
     def __init__(self) -> None:
         self.next_reasons: deque[FailureReason] = deque()
         self.next_locks = 0
         self.next_unknown: deque[bool] = deque()
-        """Whether each of the next appends that lose their connection is committed."""
+        """For each of the next appends that lose their connection, whether it is committed."""
         self.probability = 0.0
         self.delay_s = 0.0
         self.random = random.Random(0)
 
     @property
     def any(self) -> bool:
-        """Whether appends have to be looked at one by one."""
+        """Whether a fault of single appends is armed, so that frames have to be taken apart."""
         return bool(self.next_reasons or self.next_locks or self.next_unknown or self.probability)
 
     def strikes(self, has_locks: bool) -> FailureReason | None:
-        """Why this append is to fail; None to judge it as it is."""
+        """Return why this append is to fail, and use up the fault; None to let the owner judge it."""
         if self.next_reasons:
             return self.next_reasons.popleft()
         if self.next_locks and has_locks:

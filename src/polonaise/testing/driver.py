@@ -1,4 +1,4 @@
-"""A log in memory and its clients, as a test of an application opens them."""
+"""The entry of the test driver: opens logs in memory, and clients of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polonaise.errors import BadOption
 from polonaise.terms import BodyForm, PartitionId, Transaction
 from polonaise.testing.faults import Faults
 from polonaise.testing.memory import MemoryCoordinator, MemoryHost
-from polonaise.testing.partition import GENERATION, MemoryPartition
+from polonaise.testing.memorypartition import GENERATION, MemoryPartition
 from polonaise.testing.server import ADDRESS, MemoryServer
 
 SETTINGS: Final = ClientSettings(
@@ -28,13 +28,16 @@ SETTINGS: Final = ClientSettings(
     retry_s_max=0.01,
     apply_retry_s_max=0.01,
     mount_s_max=0.5,
-    question_s_max=5.0,
+    answer_s_max=5.0,
 )
-"""Every pause is short, so that a test of what happens after a fault does not wait for it."""
+"""The settings of clients in memory: all pauses are short, so that tests do not wait long for the end of a fault."""
 
 
 class MemoryCluster:
-    """A cluster within this process: one server, and everything that was ever committed, in memory."""
+    """A cluster in memory: one server, with everything that was ever committed.
+
+    Raises `BadOption` for less than one partition.
+    """
 
     def __init__(self, partitions: int = 1, seed: int = 1) -> None:
         if partitions < 1:
@@ -46,12 +49,20 @@ class MemoryCluster:
             self.coordinator.assign(partition, ADDRESS, GENERATION)
 
     def partition(self, partition: PartitionId) -> MemoryPartition:
-        """Raises `UnknownPartition`."""
+        """Return a partition of the server. Raises `UnknownPartition`."""
         return self.server.partition(partition)
 
     @asynccontextmanager
     async def connect(self, **options: Any) -> AsyncIterator[MemoryLog]:
-        """One more client of this cluster. Options as those of `polonaise.connect`."""
+        """Connect one more client to this cluster, as another process of the application would.
+
+        ::
+
+            async with log.cluster.connect(view=Balances()) as second: ...
+
+        Takes the options of `polonaise.connect`, without address and `wait`. Raises, when it is left, the first error
+        that ended a task of a client.
+        """
         async with MemoryLog(self, **options) as log:
             yield log
         if self.host.failures:
@@ -59,26 +70,26 @@ class MemoryCluster:
 
 
 class MemoryLog(Log):
-    """A `polonaise.Log` in memory: the real client, with `faults`, and with what is in the log to look at."""
+    """A `polonaise.Log` in memory: the real client, with `faults` to arm, and with the committed log to look at."""
 
     def __init__(self, cluster: MemoryCluster, **options: Any) -> None:
-        """Options as those of `polonaise.Log`."""
-        coordinator = cast(Coordinator, cluster.coordinator)  # as far as a client asks anything of it
+        """Make a client of `cluster`, with the options of `polonaise.Log`."""
+        coordinator = cast(Coordinator, cluster.coordinator)  # a client uses no other methods of it
         super().__init__(cluster.host, coordinator, **{"settings": SETTINGS, **options})
         self.cluster = cluster
         self.faults = Faults(cluster.server, lambda do: do())
 
     def transactions(self, partition: PartitionId = 0) -> list[Transaction]:
-        """What is committed in the partition, whether this client was told of it or not."""
+        """Return the partition's committed transactions, whether this client was told of them or not."""
         return self.cluster.partition(partition).transactions()
 
     def registers(self, partition: PartitionId = 0) -> dict[bytes, bytes]:
-        """The partition's registers as they are committed."""
+        """Return the partition's registers as they are committed."""
         return dict(self.cluster.partition(partition).registers)
 
 
 class BlockingMemoryLog(BlockingLog):
-    """A `polonaise.blocking.Log` in memory, as `MemoryLog`."""
+    """A `polonaise.blocking.Log` in memory: `MemoryLog` for threads."""
 
     def __init__(self, background: Background, log: MemoryLog, close: Callable[[], Awaitable[None]]) -> None:
         super().__init__(background, log, close)
@@ -86,11 +97,11 @@ class BlockingMemoryLog(BlockingLog):
         self.faults = Faults(log.cluster.server, background.now)
 
     def transactions(self, partition: PartitionId = 0) -> list[Transaction]:
-        """What is committed in the partition, whether this client was told of it or not."""
+        """Return the partition's committed transactions, whether this client was told of them or not."""
         return self._background.now(lambda: self._memory.transactions(partition))
 
     def registers(self, partition: PartitionId = 0) -> dict[bytes, bytes]:
-        """The partition's registers as they are committed."""
+        """Return the partition's registers as they are committed."""
         return self._background.now(lambda: self._memory.registers(partition))
 
 
@@ -107,10 +118,16 @@ async def log(
     wants: Callable[[int], bool] | None = None,
     header_filter: tuple[int, int] | None = None,
 ) -> AsyncIterator[MemoryLog]:
-    """A new, empty log in memory, and a client of it: `async with polonaise.testing.log(view=view) as log`.
+    """Open a new, empty log in memory, and connect a client to it.
 
-    `partitions` is how many it has, `seed` draws the client's pauses; the other options are those of
-    `polonaise.connect`. Settings are such that all pauses are short.
+    ::
+
+        async with polonaise.testing.log(view=balances) as log:
+            log.faults.fail_next_append()
+            await log.run(withdraw, 1, 30)
+
+    `partitions` is the number of partitions; `seed` draws the client's pauses. The other options are those of
+    `polonaise.connect`; by default the settings make all pauses short. Raises `BadOption` for an invalid option.
     """
     cluster = MemoryCluster(partitions, seed)
     try:
@@ -140,7 +157,7 @@ def blocking_log(
     wants: Callable[[int], bool] | None = None,
     header_filter: tuple[int, int] | None = None,
 ) -> BlockingMemoryLog:
-    """As `log`, for threads: `with polonaise.testing.blocking_log(view=view) as log`."""
+    """Open a log in memory for threads: `with polonaise.testing.blocking_log(view=view) as log`. See `log`."""
     background, held = hold(
         lambda: log(
             partitions=partitions,

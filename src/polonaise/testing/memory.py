@@ -1,4 +1,4 @@
-"""A machine without disk and network card: transports within one loop, and a coordinator in a variable."""
+"""The machine of the test driver: transports within one event loop, and a coordinator in memory; no disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = bytes(range(16))
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a pair; what is written arrives at the other end in the next turn of the loop."""
+    """One end of a connection. What is written arrives at the other end in the next turn of the event loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class MemoryTransport(asyncio.Transport):
         self.protocol: asyncio.Protocol
         self._closed = False
         self.blocked = False
-        """While set, nothing that is written here arrives; it is kept."""
+        """Whether what is written is kept instead of delivered."""
         self._kept: list[bytes] = []
         self._scheduled = False
 
@@ -52,6 +52,7 @@ class MemoryTransport(asyncio.Transport):
             self.peer.protocol.data_received(data)
 
     def unblock(self) -> None:
+        """Deliver what was kept, and what is written from now on."""
         self.blocked = False
         self._schedule()
 
@@ -89,7 +90,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class MemoryNetwork:
-    """Who listens where, within this process; connecting takes no time."""
+    """A network within this process: who listens under which address. Connecting takes no time."""
 
     def __init__(self) -> None:
         self.listening: dict[str, Callable[[], asyncio.Protocol]] = {}
@@ -112,7 +113,7 @@ class MemoryNetwork:
 
 
 class MemoryClock:
-    """The system's clocks: heartbeats and deadlines are real."""
+    """The clocks of the system: heartbeats and deadlines take real time."""
 
     def monotonic_s(self) -> float:
         return time.monotonic()
@@ -122,7 +123,7 @@ class MemoryClock:
 
 
 class MemoryHost:
-    """The client's host. Tasks that die of an exception are kept in `failures`, and fail the test at its end."""
+    """The host of clients in memory. Errors that end a task are kept in `failures`, and fail the test at its end."""
 
     def __init__(self, seed: int = 1) -> None:
         self.clock: Clock = MemoryClock()
@@ -149,7 +150,7 @@ class MemoryHost:
 
 
 class MemoryCoordinator:
-    """What the client asks of a coordinator: description, ids, the assignment and its changes."""
+    """The part of a coordinator that clients use: description, unique ids, the assignment and its changes."""
 
     def __init__(self, partitions: int = 1) -> None:
         self.description = ClusterDescription(KEY, partitions, ("s1", "s2", "s3"))
@@ -175,6 +176,7 @@ class MemoryCoordinator:
         return self._held
 
     def assign(self, partition: int, address: str, generation: int) -> None:
+        """Give the partition an owner, and wake those who wait for a newer assignment."""
         owners = dict(self._held.value.owners)
         owners[partition] = Owner(1, address, generation)
         self._held = Versioned(self._held.version + 1, Assignment(owners))

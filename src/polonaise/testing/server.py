@@ -1,4 +1,4 @@
-"""A server in memory: one process owns every partition, and each commit is one at once."""
+"""A server in memory: it owns every partition, commits at once, and does the harm that a test armed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from polonaise.errors import ConnectionLost, PolonaiseError, UnknownPartition
 from polonaise.link.connection import Connection, hello
 from polonaise.server.clients import receive
 from polonaise.server.protocol.effects import TellFailures
-from polonaise.server.protocol.mounts import Mount
+from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.order import check_bodies, check_frame
 from polonaise.terms import FailureReason, PartitionId
 from polonaise.testing.armed import Armed
 from polonaise.testing.memory import KEY, MemoryHost
-from polonaise.testing.partition import GENERATION, MemoryPartition
-from polonaise.wire.appends import AppendColumns, Failure, ReceivedAppends
+from polonaise.testing.memorypartition import GENERATION, MemoryPartition
+from polonaise.wire.appends import AppendColumns, FailedAppend, ReceivedAppends
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Append, Fetch, Flush, Health, HealthIs, Read
 
@@ -26,14 +26,14 @@ ADDRESS: Final = "memory:1"
 
 
 class _Due(NamedTuple):
-    """What is done with a message once its time has come."""
+    """A delayed message: the loop's time at which it is handled, and how."""
 
     at_s: float
     do: Callable[[], None]
 
 
 class MemoryServer:
-    """Promises its clients what a server promises, but for durability; and does them the harm that a test asked for."""
+    """Keeps the promises of a server, except durability, and carries out the faults that a test armed."""
 
     def __init__(self, host: MemoryHost, partitions: int) -> None:
         self._host = host
@@ -44,7 +44,7 @@ class MemoryServer:
         self.reach()
 
     def partition(self, partition: PartitionId) -> MemoryPartition:
-        """Raises `UnknownPartition`."""
+        """Return a partition. Raises `UnknownPartition`."""
         found = self.partitions.get(partition)
         if found is None:
             raise UnknownPartition(f"partition {partition}; this log has partitions 0 to {len(self.partitions) - 1}")
@@ -53,16 +53,17 @@ class MemoryServer:
     # ------------------------------------------------------------------ life and connections
 
     def reach(self) -> None:
-        """Listen."""
+        """Listen, so that clients can connect."""
         self._host.wires.listening[ADDRESS] = self._accept
 
     def close(self) -> None:
+        """Stop listening, and close every connection."""
         self._host.wires.listening.pop(ADDRESS, None)
         for connection in list(self._connections):
             connection.close()
 
     def lose_connections(self, *, reachable: bool) -> None:
-        """Break every connection."""
+        """Break every connection; stop listening unless `reachable`."""
         if not reachable:
             self._host.wires.listening.pop(ADDRESS, None)
         for connection in list(self._connections):
@@ -110,15 +111,15 @@ class MemoryServer:
         return await there.reader.read(message)
 
     def _answer(
-        self, connection: Connection, partition: PartitionId, request: int, question: Coroutine[Any, Any, Message]
+        self, connection: Connection, partition: PartitionId, request: int, answering: Coroutine[Any, Any, Message]
     ) -> None:
         async def run() -> None:
             try:
-                connection.send(await question, request=request, partition=partition)
+                connection.send(await answering, request=request, partition=partition)
             except PolonaiseError as error:
                 connection.refuse(error, request=request, partition=partition)
 
-        self._host.spawn(run(), f"question of {connection.peer_name}")
+        self._host.spawn(run(), f"request of {connection.peer_name}")
 
     def _health(self) -> dict[str, Any]:
         return {
@@ -133,6 +134,7 @@ class MemoryServer:
     # ------------------------------------------------------------------ faults
 
     def _is_disturbed(self, partition: PartitionId) -> bool:
+        """Whether a fault may strike, or earlier messages are delayed, so that the next ones must wait behind them."""
         return self.armed.any or bool(self.armed.delay_s) or bool(self._due[partition])
 
     def _append(self, connection: Connection, there: MemoryPartition, message: Append) -> None:
@@ -145,7 +147,7 @@ class MemoryServer:
             self._when_due(there.partition, lambda: self._disturb(there, mount, appends))
 
     def _when_due(self, partition: PartitionId, do: Callable[[], None]) -> None:
-        """Now, or after the delay that a test asked for; always in the order of arrival."""
+        """Call `do` now, or after the delay that a test armed; always in the order of arrival."""
         due = self._due[partition]
         if not self.armed.delay_s and not due:
             do()
@@ -161,11 +163,11 @@ class MemoryServer:
         if due:
             due.popleft().do()
 
-    def _disturb(self, there: MemoryPartition, mount: Mount, appends: ReceivedAppends) -> None:
-        """Let happen to each append, or group, what is armed for it; the owner gets those that nothing happens to."""
+    def _disturb(self, there: MemoryPartition, mount: ClientMount, appends: ReceivedAppends) -> None:
+        """Carry out the armed fault of each append or group; pass those without one to the owner."""
         for each in _one_by_one(appends) if self.armed.any else [appends]:
             if there.owner.feeds.mount_of(mount.client_id, mount.connection) is not mount:
-                return
+                return  # the mount ended with the append before: what is left of the frame is void
             if self.armed.next_unknown:
                 self._lose(there, mount, each, committed=self.armed.next_unknown.popleft())
                 return
@@ -174,14 +176,15 @@ class MemoryServer:
                 self._order(there, mount, each)
             else:
                 value = there.mark + (reason is FailureReason.EXPECTATION_FAILED)
-                failures = [Failure(sequence, value, reason) for sequence in each.sequences.tolist()]
+                failures = [FailedAppend(sequence, value, reason) for sequence in each.sequences.tolist()]
                 there.carry_out([TellFailures(mount, failures)])
 
-    def _order(self, there: MemoryPartition, mount: Mount, appends: ReceivedAppends) -> None:
+    def _order(self, there: MemoryPartition, mount: ClientMount, appends: ReceivedAppends) -> None:
+        """Pass appends to the owner."""
         there.carry_out(there.owner.append(mount.client_id, mount.connection, GENERATION, appends, there.now))
 
-    def _lose(self, there: MemoryPartition, mount: Mount, appends: ReceivedAppends, *, committed: bool) -> None:
-        """Lose all connections before anybody is told the fate of these."""
+    def _lose(self, there: MemoryPartition, mount: ClientMount, appends: ReceivedAppends, *, committed: bool) -> None:
+        """Break all connections before a client is told the fate of these appends."""
         if committed:
             there.suspend_feed()
             self._order(there, mount, appends)
@@ -191,7 +194,7 @@ class MemoryServer:
 
 
 def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:
-    """The groups of a frame as frames of their own."""
+    """Yield each group of a frame as a frame of its own."""
     group_ends = bytes(appends.group_ends) if appends.group_ends is not None else b"\1" * appends.count
     columns = AppendColumns()
     for place in range(appends.count):
@@ -208,7 +211,7 @@ def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:
             appends.data_crcs[place],
             locks,
             ends_group=bool(group_ends[place]),
-            operations=[(o.kind, o.key, o.value) for o in appends.operations if o.place == place],
+            operations=[(o.kind, o.key, o.value) for o in appends.operations if o.position == place],
         )
         if group_ends[place]:
             message = columns.message(GENERATION)

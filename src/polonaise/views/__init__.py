@@ -1,10 +1,13 @@
 """Views kept in SQL databases: exactly once, also when several processes share the database.
 
-`sql` is what an application sees. Behind it: `marks` is the table that says how far each partition is applied,
-`database` what PostgreSQL, MariaDB and SQLite need to be told, `fitness` refuses tables that could not keep the
-promise, `faults` tells which of a database's errors is whose fault, `worker` is the thread that all this runs in.
+- `sql.py`: `SqlView`, which applications subclass. Begin here.
+- `marks.py`: the table that says how far each partition is applied: the promise rests on how its rows are moved.
+- `database.py`: what PostgreSQL, MariaDB and SQLite need to be told; `databaseerrors.py`: which of their errors pass.
+- `fitness.py`: refuses tables that could not keep the promise; `worker.py`: the threads in which all this runs.
+- `oncetable.py`: the keys of `log.once`; `tables.py` and `letters.py`: tables whose rows a pipeline makes.
 
-In the library this is the only room that imports SQLAlchemy; `pip install 'polonaise[sql]'` brings it.
+In the library this is the only room that imports SQLAlchemy; `pip install 'polonaise[sql]'` brings it. The tables of
+marks and keys lie in users' databases: their columns must stay as they are.
 """
 
 from importlib.util import find_spec

@@ -17,7 +17,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from polonaise.errors import BadOption, Forked, NotFound, ViewUnavailable, ViewUnfit
 from polonaise.redaction import redacted
-from polonaise.views.faults import translated, trouble_in
+from polonaise.views.databaseerrors import translated, trouble_in
 
 SQLITE: Final = "sqlite"
 POSTGRESQL: Final = "postgresql"
@@ -25,29 +25,31 @@ MARIADB: Final = ("mariadb", "mysql")
 _KNOWN: Final = (SQLITE, POSTGRESQL, *MARIADB)
 
 _SQLITE_HEADER: Final = b"SQLite format 3\0"
-"""What every database file begins with that is not empty, says SQLite's description of its format."""
+"""The first bytes of every SQLite database file that is not empty."""
 _SQLITE_DRIVERS: Final = ("sqlite", "sqlite+pysqlite")
-"""Others may encrypt the file, its header with it."""
+"""The drivers that read plain files. Others may encrypt the file, its header with it."""
 
 _NO_DATABASE: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 _SNAPSHOT_LEVELS: Final = ("REPEATABLE READ", "SERIALIZABLE")
-"""Isolation levels under which all reads of a transaction see one state."""
+"""The isolation levels under which all reads of a transaction see one state."""
 
 
 class Database:
     """An engine, and what depends on which database is behind it. Safe to be used by several threads.
 
-    It belongs to the process that uses it first: a child's use of its parent's connections would answer neither.
+    It belongs to the process that uses it first: if a child used its parent's connections, answers to one would reach
+    the other.
     """
 
     def __init__(self, engine: Engine | URL | str, isolation_level: str | None, busy_s: float) -> None:
+        """Take an engine, or make one for a URL. SQLite waits `busy_s` seconds for another process's write."""
         self._owned = not isinstance(engine, Engine)
         self.engine = engine if isinstance(engine, Engine) else _engine_at(engine)
         self._isolation_level = isolation_level
         self._busy_ms = max(0, int(1000 * busy_s))
         self._pid: int | None = None
-        """The process that uses it; None before the first use, so that it may be made before a fork."""
+        """The process that uses the engine; None before the first use, so that a view may be made before a fork."""
         self.kind = self.engine.dialect.name
         if self.kind not in _KNOWN:
             raise BadOption(f"a SQL view needs PostgreSQL, MariaDB or SQLite; this engine speaks {self.kind}")
@@ -63,11 +65,11 @@ class Database:
 
     @property
     def is_parents(self) -> bool:
-        """Whether it was used before this process was forked off."""
+        """Whether the engine was used before this process was forked off."""
         return self._pid not in (None, os.getpid())
 
     def check_process(self) -> None:
-        """Raises `Forked` in a child of the process that uses it."""
+        """Raise `Forked` in a child of the process that uses the engine."""
         if self.is_parents:
             raise Forked(
                 "this view was used before the process forked, and its connections to the database belong to the "
@@ -75,19 +77,20 @@ class Database:
             )
         self._pid = os.getpid()
 
-    def writer(self) -> Writer:
-        """A connection to apply with. Raises `ViewUnavailable` while there is none to be had, `ViewUnfit`, `Forked`."""
+    def writer(self) -> WriterConnection:
+        """Return a connection to apply with. Raises `ViewUnavailable` while none can be had, `ViewUnfit`, `Forked`."""
         db = self._connected()
         try:
             if self.kind != SQLITE:
-                # Said in any case: an engine may be set to commit each statement by itself.
+                # Set even to what it is: an engine may be set to commit each statement by itself.
                 db.execution_options(isolation_level=self._isolation_level or db.get_isolation_level())
-            # It lives as long as its worker: the application's pool shall neither miss it nor get its settings back.
+            # The connection lives as long as its worker: the application's pool must neither wait for it nor get it
+            # back with these settings.
             db.detach()
             if self.kind == SQLITE:
                 self._set_up_sqlite(db)
             db.rollback()
-        except sqlite3.Error as error:  # what SQLAlchemy does not see: it was asked past it
+        except sqlite3.Error as error:  # from the driver itself, past SQLAlchemy, which translates none of these
             db.close()
             if trouble_in(error) is not None:
                 raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {error}") from error
@@ -97,10 +100,10 @@ class Database:
         except BaseException:
             db.close()
             raise
-        return Writer(db, self.kind == SQLITE)
+        return WriterConnection(db, self.kind == SQLITE)
 
     def _set_up_sqlite(self, db: Connection) -> None:
-        """Readers never wait for the writer, writers wait for each other, and nobody but us says BEGIN.
+        """Set SQLite up so that readers never wait for the writer, writers wait for each other, and only we begin.
 
         Not every commit is synced: after a power loss the file is as after an earlier one, its marks with it, and the
         log brings the rest again.
@@ -118,7 +121,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection within a new transaction that sees one state.
+        """Yield a connection within a new transaction that sees one state.
 
         Raises `ViewUnavailable` when there is none, and within it when the database goes away; `Forked`.
         """
@@ -132,10 +135,11 @@ class Database:
 
     @property
     def _reading_level(self) -> str | None:
-        """What has to be set for a transaction to see one state; nothing if that is the server's default."""
+        """The isolation level to set for a transaction to see one state; None if that is the server's default."""
         return None if self.engine.dialect.default_isolation_level in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
 
     def _connected(self) -> Connection:
+        """Return a connection of the engine. Raises `ViewUnavailable`, `Forked`."""
         self.check_process()
         try:
             return self.engine.connect()
@@ -144,14 +148,14 @@ class Database:
             raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {redacted(said)}") from error
 
     def close(self) -> None:
-        """Close what was opened here; the application's engine is the application's."""
+        """Close the engine if it was made here; the application's engine stays open."""
         if self._owned and not self.is_parents:
             self.engine.dispose()
-            self._pid = None  # what is opened from now on may be another process's
+            self._pid = None  # the next connections may be opened by a child
 
 
-class Writer:
-    """A connection of a worker's own, on which each SQL transaction is begun and ended here and nowhere else."""
+class WriterConnection:
+    """A worker's own connection, on which SQL transactions are begun and ended here and nowhere else."""
 
     def __init__(self, db: Connection, is_sqlite: bool) -> None:
         self.db = db
@@ -169,13 +173,14 @@ class Writer:
 
     @property
     def usable(self) -> bool:
+        """Whether the connection can still be used."""
         return not (self.db.closed or self.db.invalidated)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Committed at the end, rolled back when something is raised.
+        """Yield the connection in a transaction: committed at the end, rolled back when something is raised.
 
-        What runs within may do all but end the transaction: the mark and what it stands for are committed together.
+        The code within may do all but end the transaction: the mark and what it stands for are committed together.
         """
         db = self.db
         transaction = db.begin()
@@ -191,7 +196,7 @@ class Writer:
             transaction.commit()
         except BaseException:
             if self._meddled:
-                # SQLAlchemy believes the transaction to be over, which it is not: only closing rolls it back for sure.
+                # SQLAlchemy may believe a transaction to be over that is not: only closing rolls it back for sure.
                 self.close()
             with contextlib.suppress(SQLAlchemyError):
                 # A connection that can't even roll back is lost; the database rolls back by itself.
@@ -199,19 +204,21 @@ class Writer:
             raise
 
     def _check_end(self, _: Connection) -> None:
+        """Raise `BadOption` when the application ends the transaction through SQLAlchemy."""
         if not self._ours:
             self._meddled = True
             raise BadOption(_MAY_NOT_END)
 
     def _check_open(self, *_: object) -> None:
-        """Before a statement on SQLite."""
+        """Raise `BadOption` before a statement on SQLite if the transaction has ended."""
         if not self._ours:
             self._check_still_open()
 
     def _check_still_open(self) -> None:
+        """Raise `BadOption` if the application has ended the transaction, in any way that the driver tells of."""
         if self._sqlite is not None:
             is_open = self._sqlite.in_transaction
-        else:  # psycopg tells; a server's other drivers do not
+        else:  # psycopg knows the state of the transaction; MariaDB's drivers do not tell it
             driver = self.db.connection.dbapi_connection
             status = getattr(getattr(driver, "info", None), "transaction_status", None)
             is_open = status is None or status.name != "IDLE"
@@ -222,13 +229,16 @@ class Writer:
             )
 
     def _authorize(self, action: int, *_: str | None) -> int:
+        """Deny the application's own BEGIN, COMMIT and ROLLBACK on SQLite."""
         return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION and not self._ours else sqlite3.SQLITE_OK
 
     def close(self) -> None:
+        """Close the connection, which rolls back what is open."""
         with contextlib.suppress(SQLAlchemyError):
             self.db.close()
         if self._sqlite is not None:
-            # What SQLAlchemy believes to be closed need not be, and would hold its lock until the garbage is collected.
+            # SQLAlchemy may not have closed the driver's connection, which would then hold its lock until the garbage
+            # is collected.
             with contextlib.suppress(sqlite3.Error):
                 self._sqlite.set_authorizer(None)
                 self._sqlite.close()
@@ -241,19 +251,24 @@ _MAY_NOT_END: Final = (
 
 
 def _begin_sqlite(db: Connection, how: str) -> None:
-    """Begin, unless the engine's own `begin` event has: Python's driver would not before the first change."""
+    """Begin a transaction, unless the engine's own `begin` event has.
+
+    Python's driver would begin one only before the first change.
+    """
     if not _driver(db).in_transaction:
         db.exec_driver_sql(how)
 
 
 def _driver(db: Connection) -> sqlite3.Connection:
+    """Return the driver's connection."""
     return cast(sqlite3.Connection, db.connection.dbapi_connection)
 
 
 def check_file(url: URL | str, *, there: bool) -> None:
-    """Of a SQLite file, that it is one; and with `there`, for one only to be read: connecting would make an empty one.
+    """Check that a SQLite URL names a SQLite database; URLs of other databases pass.
 
-    Raises `ViewUnfit` for another kind of file, `NotFound`, and `BadOption` for what is no URL.
+    With `there` the file must exist: it is only to be read, and connecting would make an empty one. Raises `ViewUnfit`
+    for another kind of file, `NotFound`, and `BadOption` for an invalid URL.
     """
     try:
         parsed = make_url(url)
@@ -271,7 +286,10 @@ def check_file(url: URL | str, *, there: bool) -> None:
 
 
 def _may_be_sqlite(file: Path) -> bool:
-    """An empty file is an empty database; why one can't be opened, SQLite says itself."""
+    """Tell whether the file may be a SQLite database: an empty file is an empty database.
+
+    A file that can't be opened passes as well: SQLite then says why.
+    """
     try:
         with file.open("rb") as opened:
             return opened.read(len(_SQLITE_HEADER)) in (b"", _SQLITE_HEADER)
@@ -280,14 +298,16 @@ def _may_be_sqlite(file: Path) -> bool:
 
 
 def _no_database(file: str | None) -> str:
+    """Return the message for a file that is no SQLite database."""
     return f"{file} is no SQLite database, or is damaged: correct the URL, or move that file out of the way"
 
 
 def _engine_at(url: URL | str) -> Engine:
+    """Return a new engine for the URL. Raises `BadOption` for an invalid one."""
     try:
         parsed = make_url(url)
         if parsed.password is not None and "@" in (parsed.database or ""):
-            # Else the rest of the password is taken for a host, and asked for by name.
+            # Or the rest of the password would be taken for a host, and looked up by name.
             raise BadOption(f"{redacted(url)}: in a password, @ is written %40 and / is written %2F")
         return create_engine(parsed, pool_pre_ping=True)
     except NoSuchModuleError as error:

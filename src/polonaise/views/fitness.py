@@ -1,4 +1,4 @@
-"""Whether tables are such that a view's promise can be kept on them; if not, which, and what to do."""
+"""Check that tables are such that a view's promise can be kept on them; if not, say which are not, and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polonaise.views.database import MARIADB, POSTGRESQL
 
 
 def check_tables(db: Connection, tables: Sequence[Table], marks: Table) -> None:
-    """Raise `ViewUnfit` unless all these tables are there, of the shape declared, and roll back what is rolled back."""
+    """Raise `ViewUnfit` unless all these tables exist, have the declared shape, and roll back with a transaction."""
     inspector = inspect(db)
     for table in [marks, *tables]:
         _check_columns(inspector, table)
@@ -23,6 +23,7 @@ def check_tables(db: Connection, tables: Sequence[Table], marks: Table) -> None:
 
 
 def _check_columns(inspector: Inspector, table: Table) -> None:
+    """Raise `ViewUnfit` unless the table exists and has the declared columns."""
     if not inspector.has_table(table.name, schema=table.schema):
         raise ViewUnfit(f"table {table.fullname} is missing: create it, or let the view do so with create=True")
     declared = [column.name for column in table.columns]
@@ -45,11 +46,13 @@ def _check_columns(inspector: Inspector, table: Table) -> None:
 
 
 def _demands_a_value(column: ReflectedColumn) -> bool:
+    """Tell whether an INSERT that leaves the column out would fail."""
     supplied = column.get("default") is not None or "computed" in column or "identity" in column
     return not (column["nullable"] or supplied or column.get("autoincrement") is True)
 
 
 def _check_marks(inspector: Inspector, marks: Table) -> None:
+    """Raise `ViewUnfit` unless the table of marks has integers, and one row per partition."""
     columns = inspector.get_columns(marks.name, schema=marks.schema)
     wrong = [
         f"column {column['name']} is {column['type']} and has to be an integer"
@@ -71,7 +74,7 @@ _POSTGRESQL_PERSISTENCE = text("SELECT relpersistence::text FROM pg_class WHERE 
 
 
 def _check_transactional(db: Connection, table: Table) -> None:
-    """Changes must be rolled back, and lost in a crash, together with the mark or not at all."""
+    """Raise `ViewUnfit` unless changes are rolled back, and lost in a crash, together with the mark or not at all."""
     if db.dialect.name in MARIADB:
         row = db.execute(_MARIADB_ENGINE, {"schema": table.schema, "name": table.name}).one_or_none()
         if row is not None and row.transactions != "YES":

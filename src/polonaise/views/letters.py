@@ -11,11 +11,14 @@ from sqlalchemy.dialects import mysql
 from polonaise.views.database import MARIADB
 
 LETTERS: Final = "_undecodable"
-"""Behind the name of the view's table."""
+"""The suffix of its name, behind the name of the view's table."""
 
 
 class DeadLetters:
-    """The undecodable bodies of the transactions that a table is made of; made when there is the first of them."""
+    """The dead-letter table of one table: the undecodable bodies of the transactions that this is made of.
+
+    It is made when there is a first letter.
+    """
 
     def __init__(self, table: str) -> None:
         self.table = Table(
@@ -32,15 +35,16 @@ class DeadLetters:
         )
 
     def prepare(self, db: Connection) -> None:
-        """Make the table if it is not there."""
+        """Make the dead-letter table if it does not exist."""
         self.table.metadata.create_all(db)
 
     def clear(self, db: Connection) -> None:
-        """Have no letters, if there is a table of them."""
+        """Delete all letters, if the table exists."""
         if inspect(db).has_table(self.table.name):
             db.execute(self.table.delete())
 
     def add(self, db: Connection, chunks: Iterable[Sequence[Mapping[str, Any]]]) -> None:
+        """Add the letters, some rows at a time."""
         for chunk in chunks:
             if chunk:
                 db.execute(self.table.insert(), chunk)

@@ -1,6 +1,6 @@
 """The table of applied high-water marks: one row per partition, moved in the SQL transaction that applies.
 
-And the definition that the rows of a pipeline's table were made by, which changes in the same one.
+And the table with the definition by which a pipeline's rows were made, changed in the same SQL transaction as they are.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.database import MARIADB
 
 _ONLY: Final = 0
-"""The key of a row that has no other beside it."""
+"""The key of the only row of a table."""
 
 
 class Marks:
-    """How far each partition of a log is applied in one database; `cluster` is empty in rows that were made by hand.
+    """The table of applied high-water marks in one database. `cluster` is empty in rows that were made by hand.
 
     A row is first written with -1 and from then on only moved, by an UPDATE that names the value it expects: of several
     processes that apply the same transactions, one moves it, and the others learn that they came too late.
@@ -58,7 +58,10 @@ class Marks:
         )
 
     def read(self, db: Connection, partition: PartitionId, cluster: str) -> TransactionId | None:
-        """The mark; None if the partition has no row. Raises `ViewUnfit` for the mark of another log than `cluster`."""
+        """Return the partition's mark; None if the partition has no row.
+
+        Raises `ViewUnfit` for the mark of another log than `cluster`.
+        """
         row = db.execute(self._select, {"at": partition}).one_or_none()
         if row is None:
             return None
@@ -71,22 +74,22 @@ class Marks:
         return int(row.high_water_mark)
 
     def add(self, db: Connection, partition: PartitionId, cluster: str) -> None:
-        """Write the partition's first row. Raises SQLAlchemy's `IntegrityError` when somebody else was quicker."""
+        """Write the partition's first row. Raises SQLAlchemy's `IntegrityError` when another process was quicker."""
         values = {"partition": partition, "high_water_mark": NO_TRANSACTION, "cluster": cluster}
         db.execute(self.table.insert(), values)
 
     def move(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
-        """Move the mark, unless it is not at `before`. Must be the first statement of its transaction.
+        """Move the mark, and tell whether it was at `before`. Must be the first statement of its transaction.
 
-        An earlier SELECT would freeze a snapshot (MariaDB's REPEATABLE READ) that lacks what the one who held the row's
-        lock before has applied.
+        An earlier SELECT would freeze a snapshot (MariaDB's REPEATABLE READ) that lacks what the previous holder of the
+        row's lock has applied.
         """
         values = {"at": partition, "before": before, "after": after}
         return cast("CursorResult[Any]", db.execute(self._update, values)).rowcount == 1
 
 
 class DefinitionKept:
-    """By which definition the rows of a table were made, in a table with one row; there since they are."""
+    """The view definition that produced a table's rows, in a table with one row."""
 
     def __init__(self, name: str) -> None:
         self.table = Table(
@@ -100,14 +103,16 @@ class DefinitionKept:
         self._select = select(self.table.c.definition).where(self.table.c.number == _ONLY)
 
     def read(self, db: Connection) -> str | None:
-        """None if nobody has said it."""
+        """Return the definition; None if unset."""
         return db.execute(self._select).scalar_one_or_none()
 
     def agrees(self, db: Connection, definition: str, *, new: bool) -> bool:
-        """Whether rows of this definition may be added, until the transaction ends; of a new table, say that they are.
+        """Tell whether rows of this definition may be added, until the transaction ends.
 
-        False also where somebody else is quicker to say it: the transaction must then be rolled back.
+        For a `new` table without a definition, keep this one. False also where another process is quicker to keep one:
+        the transaction must then be rolled back.
         """
+        # Locked, so that no other transaction replaces the rows, and their definition, while this one adds to them.
         found = db.execute(self._select.with_for_update()).scalar_one_or_none()
         if found is not None or not new:
             return found == definition
@@ -118,6 +123,6 @@ class DefinitionKept:
         return True
 
     def replace(self, db: Connection, definition: str) -> None:
-        """Say of a table whose rows are replaced by which definition they are now."""
+        """Keep this definition in place of another: the table's rows are replaced in the same transaction."""
         db.execute(self.table.delete())
         db.execute(self.table.insert(), {"number": _ONLY, "definition": definition})

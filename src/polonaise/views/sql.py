@@ -1,4 +1,4 @@
-"""Tables kept from the log in a SQL database, each transaction applied exactly once."""
+"""SQL views: tables kept from the log in a SQL database, each transaction applied exactly once."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from polonaise.client.protocol.once import OnceRecord
+from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
-from polonaise.views.database import Database, Writer
-from polonaise.views.faults import Trouble, translated, trouble_in
+from polonaise.views.database import Database, WriterConnection
+from polonaise.views.databaseerrors import Trouble, translated, trouble_in
 from polonaise.views.fitness import check_tables
 from polonaise.views.marks import Marks
-from polonaise.views.once import OnceKept
+from polonaise.views.oncetable import OnceKept
 from polonaise.views.worker import Worker, end_all
 
 T = TypeVar("T")
 
 _CREATE_TRIES = 5
-"""Processes that start together create the same tables together; all but one fail, and find them the next time."""
+"""How often missing tables are created before giving up.
+
+Processes that start together create the same tables together; all but one fail, and find them the next time.
+"""
 
 
 class SqlView:
-    """A view in a SQL database. Subclass it, say what the tables are, and how a transaction changes them::
+    """A view in a SQL database. Subclass it, name the tables, and write how a transaction changes them::
 
         class Balances(polonaise.SqlView):
             metadata = schema
@@ -47,28 +50,38 @@ class SqlView:
     once per database, whatever dies when, and however many processes keep the same database up to date. `apply` and
     `apply_many` run in a thread of the view's: partitions at the same time on PostgreSQL and MariaDB (one thread each,
     up to `workers_max`), all on one thread on SQLite, which has one writer. They may be run again when the database
-    ended their transaction (deadlocks are tried again and not reported), so they change the database and nothing else.
+    ended their transaction (deadlocks are tried again and not reported), so they must change the database and nothing
+    else.
 
-    `engine` is a SQLAlchemy engine, which stays the application's, or a URL. Missing tables of `metadata` and of the
-    marks are made if `create`; what is there is checked, and `ViewUnfit` says what is wrong with it. `marks_table` is
-    the table of high-water marks: views that share a database without sharing their tables need one each. `busy_s` is
-    how long SQLite waits for another process's write at a time. A view belongs to the process that uses it first: after
-    a fork each makes its own (`Forked`).
+    - `engine`: a SQLAlchemy engine, which stays the application's, or a URL.
+    - `create`: whether missing tables of `metadata` and of the marks are made. Existing tables are checked, and
+      `ViewUnfit` says what is wrong with them.
+    - `marks_table`: the table of high-water marks. Views that share a database without sharing their tables need one
+      each.
+    - `workers_max`, `readers_max`: how many threads apply, and how many serve `read`.
+    - `busy_s`: how many seconds SQLite waits for another process's write at a time.
+    - `close_s_max`: how many seconds `close` waits for a database that does not answer.
 
-    Raises `BadOption` for an engine that a view can't be kept with.
+    A view belongs to the process that uses it first: after a fork each process makes its own (`Forked`). Raises
+    `BadOption` for an engine that a view can't be kept with.
     """
 
     metadata: ClassVar[MetaData | None] = None
     """The view's tables. Its schema, if any, is also that of the table of marks."""
     isolation_level: ClassVar[str | None] = None
-    """For applying; None for the engine's own. Partitions are applied at the same time: where `apply` *reads* rows that
-    other partitions change and writes what follows from them, `"SERIALIZABLE"` keeps that right (and retries)."""
+    """The isolation level for applying; None for the engine's own.
+
+    Partitions are applied at the same time: where `apply` *reads* rows that other partitions change and writes what
+    follows from them, `"SERIALIZABLE"` keeps that right (and retries).
+    """
 
     once_table: ClassVar[str | None] = None
-    """The table in which the keys of `log.once` are kept, such as `"polonaise_once"`; None keeps none. Part of the
-    class because every process that keeps the same database has to say the same."""
+    """The table in which the keys of `log.once` are kept, such as `"polonaise_once"`; None keeps none.
+
+    Part of the class because every process that keeps the same database has to name the same table.
+    """
     takes_own: ClassVar[bool] = True
-    """The mark passes over what the library wrote for itself; `apply_many` is not given it."""
+    """Whether the client hands over own transactions too: the mark passes over them, and `apply_many` gets none."""
 
     def __init__(
         self,
@@ -102,22 +115,25 @@ class SqlView:
     def apply(self, tx: Transaction, db: Connection) -> None:
         """Change the tables as `tx` demands, through `db`, without ending its SQL transaction.
 
-        What it raises rolls everything back, is reported to `failed`, and tried again after a pause; only the
-        transaction's own partition waits.
+        An exception rolls everything back, is reported to `failed`, and the transaction is tried again after a pause;
+        only its own partition waits.
         """
         raise NotImplementedError(f"{type(self).__name__} has to say how to apply a transaction: apply, or apply_many")
 
     def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
-        """Change the tables as all of these demand, in this order: consecutive transactions of one partition.
+        """Change the tables as all of these transactions of one partition demand, in this order.
 
-        Calls `apply` for each. Override it to do several with one statement, which is many times as fast while
-        catching up. If it raises, the same transactions come again one by one.
+        The default calls `apply` for each. Override it to do several with one statement, which is many times as fast
+        while catching up. If it raises, the same transactions come again one by one.
         """
         for tx in transactions:
             self.apply(tx, db)
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
-        """`error` keeps transaction `id` from being applied. Does nothing: the client has written it to its log."""
+        """Learn that `error` keeps transaction `id` from being applied. The default does nothing.
+
+        The client has already written the error to its log.
+        """
 
     # ------------------------------------------------------------------ reading
 
@@ -128,17 +144,21 @@ class SqlView:
         that makes the locks right: the client high-water mark is taken before the context runs, so a state that is
         fixed after the context has begun holds at least what the mark covers; whatever is newer is a conflict. So never
         carry a connection, or rows, from outside into a context, and read from this database and not from a replica of
-        it, which may lag behind. What is written here is rolled back.
+        it, which may lag behind. Writes are rolled back.
 
         Blocks its thread for as long as the database takes: right for SQLite, and for a context that is a plain
-        function. A coroutine asks a server through `read`. Raises `ViewUnavailable` when there is no connection, or
-        the database goes away meanwhile, and `Forked` in a child of the process that has used the view.
+        function. A coroutine asks a server through `read`. Raises `ViewUnavailable` when there is no connection, or the
+        database goes away meanwhile, and `Forked` in a child of the process that has used the view.
         """
         return self._database.reading()
 
     async def read(self, function: Callable[..., T], *args: Any) -> T:
-        """The result of `function(db, *args)`, run in a thread with a connection of `reading`, and raises as that."""
-        self._database.check_process()  # the parent's threads are not there to do it
+        """Return the result of `function(db, *args)`, run in a thread with a connection as `reading` yields it.
+
+        Raises what `reading` does. Example: `await view.read(lambda db: db.execute(select(accounts)).all())`.
+        """
+        # In a forked child the parent's reader threads do not exist: without this, the call would wait for ever.
+        self._database.check_process()
         if self._readers is None:
             self._readers = ThreadPoolExecutor(self._readers_max, thread_name_prefix="polonaise-view-reader")
 
@@ -159,14 +179,14 @@ class SqlView:
         return self._once is not None
 
     async def once(self, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
-        """What was done under a key of `log.once`, with the id of its first transaction."""
+        """Return the record of a key of `log.once`, with the id of its first transaction; None for an unused key."""
         assert self._once is not None
         return await self.read(self._once.find, partition, key)
 
     # ------------------------------------------------------------------ preparing
 
     def prepare(self) -> None:
-        """Make what is missing and check what is there; blocks. Done by itself before the first transaction.
+        """Make missing tables and check existing ones; blocks. Done by itself before the first transaction.
 
         Raises `ViewUnfit`, which names tables and columns, and `ViewUnavailable`.
         """
@@ -177,7 +197,8 @@ class SqlView:
             finally:
                 writer.close()
 
-    def _prepare(self, writer: Writer) -> None:
+    def _prepare(self, writer: WriterConnection) -> None:
+        """Prepare once, in whichever thread comes first."""
         with self._preparing:
             if self._prepared:
                 return
@@ -189,7 +210,8 @@ class SqlView:
                 check_tables(db, tables, self._marks.table)
             self._prepared = True
 
-    def _create_tables(self, writer: Writer) -> None:
+    def _create_tables(self, writer: WriterConnection) -> None:
+        """Make the missing tables, again if another process is making them too."""
         for left in reversed(range(_CREATE_TRIES)):
             try:
                 with writer.transaction() as db:
@@ -206,21 +228,21 @@ class SqlView:
     # ------------------------------------------------------------------ what the client calls
 
     def belongs_to(self, cluster_key: bytes) -> None:
-        """The cluster whose log is applied from now on. `high_water_mark` refuses a database of another one."""
+        """Set the cluster whose log is applied from now on. `high_water_mark` refuses a database of another one."""
         self._cluster = cluster_key.hex()
 
     async def high_water_mark(self, partition: PartitionId) -> TransactionId:
-        """The last id of the partition that is applied in the database; -1 for none."""
+        """Return the last id of the partition that is applied in the database; -1 for none."""
         return await self._do(partition, self._read_mark, partition)
 
     async def apply_run(self, run: Sequence[Transaction]) -> TransactionId:
-        """Apply consecutive transactions in one SQL transaction, unless another process has; the mark reached."""
+        """Apply consecutive transactions in one SQL transaction, unless another process has. Return the mark."""
         return await self._do(run[0].partition, self._apply, run)
 
     async def close(self) -> None:
         """Wait until nothing runs any more, end the threads, close the connections. The view can be used again.
 
-        Does nothing in a child of the process that has used it: nothing of that is the child's.
+        Does nothing in a child of the process that has used it: threads and connections are the parent's.
         """
         if self._database.is_parents:
             return
@@ -233,35 +255,39 @@ class SqlView:
         self._database.close()
 
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
+        """Run the work in the thread of the partition."""
         self._database.check_process()
-        place = partition % self._worker_count
-        worker = self._workers.get(place)
+        worker_number = partition % self._worker_count
+        worker = self._workers.get(worker_number)
         if worker is None:
-            worker = self._workers[place] = Worker(self._database, f"polonaise-view-{place}")
+            worker = self._workers[worker_number] = Worker(self._database, f"polonaise-view-{worker_number}")
         try:
             return await worker.do(work, *args)
         except (ViewUnavailable, ViewUnfit):
-            # The database that comes back may be another one.
+            # The database that comes back may be another one: check its tables again.
             self._prepared = False
             raise
 
-    def _read_mark(self, writer: Writer, partition: PartitionId) -> TransactionId:
+    def _read_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
+        """Return the partition's mark, after writing its first row if it has none."""
         self._prepare(writer)
         marks = self._marks
         with writer.transaction() as db:
             mark = marks.read(db, partition, self._cluster)
         if mark is not None:
             return mark
-        # Somebody else may be quicker, and may have moved it by the time that we read it again.
+        # Another process may be quicker, and may have moved the mark by the time that we read it again.
         with contextlib.suppress(IntegrityError), writer.transaction() as db:
             marks.add(db, partition, self._cluster)
         with writer.transaction() as db:
             mark = marks.read(db, partition, self._cluster)
         return NO_TRANSACTION if mark is None else mark
 
-    def _apply(self, writer: Writer, run: Sequence[Transaction]) -> TransactionId:
+    def _apply(self, writer: WriterConnection, run: Sequence[Transaction]) -> TransactionId:
+        """Apply the run and move the mark in one SQL transaction; return the mark reached."""
         partition, before, after = run[0].partition, run[0].id - 1, run[-1].id
         with writer.transaction() as db:
+            # The mark first: its row is locked from then on, so that of several processes only one applies the run.
             if self._marks.move(db, partition, before, after):
                 told = [tx for tx in run if not tx.own]
                 if told:

@@ -1,4 +1,4 @@
-"""Tables whose rows are made elsewhere, by a pipeline: written, and read, together with their marks."""
+"""SQL tables whose rows a pipeline makes: written, and read, together with their marks."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from sqlalchemy.types import TypeEngine
 from polonaise.errors import BadOption, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
-from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, Writer, check_file
-from polonaise.views.faults import Trouble, trouble_in
+from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, WriterConnection, check_file
+from polonaise.views.databaseerrors import Trouble, trouble_in
 from polonaise.views.fitness import check_tables
 from polonaise.views.letters import DeadLetters
 from polonaise.views.marks import DefinitionKept, Marks
@@ -58,7 +58,7 @@ _TRIES: Final = 12
 _PAUSE_S_MAX: Final = 0.25
 _BUSY_S: Final = 5.0
 _KEY_CHARACTERS: Final = 255
-"""Of a text in a key: MariaDB's indexes take no text of any length."""
+"""The length of a text in a key: MariaDB's indexes take no text of any length."""
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _PLAIN_TYPES: Final[Mapping[str, Callable[[], TypeEngine[Any]]]] = {
     "boolean": Boolean,
@@ -84,7 +84,7 @@ class Field(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What a table looks like, and how rows of the same key become one."""
+    """The columns of a table, and how rows of the same key become one."""
 
     name: str
     fields: tuple[Field, ...]
@@ -93,14 +93,14 @@ class Shape(NamedTuple):
 
 
 class MarkedTable:
-    """A table in a SQL database and, in tables beside it, up to which id of each partition its rows are made, and how.
+    """A table that a pipeline makes in a SQL database, beside tables of its marks and its definition.
 
     Promises: the rows and the marks are changed in one SQL transaction, and only if the marks are where the caller
-    believes them to be. So what was made of a range of the log is in the table once, whoever dies when, and however
-    many make it. Blocks; not for several threads.
+    believes them to be. So the rows made of a range of the log are in the table once, whoever dies when, and however
+    many processes make them. Blocks; not for several threads.
 
     `cluster` is the key of the log, in hexadecimal; `definition` is a text that says how the rows are made: they are
-    only added to those that were made the same way. Raises `BadOption` for an engine or types that can't be used,
+    only added to rows that were made the same way. Raises `BadOption` for an engine or types that can't be used,
     `ViewUnfit` for tables of another shape or another log, `ViewUnavailable`, and `ViewFailed` for rows that the
     database refuses.
     """
@@ -116,11 +116,11 @@ class MarkedTable:
         self._definition = definition
         self._kept = DefinitionKept(f"{shape.name}_definition")
         self._letters = DeadLetters(shape.name)
-        self._writer: Writer | None = None
+        self._writer: WriterConnection | None = None
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
     def prepare(self) -> None:
-        """Make the tables if they are not there, and check what is there."""
+        """Make the tables that do not exist, and check those that do."""
 
         def create(db: Connection) -> None:
             self._table.metadata.create_all(db)
@@ -131,11 +131,14 @@ class MarkedTable:
         self._tried(lambda db: check_tables(db, [self._table, self._kept.table], self._marks.table))
 
     def definition(self) -> str | None:
-        """How the rows that are there were made; None if nobody has said so. May be asked before `prepare`."""
+        """Return the view definition that produced the table's rows; None if unset. May be called before `prepare`."""
         return self._tried(lambda db: self._kept.read(db) if inspect(db).has_table(self._kept.table.name) else None)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
-        """How far the table is made; nothing for a new one. Raises `ViewUnfit` for a table of another log."""
+        """Return up to which id of each partition the table is made; nothing for a new one.
+
+        Raises `ViewUnfit` for a table of another log.
+        """
         found: dict[PartitionId, TransactionId] = {}
 
         def read(db: Connection) -> None:
@@ -146,27 +149,34 @@ class MarkedTable:
         return found
 
     def merge(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
-        """Add rows, or merge them by key, and move the marks; False, with nothing changed, if these aren't `before`.
+        """Add rows, or merge them by key, and move the marks from `before` to `after`.
 
-        The same if the rows that are there were made otherwise. `letters` go to the dead-letter table.
+        Returns False, with nothing changed, if the marks are not at `before`, or if the table's rows were made by
+        another definition. `letters` go to the dead-letter table.
         """
         return self._commit(chunks, before, after, letters, replaces=False)
 
     def replace(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
-        """The same, of a table that has no other rows then; partitions that are not in `after` begin anew."""
+        """Replace all rows, and move the marks to `after`; partitions that are not in `after` begin anew.
+
+        Returns False, with nothing changed, if the marks are not at `before`. `letters` replace those in the
+        dead-letter table.
+        """
         return self._commit(chunks, before, {**dict.fromkeys(before, -1), **after}, letters, replaces=True)
 
     def _commit(
         self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None, *, replaces: bool
     ) -> bool:
+        """Write rows and marks in one SQL transaction; return False if another process was quicker."""
         if letters is not None:
             self._tried(self._letters.prepare)
         for partition in sorted(set(after) - set(before)):
-            # Somebody else may be quicker; then the marks are not where they should be.
+            # If another process is quicker, the marks are not where they should be, and the transaction below says so.
             with contextlib.suppress(_Moved):
                 self._tried(partial(self._begin, partition))
 
         def commit(db: Connection) -> bool:
+            # In one order everywhere, so that two processes do not wait for each other's rows.
             for partition in sorted(after):
                 if not self._marks.move(db, partition, before.get(partition, -1), after[partition]):
                     raise _Moved
@@ -189,13 +199,14 @@ class MarkedTable:
             return False
 
     def _begin(self, partition: PartitionId, db: Connection) -> None:
+        """Write the partition's first mark. Raises `_Moved` when another process was quicker."""
         try:
             self._marks.add(db, partition, self._cluster)
         except IntegrityError as error:
             raise _Moved from error
 
     def _check_keys(self, chunk: Sequence[Mapping[str, Any]]) -> None:
-        """SQLite would make up a number where a whole key is NULL."""
+        """Raise `ViewFailed` for a null in a key: SQLite would make up a number where a whole key is NULL."""
         for name in self._shape.key:
             if any(row[name] is None for row in chunk):
                 raise ViewFailed(
@@ -204,17 +215,19 @@ class MarkedTable:
                 )
 
     def close(self) -> None:
+        """Close the connection."""
         if self._writer is not None:
             self._writer.close()
         self._database.close()
 
-    def _used(self) -> Writer:
+    def _used(self) -> WriterConnection:
+        """Return the connection, opened again if it was lost."""
         if self._writer is None or not self._writer.usable:
             self._writer = self._database.writer()
         return self._writer
 
     def _tried(self, work: Callable[[Connection], T]) -> T:
-        """Do it in a transaction; again, with jitter, while the database ends that because of others."""
+        """Do the work in a transaction, and again, with jitter, while the database ends it because of others."""
         for attempt in range(_TRIES):
             try:
                 with self._used().transaction() as db:
@@ -249,11 +262,11 @@ def snapshot(
     cluster: str = "",
     rows_max: int = 10_000,
 ) -> Iterator[tuple[dict[PartitionId, TransactionId] | None, Iterator[list[tuple[Any, ...]]]]]:
-    """The marks and the rows of any table, as they were at one moment, whoever is writing to it: `rows_max` at a time.
+    """Yield the marks and the rows of any table as they were at one moment, `rows_max` rows at a time.
 
-    The marks are None when there is no table of them to read. Raises `BadOption`, `ViewUnfit` for tables or columns
-    that are not there and for the marks of another log than `cluster`, `NotFound` for a file that is not there,
-    `ViewUnavailable`.
+    Other processes may be writing to it. The marks are None when no table of them was named. Raises `BadOption`,
+    `ViewUnfit` for tables or columns that do not exist and for the marks of another log than `cluster`, `NotFound` for
+    a missing file, `ViewUnavailable`.
     """
     check_file(engine.url if isinstance(engine, Engine) else engine, there=True)
     database = Database(engine, None, _BUSY_S)
@@ -282,6 +295,7 @@ def snapshot(
 
 
 def _check_readable(db: Connection, table: Table) -> None:
+    """Raise `ViewUnfit` unless the table, or SQL view, exists with these columns."""
     inspector = inspect(db)
     if not inspector.has_table(table.name) and table.name not in inspector.get_view_names():
         there = ", ".join(sorted(inspector.get_table_names())) or "none"
@@ -293,6 +307,7 @@ def _check_readable(db: Connection, table: Table) -> None:
 
 
 def _marks_in(db: Connection, marks: Marks, cluster: str) -> dict[PartitionId, TransactionId]:
+    """Return the marks in the table. Raises `ViewUnfit` for those of another log."""
     partitions = db.execute(select(marks.table.c.partition).order_by(marks.table.c.partition)).scalars().all()
     found = {partition: marks.read(db, partition, cluster) for partition in partitions}
     return {partition: mark for partition, mark in found.items() if mark is not None}
@@ -302,6 +317,7 @@ def _marks_in(db: Connection, marks: Marks, cluster: str) -> dict[PartitionId, T
 
 
 def _table(shape: Shape, kind: str) -> Table:
+    """Return the table of this shape, for this kind of database."""
     columns = [
         Column(
             field.name,
@@ -316,6 +332,7 @@ def _table(shape: Shape, kind: str) -> Table:
 
 
 def _type(field: Field, in_key: bool, kind: str) -> TypeEngine[Any]:
+    """Return the SQL type of the field. Raises `BadOption` where the database has none for it."""
     decimal = _DECIMAL.fullmatch(field.type)
     if decimal is not None:
         if kind == SQLITE:
@@ -335,7 +352,7 @@ def _type(field: Field, in_key: bool, kind: str) -> TypeEngine[Any]:
 
 
 def _upsert(table: Table, shape: Shape, kind: str) -> Any:
-    """INSERT, or where the key is there already, merge each column with what is there."""
+    """Return the statement that inserts a row, or merges it with the one that has the same key."""
     if kind in MARIADB:
         into = mysql.insert(table)
         merged = {name: _merged(table.c[name], into.inserted[name], how) for name, how in shape.merge.items()}
@@ -349,7 +366,7 @@ def _upsert(table: Table, shape: Shape, kind: str) -> Any:
 
 
 def _merged(old: Any, new: Any, how: Merge) -> Any:
-    """Null is no value: what it is merged with stays."""
+    """Return the merge of two values. Null is no value: the other one stays."""
     if how == "sum":
         return func.coalesce(old + new, old, new)
     better = new < old if how == "min" else new > old

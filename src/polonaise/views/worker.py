@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
 from polonaise.errors import Closed, ViewUnavailable
-from polonaise.views.database import Database, Writer
-from polonaise.views.faults import Trouble, trouble_in
+from polonaise.views.database import Database, WriterConnection
+from polonaise.views.databaseerrors import Trouble, trouble_in
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -20,32 +20,32 @@ P = ParamSpec("P")
 _log = logging.getLogger("polonaise.views")
 
 _TRIES = 12
-"""So often a transaction that stands in another's way is tried before the partition says that it waits."""
+"""How often a transaction that conflicts with others is tried before the partition reports that it waits."""
 _PAUSE_S_MIN = 0.002
 _PAUSE_S_MAX = 0.25
 
 
 class Worker:
-    """Does one piece of work after the other. Each is whole SQL transactions, so it can be done again."""
+    """A thread that does one piece of work after the other. Each is whole SQL transactions, so it can be repeated."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._writer: Writer | None = None
+        self._writer: WriterConnection | None = None
         self._closing = threading.Event()
 
-    async def do(self, work: Callable[Concatenate[Writer, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `work(writer, …)`.
+    async def do(self, work: Callable[Concatenate[WriterConnection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of `work(writer, …)`, run in the worker's thread.
 
-        Repeats it, with jitter, while the database ends it because of others. Raises `ViewUnavailable` when that does
-        not help and while the database is away, and else what `work` raises.
+        Repeats the work, with jitter, while the database ends it because of others. Raises `ViewUnavailable` when that
+        does not help and while the database is away, and otherwise what `work` raises.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
             self._executor, lambda: self._do(lambda writer: work(writer, *args, **kwargs))
         )
 
-    def _do(self, work: Callable[[Writer], T]) -> T:
+    def _do(self, work: Callable[[WriterConnection], T]) -> T:
         pause_s = _PAUSE_S_MIN
         for _ in range(_TRIES):
             try:
@@ -63,19 +63,21 @@ class Worker:
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
         raise ViewUnavailable(f"others held the database, {_TRIES} times in a row: {_first_line(last)}") from last
 
-    def _usable_writer(self) -> Writer:
+    def _usable_writer(self) -> WriterConnection:
+        """Return the connection, opened again if it was lost."""
         if self._writer is None or not self._writer.usable:
             self._drop()
             self._writer = self._database.writer()
         return self._writer
 
     def _drop(self) -> None:
+        """Close the connection."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
 
     def end(self) -> Future[None]:
-        """Take no more work. Done when what was begun is done and the connection is closed."""
+        """Take no more work, and return a future: done when what was begun is done and the connection is closed."""
         self._closing.set()
         ended = self._executor.submit(self._drop)
         self._executor.shutdown(wait=False)
@@ -83,7 +85,7 @@ class Worker:
 
 
 async def end_all(workers: list[Worker], within_s: float) -> None:
-    """End them; one that a database holds up is left behind after a while, and said so."""
+    """End the workers. One that its database holds up for longer than `within_s` seconds is left behind, and logged."""
     ends = [asyncio.wrap_future(worker.end()) for worker in workers]
     if not ends:
         return

@@ -1,5 +1,10 @@
-"""Frames and messages as bytes: what client, server and storage say to each other. No I/O.
+"""Frames and messages as bytes: everything that client, server and storage node say to each other. No I/O.
 
-`frame` cuts a byte stream into frames, `codec` turns declared fields into bytes and back, `messages` declares every
-message. A node that meets bytes which are none of these raises `ProtocolError` and closes that one connection.
+Begin with `messages`, which declares every message and says what it means. `codec` turns declared fields into bytes and
+back, and `frame` cuts a byte stream into frames. `appends` and `fetches` have the columns of the messages that carry
+many transactions at once.
+
+Bytes that are none of these raise `ProtocolError`, and the node that meets them closes that one connection: lengths are
+checked before anything is allocated. A field, a number or a layout is a promise to nodes of other versions: what exists
+stays as it is, and `docs/formats.md` and the fuzz tests change together with it.
 """

@@ -1,4 +1,4 @@
-"""The columns of an append frame: many transactions of one client in one message.
+"""The columns of an append frame, which carries many transactions of one client in one message.
 
 Columns, little-endian, each padded to 8 bytes (they travel in the head, the bodies are the payload)::
 
@@ -31,10 +31,10 @@ CHANGE: Final = 16
 """Operation numbers from here on are changes: `CHANGE + ChangeKind`."""
 
 OPERATIONS_MAX: Final = 65_536
-"""In one frame: each becomes an object of many times its size on the wire."""
+"""The most operations in one frame: each becomes an object many times as large as its bytes on the wire."""
 
 _FRAME_BYTES: Final = 1_024
-"""What an append frame takes in memory beside its bytes, about."""
+"""The approximate memory that an append frame takes beside its bytes."""
 
 _OPERATION: Final = struct.Struct("<IBHI")
 _FAILURE: Final = struct.Struct("<qqB")
@@ -42,32 +42,38 @@ _MODES: Final = bytes(LockMode)
 
 
 def inbox_bytes(size: int) -> int:
-    """What an append frame of `size` bytes (columns and bodies) counts against the window of its mount."""
+    """Return how many bytes an append frame of `size` bytes (columns and bodies) counts against its mount's window."""
     return size + _FRAME_BYTES
 
 
 class Operation(NamedTuple):
-    """One expectation or change of a register, by an append."""
+    """One expectation or change of a register, as part of an append."""
 
-    place: int
+    position: int
     """The place of its transaction in the frame, from 0."""
     kind: int
+    """An `ExpectationKind`, or `CHANGE` plus a `ChangeKind`."""
     key: bytes
     value: bytes
 
     @property
     def is_change(self) -> bool:
+        """Whether this changes a register, and does not merely expect something of it."""
         return self.kind >= CHANGE
 
 
-class Failure(NamedTuple):
+class FailedAppend(NamedTuple):
+    """An append that is not in the log and never will be."""
+
     sequence: int
+    """The append's sequence number at its client."""
     value: int
+    """The number that goes with `reason` (`FailureReason` says which)."""
     reason: FailureReason
 
 
 class AppendColumns:
-    """What a client puts into one append frame; filled by `add`, read by the owner column by column."""
+    """Collects the columns of one append frame: `add` fills them, `message` makes the frame's message."""
 
     __slots__ = (
         "client_high_water_marks",
@@ -113,6 +119,11 @@ class AppendColumns:
         ends_group: bool = True,
         operations: Sequence[tuple[int, bytes, bytes]] = (),
     ) -> None:
+        """Add one transaction.
+
+        `locks` are pairs of hash and `LockMode`, `operations` are triples of kind, key and value. `ends_group` is False
+        for all transactions of a group but the last.
+        """
         index = len(self.sequences)
         self.sequences.append(sequence)
         self.client_high_water_marks.append(client_high_water_mark)
@@ -130,7 +141,7 @@ class AppendColumns:
             self.operations.append(Operation(index, kind, key, value))
 
     def message(self, generation: int) -> Append:
-        """The message with these columns. Whole groups only."""
+        """Return the message with these columns, which must end with the end of a group."""
         count = len(self.sequences)
         narrow = bytes(-4 * count & 7)
         flags = 0
@@ -157,14 +168,14 @@ class AppendColumns:
         if self.operations:
             flags |= OPERATIONS
             rows = b"".join(
-                _OPERATION.pack(o.place, o.kind, len(o.key), len(o.value)) + o.key + o.value for o in self.operations
+                _OPERATION.pack(o.position, o.kind, len(o.key), len(o.value)) + o.key + o.value for o in self.operations
             )
             parts += [len(rows).to_bytes(4, "little"), rows, bytes(-(4 + len(rows)) & 7)]
         return Append(generation, count, flags, columns=b"".join(parts), payload=self.data)
 
 
 class ReceivedAppends:
-    """An append frame as it arrived: columns as views, structure checked, data not yet checked against its CRCs."""
+    """Views of the columns of a received append frame. Its structure is checked, the CRCs of the bodies are not."""
 
     __slots__ = (
         "client_high_water_marks",
@@ -183,7 +194,7 @@ class ReceivedAppends:
     )
 
     def __init__(self, message: Append) -> None:
-        """Raises `ProtocolError` unless the columns fill the payload and are consistent."""
+        """Take a message apart. Raises `ProtocolError` unless its columns fill it exactly and fit together."""
         count = self.count = message.count
         if not count:
             raise ProtocolError("an append of nothing")
@@ -192,7 +203,7 @@ class ReceivedAppends:
         take = _Cursor(message.columns)
         self.data = memoryview(message.payload[0] if message.payload else b"")
         self.size = len(message.columns) + len(self.data)
-        """Bytes of all of it, which is what it keeps in memory."""
+        """The bytes of columns and bodies, all of which this keeps in memory."""
         self.sequences = take(8 * count).cast("q")
         self.client_high_water_marks = take(8 * count).cast("q")
         self.headers = take(4 * count).cast("i")
@@ -221,6 +232,7 @@ class ReceivedAppends:
             raise ProtocolError("the sequences of an append frame do not rise")
 
     def _take_locks(self, take: _Cursor) -> None:
+        """Take the columns of locks. Raises `ProtocolError`."""
         self.lock_ends = take(4 * self.count).cast("I")
         locks = self.lock_ends[self.count - 1]
         self.lock_hashes = take(8 * locks).cast("Q")
@@ -230,6 +242,7 @@ class ReceivedAppends:
             raise ProtocolError("unknown lock mode")
 
     def _take_operations(self, take: _Cursor) -> None:
+        """Take the rows of operations, which must be in the order of their transactions. Raises `ProtocolError`."""
         rows = bytes(take.counted())
         offset, index_before = 0, 0
         while offset < len(rows):
@@ -250,7 +263,7 @@ class ReceivedAppends:
 
 
 class _Cursor:
-    """Takes padded columns, one after the other."""
+    """Takes padded columns from a message, one after the other."""
 
     __slots__ = ("_offset", "_view")
 
@@ -259,6 +272,7 @@ class _Cursor:
         self._offset = 0
 
     def __call__(self, length: int) -> memoryview:
+        """Take a column of `length` bytes, and pass over its padding. Raises `ProtocolError` if it is cut short."""
         start = self._offset
         end = start + length
         if end > len(self._view):
@@ -267,6 +281,7 @@ class _Cursor:
         return self._view[start:end]
 
     def counted(self) -> memoryview:
+        """Take a column that begins with its own length (u32). Raises `ProtocolError`."""
         start = self._offset
         if start + 4 > len(self._view):
             raise ProtocolError("an append frame is shorter than its columns")
@@ -275,26 +290,30 @@ class _Cursor:
 
     @property
     def is_empty(self) -> bool:
+        """Whether everything was taken."""
         return self._offset == len(self._view)
 
 
 def _check_ends(ends: memoryview, total: int, what: str) -> None:
+    """Raise `ProtocolError` unless cumulative ends never fall and the last one is `total`."""
     listed = ends.tolist()
     if listed[-1] != total or any(map(operator.gt, listed, listed[1:])):
         raise ProtocolError(f"the ends of {what} do not fit")
 
 
-def encode_failures(failures: Sequence[Failure]) -> bytes:
+def encode_failures(failures: Sequence[FailedAppend]) -> bytes:
+    """Encode the rows of an `AppendsFailed`."""
     return b"".join(_FAILURE.pack(f.sequence, f.value, f.reason) for f in failures)
 
 
-def decode_failures(raw: bytes) -> list[Failure]:
-    """Raises `ProtocolError` for bytes that are not failure rows."""
+def decode_failures(raw: bytes) -> list[FailedAppend]:
+    """Decode the rows of an `AppendsFailed`. Raises `ProtocolError`."""
     if len(raw) % _FAILURE.size:
         raise ProtocolError("failure rows cut short")
     try:
         return [
-            Failure(sequence, value, FailureReason(reason)) for sequence, value, reason in _FAILURE.iter_unpack(raw)
+            FailedAppend(sequence, value, FailureReason(reason))
+            for sequence, value, reason in _FAILURE.iter_unpack(raw)
         ]
     except ValueError as error:
         raise ProtocolError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Messages declared as dataclasses, turned into bytes and back.
+"""The codec of messages: declared as dataclasses, they are turned into bytes and back.
 
 A message lists its fields with their wire types: those of fixed size first, then the variable ones, then the payload::
 
@@ -27,15 +27,15 @@ I32 = Annotated[int, "i"]
 I64 = Annotated[int, "q"]
 Key = Annotated[bytes, "16s"]
 Text = Annotated[str, "text"]
-"""UTF-8, at most 65,535 bytes: what is longer is cut, what has no UTF-8 (a file name's stray bytes) becomes `?`."""
+"""Text as UTF-8, at most 65,535 bytes. Longer text is cut; characters without UTF-8 (stray bytes) become `?`."""
 Blob = Annotated[bytes, "blob"]
-"""At most what the frame holds."""
+"""Bytes of any length that the frame holds."""
 _TEXT_BYTES_MAX = 65_535
 
 
 @dataclass(slots=True)
 class Message:
-    """What one side says to the other. `payload` is what follows the fields: batches, columns, bodies."""
+    """The base of all messages. After its fields a message may have a `payload`: batches, columns or bodies."""
 
     TYPE: ClassVar[int] = 0
     _FIXED: ClassVar[struct.Struct] = struct.Struct("<")
@@ -44,7 +44,7 @@ class Message:
     _HAS_PAYLOAD: ClassVar[bool] = False
 
     def frame(self, *, request: int = 0, partition: int = NO_PARTITION) -> list[Buffer]:
-        """The buffers of a frame that carries this message."""
+        """Encode this message; return the buffers of a frame that carries it."""
         head = self._FIXED.pack(*[getattr(self, name) for name in self._FIXED_NAMES])
         for name, kind in self._VARIABLE:
             head += _pack_variable(kind, getattr(self, name))
@@ -79,7 +79,7 @@ def message(number: int) -> Callable[[type[_M]], type[_M]]:
 
 
 def payload() -> Any:
-    """A message's payload: a list of buffers when sent, one view when received."""
+    """Declare a message's payload: a list of buffers when sent, one view when received."""
     return field(default_factory=list)
 
 
@@ -87,7 +87,7 @@ Payload = Sequence[Buffer]
 
 
 def decode(received: Frame) -> Message:
-    """The message in a frame. Raises `ProtocolError` unless the fields fill the head exactly."""
+    """Decode the message in a frame. Raises `ProtocolError` unless the fields fill the head exactly."""
     kind = _KINDS.get(received.type)
     if kind is None:
         raise ProtocolError(f"unknown message type {received.type}")
@@ -110,11 +110,12 @@ def decode(received: Frame) -> Message:
 
 
 def kinds() -> dict[int, type[Message]]:
-    """Every declared message by number, for documentation and fuzzing."""
+    """Return every declared message by its number, for documentation and fuzzing."""
     return dict(_KINDS)
 
 
 def _pack_variable(kind: str, value: str | bytes) -> bytes:
+    """Encode a text or a blob with its length in front."""
     if kind == "text":
         raw = cast(str, value).encode(errors="replace")
         if len(raw) > _TEXT_BYTES_MAX:
@@ -125,6 +126,7 @@ def _pack_variable(kind: str, value: str | bytes) -> bytes:
 
 
 def _unpack_variable(kind: str, head: memoryview, offset: int, name: str) -> tuple[str | bytes, int]:
+    """Decode a text or a blob at `offset`; return it, and where it ends. Raises `ProtocolError`."""
     width = 2 if kind == "text" else 4
     start = offset + width
     length = int.from_bytes(head[offset:start], "little")

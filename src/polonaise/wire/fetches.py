@@ -14,27 +14,27 @@ from polonaise.wire.messages import Bodies, Fetch
 
 
 def encode_fetch(ids: Sequence[int]) -> Fetch:
-    """A question for the bodies of these transactions."""
+    """Encode a request for the bodies of these transactions."""
     return Fetch(struct.pack(f"<{len(ids)}q", *ids))
 
 
-def parse_fetch(question: Fetch) -> tuple[int, ...]:
-    """The transactions asked for. Raises `ProtocolError`."""
-    if len(question.ids) % 8:
+def parse_fetch(request: Fetch) -> tuple[int, ...]:
+    """Return the ids of the transactions that a request asks for. Raises `ProtocolError`."""
+    if len(request.ids) % 8:
         raise ProtocolError("a fetch of ids that do not parse")
-    return struct.unpack(f"<{len(question.ids) // 8}q", question.ids)
+    return struct.unpack(f"<{len(request.ids) // 8}q", request.ids)
 
 
 def encode_bodies(bodies: Sequence[bytes], crcs: Sequence[int]) -> Bodies:
-    """The answer; `crcs` as they were when the bodies were appended, so that the asker finds what was damaged since."""
+    """Encode the answer to a request. `crcs` are those of the appends, so that damage since then can be found."""
     columns = (_column([len(body) for body in bodies]), _column(crcs))
     return Bodies(len(bodies), payload=[*columns, *bodies])
 
 
 def parse_bodies(answer: Bodies, expected: int) -> list[bytes]:
-    """The bodies of an answer, in the order asked for. Raises `ProtocolError` unless it holds just those.
+    """Return the bodies in an answer, in the order asked for. Raises `ProtocolError` unless it holds just those.
 
-    Who asked knows their CRCs from the headers that it was fed, and trusts these alone.
+    The CRCs in the answer are not looked at: the caller knows the right ones from the headers that it was fed.
     """
     payload = memoryview(answer.payload[0] if answer.payload else b"")
     columns = 2 * len(_column(range(expected)))
@@ -51,4 +51,5 @@ def parse_bodies(answer: Bodies, expected: int) -> list[bytes]:
 
 
 def _column(values: Sequence[int]) -> bytes:
+    """Encode 32-bit values as a column, padded to 8 bytes."""
     return struct.pack(f"<{len(values)}I", *values) + bytes(-4 * len(values) & 7)

@@ -1,4 +1,4 @@
-"""Frames: the envelope of every message. A length, a type, a request number, a partition, a checksum, a body.
+"""The frame: the envelope of every message, with a length, a type, a request number, a partition and a checksum.
 
 Layout, 24 bytes, little-endian::
 
@@ -22,27 +22,31 @@ HEADER: Final = struct.Struct("<IHHIiII")
 _SUMMED: Final = struct.Struct("<IHHIiI")
 HEADER_BYTES: Final = HEADER.size
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Largest frame anybody accepts once greeted."""
+"""The largest frame that is accepted after the peer has said hello, in bytes."""
 HELLO_BYTES_MAX: Final = 4096
-"""Largest frame accepted before the peer has said hello."""
+"""The largest frame that is accepted before the peer has said hello, in bytes."""
 NO_PARTITION: Final = -1
-"""What a frame names that is about no partition."""
+"""The partition number in a frame that is about no partition."""
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Frame(NamedTuple):
+    """A frame that has arrived whole, its checksum verified."""
+
     type: int
     request: int
     partition: int
     head: memoryview
+    """The message's fields, encoded."""
     payload: memoryview
+    """The bytes behind the head, with checksums of their own."""
 
 
 def encode(
     message_type: int, request: int, partition: int, head: bytes, payload: Sequence[Buffer] = ()
 ) -> list[Buffer]:
-    """The buffers of a frame, ready for `writelines`; payload buffers are passed on uncopied."""
+    """Return the buffers of a frame, ready for `writelines`; payload buffers are passed on without a copy."""
     length = HEADER_BYTES + len(head)
     for part in payload:
         length += len(part)
@@ -54,8 +58,8 @@ def encode(
 class Frames:
     """Cuts a stream of bytes into frames.
 
-    Bounded: it keeps at most one unfinished frame, whose length was checked against `bytes_max` before anything was
-    kept, and as many bytes as have come, in however small pieces. Chunks that arrive whole are not copied.
+    Its memory is bounded: it keeps at most one unfinished frame, whose length was checked against `bytes_max` before
+    anything was kept, and of that only the bytes that have arrived. Frames that arrive whole are not copied.
     """
 
     __slots__ = ("_kept", "_needed", "bytes_max")
@@ -67,7 +71,7 @@ class Frames:
 
     @property
     def kept_bytes(self) -> int:
-        """Of the unfinished frame, what has arrived."""
+        """The bytes of the unfinished frame that have arrived."""
         return len(self._kept)
 
     @property
@@ -76,10 +80,10 @@ class Frames:
         return len(self._kept) > 0
 
     def feed(self, chunk: bytes | bytearray) -> list[Frame]:
-        """The frames that this chunk completes. Raises `ProtocolError`; the stream is useless after that.
+        """Return the frames that this chunk completes. Raises `ProtocolError`; the stream is useless after that.
 
-        A frame above the limit that follows others in one chunk is not judged yet, because the limit may rise with
-        them (after a hello): until nothing comes back, feed `b""`.
+        A frame above the limit that follows others in one chunk is left for the next call, because the limit may rise
+        with those others (after a hello). So call again with `b""` until nothing is returned.
         """
         if self._kept:
             self._kept += chunk
@@ -108,11 +112,16 @@ class Frames:
         return frames
 
     def _keep(self, chunk: bytes | bytearray, offset: int, needed: int) -> None:
+        """Keep the rest of a chunk until `needed` bytes of it are there."""
         self._kept += memoryview(chunk)[offset:]
         self._needed = needed
 
 
 def _open(view: memoryview, header: tuple[int, ...]) -> Frame:
+    """Verify a whole frame and take it apart. Raises `FrameDamaged` or another `ProtocolError`.
+
+    The checksum comes before the flags: a flag that was set on the way here is damage, and not an unknown version.
+    """
     _, message_type, flags, request, partition, head_bytes, crc = header
     end = HEADER_BYTES + head_bytes
     if end > len(view):

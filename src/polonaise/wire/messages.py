@@ -1,8 +1,8 @@
-"""Every message: who says it, when, and what it means. `docs/formats.md` lists them with their numbers.
+"""The messages: which side sends each of them, when, and what it means. `docs/formats.md` lists them by number.
 
-Answers carry the request number of what they answer. `Refused` answers anything. Numbers below 10 are common to all
-connections, 10-63 are between client and server, 64-127 between server and storage node, which is also asked with
-`Health`.
+An answer carries the request number of its request. `Refused` answers anything. Numbers below 10 are common to all
+connections, 10-63 are between client and server, 64-127 between server and storage node. Servers send `Health` to
+storage nodes, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from polonaise.wire.codec import (
 
 PROTOCOL_VERSION: Final = 1
 WHOLE: Final = -1
-"""Asked for in one piece. Parts of a range are asked for side by side: each batch is in the one that it begins in."""
+"""The `part_last` of a read that is not one of several parts. When a range is read in parts side by side, each batch is
+in the part that it begins in."""
 
 ROLE_CLIENT: Final = 1
 ROLE_SERVER: Final = 2
@@ -37,9 +38,9 @@ ROLE_STORAGE: Final = 3
 
 @message(1)
 class Hello(Message):
-    """The first frame of each side; who was connected to says it only after hearing one that belongs here.
+    """The first frame of each side. The accepting side says it only after a fitting hello of the other.
 
-    `node` is a client's or server's id, a number that a storage node's process has drawn; 0 for others or unknown.
+    `node` is the id of a client or server, or a random number of a storage node's process; 0 for others or if unknown.
     """
 
     version_min: U16
@@ -55,19 +56,19 @@ class Refused(Message):
     """A fault, by its stable code. Without request number and partition it is about the connection, which closes."""
 
     detail: I64
-    """What the code calls for: a newer session, generation or id, or the first id that is held; else 0."""
+    """The number that goes with the code: a newer session, generation or id, or the first id that is held; else 0."""
     code: Text
     text: Text
 
 
 @message(3)
 class Ping(Message):
-    """Sent on an idle connection; anything at all from the peer answers it."""
+    """A sign of life on an idle connection. Anything at all from the peer answers it."""
 
 
 @message(4)
 class Pong(Message):
-    """The answer of a side with nothing else to say."""
+    """The answer to a `Ping`."""
 
 
 # ------------------------------------------------------------------ client → server and back
@@ -75,54 +76,56 @@ class Pong(Message):
 
 @message(10)
 class Mount(Message):
-    """Start the feed of a partition after a high-water mark, and void this client's older connections."""
+    """Starts the feed of a partition after a high-water mark, and voids this client's older connections."""
 
     connection_sequence: I64
-    """Rises with each connection of this client; a smaller one is refused."""
+    """A number that rises with each connection of this client; a mount with a smaller one is refused."""
     generation_known: I32
-    """The largest generation of the partition that the client has seen; a server below it must not answer ready."""
+    """The largest generation of the partition that the client has seen; a server below it must not answer READY."""
     client_high_water_mark: I64
+    """The last id that the client has applied: the feed begins behind it."""
     form: U8
     """A `BodyForm`."""
     filter_mask: U32
     filter_value: U32
-    """FILTERED: bodies come with headers for which `header & mask == value`."""
+    """The headers whose bodies come with a FILTERED feed: those for which `header & mask == value`."""
     credit: I64
-    """Bytes of feed that may be sent before more credit is given."""
+    """The bytes of feed that may be sent before more credit is given."""
 
 
 @message(11)
 class Mounted(Message):
     """The outcome of a mount. READY comes after the feed of everything up to `high_water_mark`.
 
-    With request number 0, to a mount that is ready, news of its appends: NOT_READY while they are not committed, with
-    what keeps them; READY when nothing does any more. The mount stays what it is.
+    With request number 0 it is news for a mount that is ready: NOT_READY, with the reason, while its appends are not
+    committed; READY when nothing keeps them any more. The mount itself does not change.
     """
 
     state: U8
+    """A `MountState`."""
     generation: I32
     high_water_mark: I64
     """The committed high-water mark, proved in the current session after the mount arrived."""
     append_window: I64
-    """READY: bytes of appends (`wire.appends.inbox_bytes`) that may be undecided at a time; one frame always may."""
+    """The most bytes of appends (`wire.appends.inbox_bytes`) that may be undecided when READY; one frame always may."""
     reason: Text
-    """NOT_READY: what the partition waits for, or what keeps its appends."""
+    """Text that says, when NOT_READY, what the partition waits for, or what keeps its appends."""
 
 
 @message(12)
 class Unmount(Message):
-    """End the feed of a partition on this connection."""
+    """Ends the feed of a partition on this connection."""
 
 
 @message(13)
 class Append(Message):
-    """Transactions to append, in order, as columns (`wire.appends`). Nothing answers success: the feed tells."""
+    """Transactions to append, in order, as columns (`wire.appends`). Success has no answer: the feed tells it."""
 
     generation: I32
     count: U32
     flags: U8
     columns: Blob
-    """All that the owner judges by; in the head, so that the frame's CRC covers it."""
+    """Everything that the owner judges by. It lies in the head, so that the frame's CRC covers it."""
     payload: Payload = payload()
     """The bodies, each with its own CRC among the columns."""
 
@@ -133,12 +136,12 @@ class AppendsFailed(Message):
 
     generation: I32
     rows: Blob
-    """One after the other: sequence i64, value i64, reason u8 (a `FailureReason`)."""
+    """Rows of sequence i64, value i64, reason u8 (a `FailureReason`), one after the other."""
 
 
 @message(15)
 class Feed(Message):
-    """Committed batches, in order, without gaps on one mount: one batch in the payload."""
+    """One committed batch. On one mount the batches come in order and without gaps."""
 
     committed: I64
     """The committed high-water mark when this was sent."""
@@ -147,18 +150,20 @@ class Feed(Message):
 
 @message(16)
 class Credit(Message):
-    """More bytes of feed may be sent."""
+    """Lets the server send more bytes of feed."""
 
     bytes: I64
 
 
 @message(17)
 class Flush(Message):
-    """Answered when every append that came before it on this connection is decided, and fed if committed."""
+    """Asks for an answer when every earlier append on this connection is decided, and fed if committed."""
 
 
 @message(18)
 class Flushed(Message):
+    """The answer to `Flush`, with the committed high-water mark."""
+
     high_water_mark: I64
 
 
@@ -169,29 +174,32 @@ class HighWaterMark(Message):
 
 @message(20)
 class HighWaterMarkIs(Message):
+    """The answer to `HighWaterMark`."""
+
     generation: I32
     high_water_mark: I64
 
 
 @message(21)
 class Read(Message):
-    """Committed batches from an id on, as they lie on disk."""
+    """Asks for committed batches from an id on, as they lie on disk."""
 
     first: I64
     bytes_max: U32
-    """Stop after the batch with which the answer reaches this size (at least one batch is sent)."""
+    """The answer ends with the batch that reaches this size; at least one batch is sent."""
     wait_ms: U32
-    """With nothing to send yet: wait this long for it."""
+    """The longest that the server waits, in milliseconds, if there is nothing to send yet."""
     with_data: U8
+    """1 for batches with their bodies, 0 for batches without."""
     after_time_us: I64
-    """If not 0: from the first batch with this commit time or a later one, if that is after `first`."""
+    """The commit time (µs UTC) from which to read: begin with its first batch, if that is after `first`; 0 for any."""
     part_last: I64 = WHOLE
-    """If 0 or above: only batches that begin at `first` or above and at this id or below."""
+    """The last id of a part: only batches that begin at `first` or above and at this id or below; WHOLE for no part."""
 
 
 @message(22)
 class Batches(Message):
-    """The answer to `Read` and `ReadBatches`: whole batches one after the other; none if there is nothing."""
+    """The answer to `Read` and `ReadBatches`: whole batches one after the other, or none."""
 
     committed: I64
     payload: Payload = payload()
@@ -221,61 +229,66 @@ class GetRegister(Message):
 
 @message(26)
 class RegisterIs(Message):
+    """The answer to `GetRegister`."""
+
     present: U8
+    """1 if the register exists, else 0."""
     high_water_mark: I64
     value: Blob
 
 
 @message(27)
 class Health(Message):
-    """Asks a server how it is: its partitions, sessions and storage connections; or a storage node, for its scrub.
+    """Asks a server for its health: partitions, sessions, storage connections; or a storage node, with its scrub.
 
-    A server that is asked about a partition answers only if it owns it; about none, it answers in any case.
+    A server that is asked about a partition answers only if it owns that one; without a partition, any server answers.
     """
 
 
 @message(28)
 class HealthIs(Message):
-    """A JSON document."""
+    """The answer to `Health`: a JSON document."""
 
     document: Blob
 
 
 @message(29)
 class TrimLog(Message):
-    """Asks the owner to have its replicas drop what lies below an id and is archived. Some of it each time."""
+    """Asks the owner to have its replicas drop archived history below an id. Each request drops some of it."""
 
     before: I64
     fragments: Blob
-    """What was verified: `fragments.protocol.names.fingerprint` of the fragments that hold everything below."""
+    """The `fragments.protocol.names.fingerprint` of the verified fragments that hold everything below `before`."""
 
 
 @message(30)
 class LogTrimmed(Message):
+    """The answer to `TrimLog`."""
+
     first: I64
-    """From here on every replica of the session holds the log; the highest of their answers."""
+    """The id from which every replica of the session holds the log: the highest of their answers."""
     done: U8
-    """Nothing is left to be dropped below the id that was named; if not, ask again."""
+    """1 if nothing is left to be dropped below the id that was named; 0 to ask again."""
 
 
 @message(31)
 class ListRegisters(Message):
-    """Asks which registers there are, from the key `first` on, proved like a high-water mark."""
+    """Asks for a page of registers, from the key `first` on, proved like a high-water mark."""
 
     first: Blob
     prefix: Blob
-    """Only keys that begin so."""
+    """Only registers whose keys begin with this are listed."""
 
 
 @message(32)
 class RegistersListed(Message):
-    """The answer to `ListRegisters`: the first of them, by their keys, as many as go into one answer."""
+    """The answer to `ListRegisters`: as many registers as go into one answer, in the order of their keys."""
 
     high_water_mark: I64
     more: U8
-    """There are others behind them, to be asked for."""
+    """1 if there are more registers behind these, to be asked for; else 0."""
     snapshot: Blob
-    """In the encoding of `log.registers`."""
+    """The registers, in the encoding of `log.registers`."""
 
 
 # ------------------------------------------------------------------ server → storage node and back
@@ -283,33 +296,34 @@ class RegistersListed(Message):
 
 @message(64)
 class LastSessionInfo(Message):
-    """Raises the fence to `session`, durably, and asks what this copy has promised. The only message that does."""
+    """Raises the fence to `session`, durably, and asks what this copy can prove. No other message raises the fence."""
 
     session: I64
 
 
 @message(65)
 class SessionInfo(Message):
-    """What one replica can prove. All of it is durable when this is sent."""
+    """The answer to `LastSessionInfo`: what one replica can prove. All of it is durable when this is sent."""
 
     fence: I64
+    """The largest session that it was told of."""
     joined: I64
-    """The session it took part in last; NO_SESSION for a new or wiped copy."""
+    """The last session that it joined; NO_SESSION for a new or wiped copy."""
     prepared: I64
-    """The high-water mark at which it joined."""
+    """The id with which its log ended when it joined."""
     confirmed: I64
-    """Up to here it is certainly clean."""
+    """Up to this id the copy is certainly the log."""
     max_synced: I64
-    """The last id it holds, synced; NO_TRANSACTION when empty."""
+    """The last id that it holds, synced; NO_TRANSACTION if it is empty."""
     last_crc: U32
-    """CRC of the batch that ends there; 0 when empty."""
+    """CRC of the batch that ends at `max_synced`; 0 if it is empty."""
     lost_above: I64
-    """It may have lost ids above this one; UNRESOLVED (the smallest integer) when it has not."""
+    """The id above which the copy may have lost something; UNRESOLVED (the smallest integer) if it has lost nothing."""
 
 
 @message(66)
 class Truncate(Message):
-    """Cut everything above `last`, which ends a batch. Answered with `Done`."""
+    """Has the replica cut everything above `last`, which must end a batch. Answered with `Done`."""
 
     session: I64
     last: I64
@@ -317,7 +331,7 @@ class Truncate(Message):
 
 @message(67)
 class Copy(Message):
-    """Committed or decided batches from another replica, for a copy that has not joined `session`."""
+    """Gives a copy that has not joined `session` committed or decided batches. Answered with `Done`."""
 
     session: I64
     payload: Payload = payload()
@@ -325,7 +339,10 @@ class Copy(Message):
 
 @message(68)
 class Join(Message):
-    """Become clean: the log ends at exactly `prepared`, with this CRC. Durable before the answer; clears the loss."""
+    """Makes a copy whose log ends at exactly `prepared`, with this CRC, part of the session, and clears its losses.
+
+    It is durable before it is answered, with `Done`.
+    """
 
     session: I64
     prepared: I64
@@ -334,7 +351,7 @@ class Join(Message):
 
 @message(69)
 class Confirm(Message):
-    """Ids up to `low_water_mark` are certainly clean. Never lowers what was confirmed."""
+    """Tells a copy that its ids up to `low_water_mark` are certainly the log's. Never lowers what was confirmed."""
 
     session: I64
     low_water_mark: I64
@@ -342,34 +359,39 @@ class Confirm(Message):
 
 @message(70)
 class Store(Message):
-    """Batches of a joined session, in order; none is a barrier (a pulse). The request number counts these messages
-    within session and connection; `Stored` acknowledges it and all before it."""
+    """Batches of a joined session, in order; without batches it is a barrier.
+
+    The request number counts these messages within session and connection; `Stored` acknowledges one and all before it.
+    """
 
     session: I64
     committed: I64
-    """What the owner has committed: this copy may serve reads up to there while engaged."""
+    """The committed high-water mark: this copy may serve reads up to there while it is engaged."""
     payload: Payload = payload()
 
 
 @message(71)
 class Stored(Message):
-    """Everything up to the `Store` of this request number is synced. Cumulative."""
+    """Acknowledges that everything up to the `Store` with this request number is synced."""
 
     session: I64
     last: I64
+    """The last id that the copy holds."""
 
 
 @message(72)
 class Done(Message):
-    """The answer to `Truncate`, `Copy`, `Join` and `Confirm`: how the log ends now, synced."""
+    """The answer to `Truncate`, `Copy`, `Join` and `Confirm`: the end of the log, synced."""
 
     last: I64
+    """The last id."""
     last_crc: U32
+    """CRC of the batch that ends there."""
 
 
 @message(73)
 class ReadBatches(Message):
-    """Batches from the one that holds `first` on, up to the one that ends at or before `last`."""
+    """Asks for batches from the one that holds `first` on, up to the one that ends at or before `last`."""
 
     session: I64
     first: I64
@@ -378,27 +400,31 @@ class ReadBatches(Message):
     with_data: U8
     after_time_us: I64
     part_last: I64 = WHOLE
-    """As in `Read`."""
+    """The last id of this part, as in `Read`."""
 
 
 @message(74)
 class GetRegisters(Message):
-    """The registers as they are at the end of this copy's log."""
+    """Asks for the registers as they are at the end of this copy's log."""
 
     session: I64
 
 
 @message(75)
 class RegistersAre(Message):
-    """A snapshot in the encoding of `log.registers`."""
+    """The answer to `GetRegisters`: a snapshot in the encoding of `log.registers`."""
 
     last: I64
+    """The id at which the snapshot was taken: the end of the log."""
     snapshot: Blob
 
 
 @message(76)
 class Digest(Message):
-    """For audits: a digest of this copy's batches, from the one that begins at `first` to that which ends at `last`."""
+    """Asks for a digest of this copy's batches, for an audit.
+
+    They are those from the batch that begins at `first` to the one that ends at `last`.
+    """
 
     session: I64
     first: I64
@@ -407,6 +433,8 @@ class Digest(Message):
 
 @message(77)
 class DigestIs(Message):
+    """The answer to `Digest`."""
+
     last: I64
     last_crc: U32
     digest: Blob
@@ -415,7 +443,7 @@ class DigestIs(Message):
 
 @message(78)
 class Trim(Message):
-    """Drop what lies below `before`, whole segments only, one at a time. Never above the confirmed mark."""
+    """Has the replica drop the oldest segment if all of it lies below `before`. Never above the confirmed mark."""
 
     session: I64
     before: I64
@@ -428,4 +456,4 @@ class Trimmed(Message):
     first: I64
     """The first id that this copy still holds."""
     done: U8
-    """No further segment lies wholly below `before`."""
+    """1 if no further segment lies wholly below `before`; 0 to ask again."""

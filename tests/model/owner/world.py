@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 sys.path.append(str(Path(__file__).parents[2] / "server" / "protocol"))
 from orderrig import WRITE, Tx, frame, lock
 
-from polonaise.client.protocol.outstanding import Failure, Outstanding, Pending, Unordered
+from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending, Unordered
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import ConnectionLost, ConsistencyLost
 from polonaise.log.batch import Batch
 from polonaise.server.protocol.moment import Moment
-from polonaise.server.protocol.order import Sealed
+from polonaise.server.protocol.order import SealedBatch
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import BodyForm, FailureReason, MountState
@@ -55,7 +55,7 @@ class Wire:
         self.client = client
 
 
-class Questioned(NamedTuple):
+class WaitingFlush(NamedTuple):
     """What was known when something was asked."""
 
     mark: int
@@ -75,7 +75,7 @@ class Client:
         """It was told, on this mount, what ended a session."""
         self.sent_before = 0
         self.next_frame = 0
-        self.flushes: list[Questioned] = []
+        self.flushes: list[WaitingFlush] = []
         self.asks: list[int] = []
 
 
@@ -90,9 +90,9 @@ class World:
         self.owner = owner_class(2, 1, self.settings)
         self.clients = [Client() for _ in bounds.frames]
         self.wires = {name: Wire(-1) for name in _MEMBERS}
-        self.log: list[Sealed] = []
+        self.log: list[SealedBatch] = []
         """What is committed, or was decided to be the log."""
-        self.in_flight: list[Sealed | None] = []
+        self.in_flight: list[SealedBatch | None] = []
         """What was sent in this session and is not synced by a quorum; None for a barrier."""
         self.stored = 0
         self.session = 0
@@ -143,7 +143,7 @@ class World:
             case "mounts":
                 self._mount(number, client)
             case "flushes":
-                client.flushes.append(Questioned(self.mark, client.outstanding.sent))
+                client.flushes.append(WaitingFlush(self.mark, client.outstanding.sent))
                 self._do(owner.flush(number + 1, client.wire, 7, NOW))
             case "asks":
                 client.asks.append(self.mark)
@@ -221,7 +221,7 @@ class World:
                 raise Violation(f"a conflict with {value} is told, and the log ends at {self.mark}")
             if reason is FailureReason.SESSION_ENDED and client.ready and not client.knows_why:
                 raise Violation(f"append {sequence} ended with its session, and nobody has said what ended that")
-            client.outstanding.refused(sequence, Failure(reason, value))
+            client.outstanding.refused(sequence, AppendFailure(reason, value))
 
     def _news(self, wire: Wire, message: Any) -> None:
         client = self._present(wire)

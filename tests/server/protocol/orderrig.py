@@ -36,15 +36,15 @@ class Tx:
 def frame(*transactions: Tx, first_sequence: int = 0) -> ReceivedAppends:
     """The frame as the owner gets it; the last transaction ends its group."""
     columns = AppendColumns()
-    for place, tx in enumerate(transactions):
+    for position, tx in enumerate(transactions):
         columns.add(
-            first_sequence + place if tx.sequence is None else tx.sequence,
+            first_sequence + position if tx.sequence is None else tx.sequence,
             tx.mark,
             tx.header,
             tx.data,
             crc32(tx.data),
             tx.locks,
-            ends_group=tx.ends_group or place == len(transactions) - 1,
+            ends_group=tx.ends_group or position == len(transactions) - 1,
             operations=tx.operations,
         )
     said = columns.message(generation=1)

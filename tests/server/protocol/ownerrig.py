@@ -41,8 +41,8 @@ from polonaise.server.protocol.effects import (
 )
 from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.moment import Moment
-from polonaise.server.protocol.mounts import Mount
-from polonaise.server.protocol.order import Sealed
+from polonaise.server.protocol.mounts import ClientMount
+from polonaise.server.protocol.order import SealedBatch
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
@@ -77,13 +77,13 @@ class Talk:
 
     def __init__(self, **settings: Any) -> None:
         self.owner = PartitionOwner(2, 1, OwnerSettings(lock_entries=64, **settings))
-        self.sealed: dict[int, Sealed] = {}
+        self.sealed: dict[int, SealedBatch] = {}
         """By the last id of each."""
         self.now = Moment(100.0, 1_000)
         self._sessions = 0
         self._mounts = 0
         self._connections: dict[str, str] = {}
-        self._present: dict[str, Mount] = {}
+        self._present: dict[str, ClientMount] = {}
 
     # ------------------------------------------------------------------ events
 
@@ -264,7 +264,7 @@ def _after(words: list[str], word: str, otherwise: str) -> str:
     return words[words.index(word) + 1] if word in words else otherwise
 
 
-def _name(mount: Mount) -> str:
+def _name(mount: ClientMount) -> str:
     return str(mount.connection)[0]
 
 

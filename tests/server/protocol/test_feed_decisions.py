@@ -7,22 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.log.batch import Batch, Columns, seal
-from polonaise.server.protocol.feed import Committed, Subscription, TailCache
+from polonaise.server.protocol.feed import Committed, MountFeed, TailCache
 from polonaise.terms import BodyForm
 
 
 def committed(first: int, headers: list[int], *, body: bytes = b"body") -> Committed:
     columns = Columns()
-    for place, header in enumerate(headers):
-        columns.add(1, 1, first + place, header, body)
+    for position, header in enumerate(headers):
+        columns.add(1, 1, first + position, header, body)
     raw = seal(columns, partition=0, first=first, session=1, generation=1, commit_time_us=0, previous_crc=0)
     return Committed(first, first + len(headers) - 1, raw)
 
 
 def subscription(
     mark: int = -1, form: BodyForm = BodyForm.INLINE, credit: int = 10**6, mask: int = 0, value: int = 0
-) -> Subscription:
-    return Subscription(mark, form, credit, mask, value)
+) -> MountFeed:
+    return MountFeed(mark, form, credit, mask, value)
 
 
 # ------------------------------------------------------------------ the cache

@@ -69,10 +69,10 @@ def test_many_pass_as_they_would_one_after_the_other(
 ) -> None:
     table, alone = LockTable(start, entries), LockTable(start, entries)
     refused, transaction = [], start + 1
-    for place, (held, mark) in enumerate(given):
+    for position, (held, mark) in enumerate(given):
         estimate = max((alone.estimate(lock) for lock, mode in held if mode != LockMode.APPEND), default=-1)
         if estimate > mark:
-            refused.append((place, estimate))
+            refused.append((position, estimate))
             continue
         for lock, mode in held:
             if mode != LockMode.READ:
@@ -155,9 +155,9 @@ def test_false_conflicts_are_as_seldom_as_three_independent_places_make_them(
 
 def test_with_300_places_a_collision_appears_among_a_hundred_locks() -> None:
     table, locks = LockTable(-1, 300), hashed(101)
-    for place, lock in enumerate(locks):
+    for position, lock in enumerate(locks):
         if table.estimate(lock) >= 0:
-            assert place > 10
+            assert position > 10
             return
-        table.raise_to(lock, place)
+        table.raise_to(lock, position)
     pytest.fail("a table this small cannot be free of collisions")

@@ -161,7 +161,7 @@ def test_evidence_tells_what_each_transaction_was_judged_by(grouped: bool) -> No
     evidence = log.seal().evidence()
     assert evidence is not None
     assert evidence.client_high_water_marks.tolist() == [5, 4, 2, 5]
-    assert [evidence.locks(place) for place in range(4)] == [[(A, WRITE), (B, READ)], [], [(C, APPEND)], []]
+    assert [evidence.locks(position) for position in range(4)] == [[(A, WRITE), (B, READ)], [], [(C, APPEND)], []]
 
 
 # ------------------------------------------------------------------ groups
@@ -277,12 +277,12 @@ class Model:
     def judge(self, transactions: list[Tx]) -> list[tuple[int, FailureReason]]:
         told: list[tuple[int, FailureReason]] = []
         group: list[tuple[int, Tx]] = []
-        for place, tx in enumerate(transactions):
-            group.append((place, tx))
-            if tx.ends_group or place == len(transactions) - 1:
+        for number, tx in enumerate(transactions):
+            group.append((number, tx))
+            if tx.ends_group or number == len(transactions) - 1:
                 reason = self._judge_group([tx for _, tx in group])
                 if reason is not None:
-                    told += [(place, reason) for place, _ in group]
+                    told += [(position, reason) for position, _ in group]
                 group = []
         return told
 

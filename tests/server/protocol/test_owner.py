@@ -19,7 +19,7 @@ def test_a_batch_is_fed_when_a_quorum_has_synced_it_and_not_before() -> None:
     """)
 
 
-def test_a_question_is_answered_by_a_message_that_is_sent_after_it() -> None:
+def test_a_request_is_answered_by_a_message_that_is_sent_after_it() -> None:
     check(f"""{READY}
     > x appends 1
     send 2: 0..0

@@ -9,7 +9,7 @@ from polonaise.errors import ProtocolError
 from polonaise.wire.messages import ListRegisters
 
 
-def test_registers_are_listed_by_their_keys_once_a_message_after_the_question_is_committed() -> None:
+def test_registers_are_listed_by_their_keys_once_a_message_after_the_request_is_committed() -> None:
     talk = Talk()
     talk.owner.registers.replace({b"seat/2": b"b", b"day": b"1", b"seat/1": b"a"})
     for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1"):

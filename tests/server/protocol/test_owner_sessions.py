@@ -1,4 +1,4 @@
-"""What becomes of appends and questions when a session ends, or none is there."""
+"""What becomes of appends and requests when a session ends, or none is there."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_refusal_whose_ground_was_kept_by_the_recovery_is_told_before_it_is_fe
     """)
 
 
-def test_questions_live_on_in_the_next_session() -> None:
+def test_requests_live_on_in_the_next_session() -> None:
     check(f"""{READY}
     > x asks for the mark
     send 2: barrier
@@ -155,7 +155,7 @@ def test_a_checkpoint_ends_the_session_after_everything_was_told() -> None:
 # ------------------------------------------------------------------ waiting, and the end
 
 
-def test_without_a_session_questions_expire_and_say_what_is_waited_for() -> None:
+def test_without_a_session_requests_expire_and_say_what_is_waited_for() -> None:
     check("""
     > x mounts at -1
     > x asks for the mark

@@ -50,7 +50,7 @@ def test_an_owner_is_at_rest_once_every_replica_has_synced_what_it_was_sent() ->
     assert not talk.owner.wanted
     talk("x mounts at -1")
     assert talk.owner.wanted
-    assert not talk.owner.at_rest  # the question has a deadline
+    assert not talk.owner.at_rest  # the request has a deadline
     talk("session 1 at -1")
     assert not talk.owner.at_rest
     talk("A B store 1")
@@ -85,7 +85,7 @@ def test_an_owner_with_mounts_is_told_the_time_until_it_has_told_them_that_nothi
     assert talk.owner.at_rest
 
 
-def test_a_question_left_from_a_session_that_ended_keeps_its_deadline() -> None:
+def test_a_request_left_from_a_session_that_ended_keeps_its_deadline() -> None:
     talk = Talk()
     talk("session 1 at -1")
     talk("x mounts at -1")

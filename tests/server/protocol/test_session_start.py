@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.server.protocol import recovery
-from polonaise.server.protocol.recovery import Answer, Contradiction, Decided, Undecided
+from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
 
 LAST = 7
@@ -30,10 +30,10 @@ def crc_at(last: int, other: bool = False) -> int:
     return 0 if last == NO_TRANSACTION else crc32(f"{last}{'other' if other else ''}".encode())
 
 
-def told(transcript: str) -> tuple[PartitionValue, dict[str, Answer]]:
+def told(transcript: str) -> tuple[PartitionValue, dict[str, ReplicaAnswer]]:
     """The value in the coordinator, just claimed for session 8, and what the replicas answered."""
     engagements: dict[str, Engagement] = {}
-    answers: dict[str, Answer] = {}
+    answers: dict[str, ReplicaAnswer] = {}
     names: list[str] = []
     for word in transcript.split():
         match = _WORD.fullmatch(word)
@@ -48,7 +48,7 @@ def told(transcript: str) -> tuple[PartitionValue, dict[str, Answer]]:
             continue
         last = NO_TRANSACTION if wiped else int(held)
         joined = LAST if closed is None else LAST - 2 if closed != "-" else NO_SESSION
-        answers[name] = Answer(
+        answers[name] = ReplicaAnswer(
             joined=NO_SESSION if wiped else joined - 1 if stale else joined,
             prepared=NO_TRANSACTION,
             confirmed=int(confirmed) if confirmed else NO_TRANSACTION,
@@ -133,7 +133,7 @@ def test_where_the_log_ends(transcript: str, expected: str) -> None:
 def test_the_wait_ends_when_fewer_than_a_quorum_are_in_doubt(count: int) -> None:
     names = "ABCDEFGHI"[:count]
     for silent in range(count + 1):
-        words = [f"{name}=?" if place < silent else f"{name}=5" for place, name in enumerate(names)]
+        words = [f"{name}=?" if position < silent else f"{name}=5" for position, name in enumerate(names)]
         assert outcome(" ".join(words)).startswith("undecided") == (silent >= count // 2 + 1)
 
 
@@ -304,10 +304,10 @@ class Copy:
     confirmed: int = NO_TRANSACTION
     lost_above: int | None = None
 
-    def answer(self) -> Answer:
+    def answer(self) -> ReplicaAnswer:
         last = len(self.log) - 1
         crc = crc32(self.log.encode()) if self.log else 0
-        return Answer(self.joined, NO_TRANSACTION, self.confirmed, last, crc, self.lost_above)
+        return ReplicaAnswer(self.joined, NO_TRANSACTION, self.confirmed, last, crc, self.lost_above)
 
 
 @dataclass

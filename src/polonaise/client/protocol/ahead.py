@@ -1,4 +1,4 @@
-"""Which parts of a range to ask for next, so that several answers are on their way and none is larger than it may."""
+"""Divides a range of ids into requests, so that several are under way and no answer is cut off for its size."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 from polonaise.terms import TransactionId
 
 _FILLED: Final = 0.75
-"""Of an answer: what does not fit costs one more question, in which everything after it waits."""
+"""The part of an answer that is planned for: what does not fit costs a request for which everything behind waits."""
 _GROWTH_MAX: Final = 2
-"""A part holds at most so many times the ids of one that was answered: sizes may change on the way."""
+"""The growth of parts, as a factor of the ids in the last answer: transactions further on may be larger."""
 
 
 class Ahead:
     """Divides the ids from `first` to `last` into parts, each of which most likely fits into one answer.
 
-    An answer holds `answer_bytes`. How many ids that is is learnt from the answers; `ids` of them had `size` bytes in
-    the first one.
+    An answer holds `answer_bytes`. How many ids that are is learnt from the answers; the first one had `ids` of them in
+    `size` bytes.
     """
 
     def __init__(self, first: TransactionId, last: TransactionId, answer_bytes: int, ids: int, size: int) -> None:
@@ -26,9 +26,9 @@ class Ahead:
         self._ids = self._fitting(ids, size)
 
     def next_part(self, at: TransactionId) -> tuple[TransactionId, TransactionId] | None:
-        """The next part to ask for, first and last id; None when all are asked for. `at` is what has to come next.
+        """Return the first and last id of the next part; None when all parts are requested.
 
-        Answers hold whole batches, which may reach far beyond what was asked for.
+        `at` is the id that has to come next: answers hold whole batches, which may reach far beyond what was requested.
         """
         first = max(self._next, at)
         if first > self._last:
@@ -37,8 +37,9 @@ class Ahead:
         return first, self._next - 1
 
     def answered(self, ids: int, size: int, *, whole: bool) -> None:
-        """An answer brought so many ids in so many bytes; not `whole` if it left some of its part over."""
+        """Learn from an answer that had `ids` ids in `size` bytes; not `whole` if it left some of its part over."""
         self._ids = self._fitting(ids, size) if whole else min(self._ids, ids)
 
     def _fitting(self, ids: int, size: int) -> int:
+        """Return how many ids most likely fit into an answer, at least 1."""
         return max(min(int(_FILLED * ids * self._answer_bytes) // max(size, 1), _GROWTH_MAX * ids), 1)

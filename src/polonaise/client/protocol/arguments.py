@@ -1,6 +1,6 @@
-"""What an application gives by mistake: refused by name, with what was given and what is wanted.
+"""Checks of what an application passes: an invalid argument is refused by name, with its value and what is wanted.
 
-Hot paths call these only for what was given beside the defaults, or once something has failed already.
+Hot paths call these only for arguments that differ from the defaults, or after something has failed already.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _repr.maxstring = _repr.maxother = 60
 
 
 def wrong(name: str, given: object, wanted: str) -> BadOption:
-    """The refusal of one argument."""
+    """Return the error for one invalid argument: its name, its value (shortened), its type, and what is wanted."""
     return BadOption(f"{name}={_shown(given)} ({type(given).__name__}): {wanted}")
 
 
 def _shown(given: object) -> str:
-    """Shortened, and without the secrets of what may be an address."""
+    """Return the value for a message: shortened, and without the secrets that an address may hold."""
     return _repr.repr(redacted(given) if isinstance(given, str) else given)
 
 
 def checked_seconds(name: str, given: Any) -> float | None:
-    """Seconds from 0, or None for no bound."""
+    """Return a number of seconds from 0 on, or None for no bound. Raises `BadOption` for anything else."""
     if given is None:
         return None
     if not isinstance(given, int | float) or isinstance(given, bool):
@@ -45,14 +45,14 @@ def checked_seconds(name: str, given: Any) -> float | None:
 
 
 def checked_id(name: str, given: Any, lowest: int = -1, wanted: str = "") -> int:
-    """A transaction id, -1 for the place before the first, or another number of 64 bits."""
+    """Return an id (-1: before the first), or another integer from `lowest` to 2**63 - 1. Raises `BadOption`."""
     if not isinstance(given, int) or isinstance(given, bool) or not lowest <= given <= INT64_MAX:
         raise wrong(name, given, wanted or f"a transaction's id is an integer from {lowest} on")
     return given
 
 
 def checked_key(key: Any) -> bytes:
-    """A register's key."""
+    """Return a register's key, bytes. Raises `BadOption` for anything else, or one past its bound."""
     if not isinstance(key, bytes):
         raise wrong("key", key, "a register's key is bytes: encode it")
     if len(key) > registers.KEY_BYTES_MAX:
@@ -61,7 +61,7 @@ def checked_key(key: Any) -> bytes:
 
 
 def checked_value(value: Any) -> bytes:
-    """A register's value."""
+    """Return a register's value, bytes. Raises `BadOption` for anything else, or one past its bound."""
     if not isinstance(value, bytes):
         raise wrong("value", value, "a register's value is bytes: encode it")
     if len(value) > registers.VALUE_BYTES_MAX:
@@ -70,7 +70,7 @@ def checked_value(value: Any) -> bytes:
 
 
 def encoded(name: str, text: str) -> bytes:
-    """A text that the application gave, in UTF-8."""
+    """Return a text in UTF-8. Raises `BadOption` for a lone surrogate, which has no UTF-8."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -78,7 +78,7 @@ def encoded(name: str, text: str) -> bytes:
 
 
 def wrong_lock(name: Any, id: Any, mode: Any) -> BadOption:
-    """Why this is no lock, once making it has failed."""
+    """Return the error for an invalid lock, after making it has failed."""
     if not isinstance(mode, LockMode):
         return wrong("mode", mode, "LockMode.READ, WRITE or APPEND")
     if not isinstance(name, str):
@@ -91,14 +91,15 @@ def wrong_lock(name: Any, id: Any, mode: Any) -> BadOption:
 
 
 def _is_broken(text: str) -> bool:
-    """Whether it has half of a surrogate pair."""
+    """Whether the text has half of a surrogate pair, which UTF-8 can't encode."""
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def partitions_named(text: str | None, count: int) -> list[PartitionId]:
-    """The partitions that an operator means by `all`, `3` or `0-6,9`; by nothing, the only one there is.
+    """Parse an operator's choice of partitions: `all`, `3` or `0-6,9`; None means the only partition of the cluster.
 
-    Raises `BadOption` for what does not read so, `UnknownPartition` beyond the `count` that the cluster has.
+    Raises `BadOption` for an invalid text, or None where the cluster has several partitions, and `UnknownPartition`
+    for a number beyond the `count` of the cluster.
     """
     if text is None:
         if count == 1:

@@ -1,10 +1,10 @@
-"""How long to wait before the next try: twice as long each time, up to a bound, with jitter."""
+"""Pauses between attempts: twice as long each time, up to a bound, with jitter."""
 
 from __future__ import annotations
 
 
 class Backoff:
-    """Pauses in seconds. Jitter comes from the caller's random number, so that clients do not return in step."""
+    """A growing series of pauses, in seconds. Their jitter keeps clients from coming back all at the same time."""
 
     __slots__ = ("_max_s", "_min_s", "_next_s")
 
@@ -14,11 +14,11 @@ class Backoff:
         self._next_s = min_s
 
     def pause_s(self, chance: float) -> float:
-        """The next pause, between half and all of its length; `chance` is a random number from 0 to 1."""
+        """Return the next pause, from half its length to all of it; `chance` is a random number from 0 to 1."""
         pause = self._next_s
         self._next_s = min(self._max_s, pause * 2)
         return pause * (0.5 + chance / 2)
 
     def reset(self) -> None:
-        """It worked: the next pause is a short one again."""
+        """Begin again with the shortest pause, after an attempt that succeeded."""
         self._next_s = self._min_s

@@ -1,4 +1,4 @@
-"""Does what arrives follow what arrived before? Ids without gaps, and each batch naming the CRC of the one before."""
+"""Checks that batches follow one another: ids without gaps, each batch naming the CRC of the one before."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Continuity:
         self._last_crc = 0
 
     def follows(self, batch: Batch) -> bool:
-        """Whether this batch brings the next id; False for one that brings nothing new. Moves on behind it.
+        """Move on behind this batch; return whether it brings the next id, False if it brings nothing new.
 
-        Raises `OutOfOrder` for a gap, and `LogForked` when it is not the successor of the batch before it.
+        Raises `OutOfOrder` for a gap, and `LogForked` if the batch is not the successor of the one before.
         """
         if batch.first > self.next_id:
             raise OutOfOrder(
@@ -37,6 +37,10 @@ class Continuity:
         return True
 
     def _check_link(self, batch: Batch) -> None:
+        """Raise `LogForked` if the batch contradicts the last one, as its successor or its repetition.
+
+        Other batches, such as an older one that is fed again, say nothing of the last one.
+        """
         follows = batch.first - 1 == self._last_seen and batch.previous_crc != self._last_crc
         repeats = batch.last == self._last_seen and batch.crc != self._last_crc
         if follows or repeats:
@@ -46,6 +50,6 @@ class Continuity:
             )
 
     def rewind(self, next_id: TransactionId) -> None:
-        """Go back to an earlier place; what was learnt about the log's bytes there is forgotten."""
+        """Go back to an earlier place, and forget the CRC there: which batch was before it is not kept."""
         self.next_id = next_id
         self._last_seen = None

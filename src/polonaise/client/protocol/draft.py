@@ -1,4 +1,4 @@
-"""What an application says of a transaction before it is sent: bodies, locks, expectations, changes of registers."""
+"""Transactions before they are sent: a context's draft, expectations, changes of registers, and their bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ T = TypeVar("T")
 
 
 class Expectation(NamedTuple):
-    """What an append demands before it is ordered; all of them hold, or it is refused. See `ExpectationKind`."""
+    """A demand that an append makes of a register, or of its own id, when it is ordered.
+
+    If one of its expectations does not hold, the append is refused with `ExpectationFailed`. ::
+
+        log.append(b"guest 7", expectations=[Expectation.absent(b"seat/12")], changes=[Change.set(b"seat/12", b"7")])
+
+    Raises `BadOption` for an invalid key, value or id.
+    """
 
     kind: ExpectationKind
     key: bytes = b""
@@ -25,28 +32,28 @@ class Expectation(NamedTuple):
 
     @classmethod
     def equals(cls, key: bytes, value: bytes) -> Expectation:
-        """The register holds just this value."""
+        """Demand that the register holds exactly this value."""
         return cls(ExpectationKind.EQUALS, key, value)
 
     @classmethod
     def absent(cls, key: bytes) -> Expectation:
-        """There is no such register."""
+        """Demand that the register is absent."""
         return cls(ExpectationKind.ABSENT, key)
 
     @classmethod
     def present(cls, key: bytes) -> Expectation:
-        """The register is there, whatever it holds."""
+        """Demand that the register is present, whatever its value."""
         return cls(ExpectationKind.PRESENT, key)
 
     @classmethod
     def position(cls, transaction: TransactionId) -> Expectation:
-        """The append's first id is exactly this one."""
+        """Demand that the append's first transaction id is exactly this one."""
         position = checked_id("transaction", transaction, 0)
         return cls(ExpectationKind.POSITION, b"", position.to_bytes(8, "little", signed=True))
 
 
 class Change(NamedTuple):
-    """What an append does to a register, in one atomic step with itself."""
+    """A change that an append makes to a register, in one atomic step with itself."""
 
     kind: ChangeKind
     key: bytes
@@ -54,41 +61,41 @@ class Change(NamedTuple):
 
     @classmethod
     def set(cls, key: bytes, value: bytes) -> Change:
-        """The register holds this value from then on. Not under `producer/` and `spark/`, which are the library's."""
+        """Set the register to this value. `append` refuses keys under `producer/` and `spark/`, the library's."""
         return cls(ChangeKind.SET, key, value)
 
     @classmethod
     def delete(cls, key: bytes) -> Change:
-        """The register is gone from then on; no error if there is none."""
+        """Delete the register; no error if it is absent."""
         return cls(ChangeKind.DELETE, key)
 
 
 class Limits(NamedTuple):
-    """Bounds of one append, the same as the servers': refused here before anything is sent."""
+    """The bounds of one append, by default those of the servers. An append past them is refused before it is sent."""
 
     body_bytes_max: int = 1024 * 1024
-    """Of one transaction."""
+    """Bytes of one transaction's body."""
     locks_max: int = 1_000
-    """Of one append, or of all appends of one context."""
+    """Locks of one append, or of all appends of one context."""
     group_count_max: int = 4_096
-    """Appends of one context."""
+    """Transactions of one context or `Group`."""
     group_bytes_max: int = 8 * 1024 * 1024
-    """The bodies of appends that commit as one; with the locks, where these are a `Group`."""
+    """Bytes of bodies that commit as one; in a `Group`, of its locks, too."""
 
 
 _READ, _WRITE, _APPEND = LockMode
 _EXPECTED: Final = frozenset(int(kind) for kind in ExpectationKind)
 
 OPERATIONS_MAX: Final = 32_768
-"""Expectations and changes of one append or context: what servers take in one frame is bounded, too."""
+"""Expectations and changes of one append or context; servers bound those of a frame, too."""
 OPERATIONS_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Their keys and values together: a frame has room for these and for the largest group."""
+"""Bytes of the keys and values of one append's operations: a frame has room for these and for the largest group."""
 HEADER_MIN: Final = -(2**31)
 HEADER_MAX: Final = 2**31 - 1
 
 
 def checked_body(data: Any, limits: Limits) -> bytes:
-    """The body as bytes. Raises `BodyTooLarge`, or `BadOption` for what is not bytes."""
+    """Return the body as bytes. Raises `BodyTooLarge`, or `BadOption` for data that is not bytes."""
     body = data if type(data) is bytes else _bytes_of(data)
     if len(body) > limits.body_bytes_max:
         raise BodyTooLarge(
@@ -106,19 +113,19 @@ def _bytes_of(data: Any) -> bytes:
 
 
 def checked_header(header: int) -> int:
-    """Raises `BadOption` unless it is an integer that fits 32 bits."""
+    """Return the header. Raises `BadOption` unless it is an integer of 32 bits, signed."""
     if not isinstance(header, int) or isinstance(header, bool) or not HEADER_MIN <= header <= HEADER_MAX:
         raise wrong("header", header, "a header is an integer of 32 bits, signed")
     return header
 
 
 def joined(locks: Iterable[Lock], limits: Limits) -> bytes:
-    """Locks as they wait to be sent, one after the other. Raises `TooManyLocks`, or `BadOption` for what is no lock."""
+    """Return the bytes of the locks, joined. Raises `TooManyLocks`, or `BadOption` for what is not a `Lock`."""
     if type(locks) is list and len(locks) == 1 and type(locks[0]) is Lock:
-        return locks[0]  # the common case: it is the very bytes already
+        return locks[0]  # the common case: a lock is its own bytes
     held: list[Lock] = []
     try:
-        # Of what makes them one by one, no more are made than it takes to see that they are too many.
+        # A generator might yield locks without end: take only as many as show that there are too many.
         held += locks if type(locks) is list else islice(locks, limits.locks_max + 1)
         if len(held) > limits.locks_max:
             raise TooManyLocks(
@@ -134,7 +141,7 @@ def joined(locks: Iterable[Lock], limits: Limits) -> bytes:
 
 
 def _wrong_locks(locks: Any, held: list[Any]) -> BadOption:
-    """Why these are no locks, once taking them has failed."""
+    """Return the error for these locks, after joining them has failed. Off the hot path, so it may look at each."""
     if isinstance(locks, Lock):
         return wrong("locks", locks, "one lock goes in a list, too: [Lock(name, id)]")
     for lock in held:
@@ -146,10 +153,11 @@ def _wrong_locks(locks: Any, held: list[Any]) -> BadOption:
 def operations(
     expectations: Iterable[Expectation], changes: Iterable[Change], *, own: bool = False
 ) -> list[tuple[int, bytes, bytes]]:
-    """Expectations and changes as they travel. Raises `BadOption` for what is none, or past its bounds.
+    """Return expectations and changes as tuples (kind, key, value), as they are sent, expectations first.
 
-    Registers of the library's are set by the library only (`own`): an application may look at them, and delete those
-    that nobody needs any more.
+    Raises `BadOption` for an invalid one, and past `OPERATIONS_MAX` and `OPERATIONS_BYTES_MAX`. Only the library
+    (`own`) sets registers under its own prefixes. An application may expect them, and delete those that are not needed
+    any more.
     """
     asked: list[tuple[int, bytes, bytes]] = []
     for expectation in _listed("expectations", expectations, Expectation):
@@ -175,7 +183,7 @@ def _reserved(key: bytes) -> BadOption:
 
 
 def bytes_of(asked: Iterable[tuple[int, bytes, bytes]]) -> int:
-    """How many bytes the keys and values of expectations and changes have."""
+    """Return the bytes of the keys and values of expectations and changes."""
     return sum(len(key) + len(value) for _, key, value in asked)
 
 
@@ -201,11 +209,20 @@ def _listed(name: str, given: Iterable[T], kind: type[T]) -> list[T]:
 
 
 class Draft:
-    """The transaction that a context builds: `tx` in its first argument.
+    """The transaction that a context builds; the context's first argument, `tx`.
 
-    Several appends in one context are a group: they commit one after the other, all or none. Nothing is sent before
-    the context has returned. `high_water_mark` is what the client had applied when the context began; whatever the
-    context reads after that is at least as new.
+    ::
+
+        def withdraw(tx, account, amount):
+            tx.write_lock("account", account)
+            if balances.of(account) < amount:
+                return tx.abandon("insufficient funds")
+            tx.append(b"%d %d" % (account, -amount))
+
+    Several appends in one context are a group: they commit one after the other, all or none. Nothing is sent before the
+    context has returned; after that, every method raises `Closed`. `partition` is where the transaction goes, and
+    `high_water_mark` the id up to which the client had applied the log when the context began. Whatever the context
+    reads from the view is at least that new.
     """
 
     __slots__ = (
@@ -233,7 +250,7 @@ class Draft:
         self.partition = partition
         self.high_water_mark = high_water_mark
         self.bodies: list[tuple[int, bytes]] = []
-        """(header, body) of each append."""
+        """The (header, body) of each append."""
         self.locks: list[Lock] = []
         self.operations: list[tuple[int, bytes, bytes]] = []
         self.position: TransactionId | None = None
@@ -246,11 +263,11 @@ class Draft:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of its bodies, its locks, and the keys and values that it expects and changes."""
+        """The bytes of its bodies, its locks, and the keys and values that it expects and changes."""
         return self.size + LOCK_BYTES * len(self.locks) + self._asked_bytes
 
     def end(self) -> None:
-        """The context has returned: what is asked of this from now on would be lost, and is refused."""
+        """Refuse further calls: the context has returned, and what it added now would be lost."""
         self._over = True
 
     def _check_open(self) -> None:
@@ -258,15 +275,24 @@ class Draft:
             raise Closed("the context has returned: a transaction is built before that, and anew in each run")
 
     def read_lock(self, name: str, id: LockId) -> None:
-        """Built on the state behind this lock: refused if another transaction has written it meanwhile."""
+        """Declare that the transaction is built on the state behind this lock, and does not change it.
+
+        The append is refused, and the context runs again, if another transaction with a WRITE or APPEND lock on it has
+        been ordered above `high_water_mark`. `id` is an integer of 64 bits, a text or a UUID; `7` and `"7"` are two
+        locks. Raises `BadOption` for an invalid lock, and `TooManyLocks` past `Limits.locks_max`.
+        """
         self._lock(name, id, _READ)
 
     def write_lock(self, name: str, id: LockId) -> None:
-        """Built on that state, and changes it."""
+        """Declare that the transaction is built on the state behind this lock, and changes it. Else as `read_lock`."""
         self._lock(name, id, _WRITE)
 
     def append_lock(self, name: str, id: LockId) -> None:
-        """Changes that state without having looked at it: never refused for it, but later readers of it are."""
+        """Declare that the transaction changes the state behind this lock without having looked at it, like a deposit.
+
+        The append is never refused for this lock; appends that were built on the state before it are. Raises as
+        `read_lock`.
+        """
         self._lock(name, id, _APPEND)
 
     def _lock(self, name: str, id: LockId, mode: LockMode) -> None:
@@ -278,9 +304,10 @@ class Draft:
         locks.append(Lock(name, id, mode))
 
     def append(self, data: Any, header: int = 0) -> None:
-        """Append `data` (bytes, or what the client's serializer takes) under a 32-bit header.
+        """Append a transaction with `data` (bytes, or what the client's serializer encodes) to the group.
 
-        Raises `BodyTooLarge`, or `BadOption` for a header or data that cannot be meant.
+        `header` is an integer of 32 bits, signed. Raises `BodyTooLarge` for a body or a group past `Limits`, and
+        `BadOption` for an invalid header or for data that is not bytes.
         """
         if self._over:
             self._check_open()
@@ -299,7 +326,12 @@ class Draft:
     def expect(self, key: bytes, *, equals: bytes | None = None, absent: bool = False, present: bool = False) -> None:
         """Demand that a register equals a value, is absent, or is present: exactly one of the three.
 
-        If it is not so when the append is ordered, the append is refused and `run` raises `ExpectationFailed`.
+        ::
+
+            tx.expect(b"seat/12", absent=True)
+
+        If the demand does not hold when the append is ordered, the append is refused and `run` raises
+        `ExpectationFailed`; the context does not run again. Raises `BadOption` for an invalid argument.
         """
         if (equals is not None) + absent + present != 1:
             raise BadOption("expect(key, …) takes exactly one of equals=, absent=True, present=True")
@@ -310,10 +342,12 @@ class Draft:
         self._ask([expectation], [])
 
     def expect_position(self, id: TransactionId) -> None:
-        """Demand that the (first) append gets exactly this id; if not, the context runs again when that is applied.
+        """Demand that the (first) append gets exactly this transaction id.
 
-        `run` raises `ExpectationFailed` for a position up to `high_water_mark`, which no append can get any more, and
-        for one that is too high when the append is ordered.
+        `tx.expect_position(tx.high_water_mark + 1)` demands that nothing was appended meanwhile. If another transaction
+        gets the id first, the context runs again once that one is applied. `run` raises `ExpectationFailed` for an id
+        up to `high_water_mark`, which no append can get any more, and for an id that is still beyond the end of the log
+        when the append is ordered. Raises `BadOption` for an invalid id.
         """
         self._ask([Expectation.position(id)], [])
         self.position = id
@@ -322,11 +356,12 @@ class Draft:
         """Set a register, in one atomic step with the append.
 
         Raises `BadOption` past 1 KiB of key or 64 KiB of value, and for a key under a prefix of the library's own.
+        `run` raises `RegistersFull` when the partition's registers have no room for it.
         """
         self._ask([], [Change.set(key, value)])
 
     def delete(self, key: bytes) -> None:
-        """Delete a register, in one atomic step with the append."""
+        """Delete a register, in one atomic step with the append; no error if it is absent. Raises `BadOption`."""
         self._ask([], [Change.delete(key)])
 
     def _ask(self, expectations: list[Expectation], changes: list[Change]) -> None:
@@ -339,15 +374,19 @@ class Draft:
     def abandon(self, reason: str = "the context abandoned the transaction") -> None:
         """Append nothing after all. `return tx.abandon("why")` ends the context; `run` then raises `Abandoned`.
 
-        It is final, and it is said of the state that the view had applied when the context ran. Where that must be
-        the newest, wait for it first (`Log.high_water_mark`, then `Log.wait_applied`).
+        The decision is final, and rests on the state that the view had applied when the context ran. Where that state
+        must be the newest, wait for it first (`Log.high_water_mark`, then `Log.wait_applied`).
         """
         self._check_open()
         self.abandoned = reason
 
 
 def append_own(draft: Draft, kind: OwnKind, data: bytes) -> None:
-    """Append something of the library's own behind everything else in the draft; no method, for it is nobody else's."""
+    """Append a transaction of the library's own behind everything else in the draft.
+
+    It has to be the last: a draft's operations are sent with its last transaction, and the owner marks that one as the
+    library's own. A function and not a method of `Draft`, so that no application is offered it.
+    """
     draft._check_open()
     draft.bodies.append((int(kind), checked_body(data, draft._limits)))
     draft.size += len(data)

@@ -1,4 +1,4 @@
-"""A group in columns: many transactions that commit as one, without an object for each on the way."""
+"""Groups in columns: many transactions that commit as one, without an object for each."""
 
 from __future__ import annotations
 
@@ -19,16 +19,22 @@ from polonaise.wire.frame import Buffer
 
 _MODES: Final = slice(LOCK_BYTES - 1, None, LOCK_BYTES)
 _UNBOUNDED: Final = Limits(*[2**62] * len(Limits._fields))
-"""A group is held to the client's limits when it is appended, not when it is made."""
+"""Limits that nothing exceeds: a group is checked against the client's limits when it is appended, not when made."""
 
 
 class Group:
     """Transactions of one partition that commit one after the other, all or none, as columns.
 
-    `Group.of(bodies)` makes it of what an application has. Who has columns gives them, little-endian: the header of
-    each (int32), the CRC-32 of its body and the place behind its body in `data` (uint32), and where there are locks the
-    place behind its locks (uint32), their hashes (uint64) and modes (a byte each). Each lock is raised to the id of the
-    transaction that carries it. Raises `BadOption` for columns that do not fit together.
+    ::
+
+        group = Group.of([b"1 100", b"2 50"], locks=[[Lock("account", 1)], [Lock("account", 2)]])
+        receipt = await log.append_group(group, partition=0)
+
+    `Group.of` makes a group from lists. The constructor takes columns, little-endian. For each transaction: `headers`
+    (int32), `data_crcs`, the CRC-32 of the body (uint32), and `data_ends`, the place behind the body in `data`
+    (uint32). Where there are locks: for each transaction `lock_ends`, the place behind its locks (uint32), and for each
+    lock `lock_hashes` (uint64) and `lock_modes` (a byte). Each lock is raised to the id of the transaction that carries
+    it. Raises `BadOption` for columns that do not fit together.
     """
 
     __slots__ = ("data", "data_crcs", "data_ends", "headers", "lock_ends", "lock_hashes", "lock_modes")
@@ -54,9 +60,10 @@ class Group:
 
     @classmethod
     def of(cls, bodies: Iterable[bytes], headers: Sequence[int] = (), locks: Sequence[Iterable[Lock]] = ()) -> Group:
-        """Of bodies, and for each its header (all 0 without) and its locks (none without).
+        """Return a group of these bodies, with a header for each (default 0) and locks for each (default none).
 
-        Raises `BadOption` for what is no body, header or lock, and when there are not as many of them as bodies.
+        Raises `BadOption` for an invalid body, header or lock, and when `headers` or `locks` has another length than
+        `bodies`.
         """
         held = [checked_body(body, _UNBOUNDED) for body in _listed(bodies)]
         for name, given in (("headers", headers), ("locks", locks)):
@@ -79,12 +86,12 @@ class Group:
         )
 
     def __len__(self) -> int:
-        """How many transactions it is."""
+        """Return the number of transactions."""
         return len(self.headers)
 
     @property
     def size(self) -> int:
-        """Bytes of its bodies and locks."""
+        """The bytes of its bodies and locks."""
         return len(self.data) + LOCK_BYTES * len(self.lock_hashes)
 
     def _check(self) -> None:
@@ -98,7 +105,7 @@ class Group:
             raise BadOption(f"the columns of a group of {count} do not fit together: one entry each, ends that rise")
 
     def check(self, limits: Limits) -> None:
-        """Raises `BodyTooLarge` or `TooManyLocks` past the limits, `BadOption` for a group of nothing."""
+        """Check the group against `limits`. Raises `BodyTooLarge`, `TooManyLocks`, `BadOption` for an empty group."""
         count = len(self)
         if not count:
             raise BadOption("a group of nothing: append at least one transaction; its body may be empty")
@@ -119,7 +126,7 @@ class Group:
     def columns(
         self, sequence: int, client_high_water_mark: TransactionId, operations: Sequence[tuple[int, bytes, bytes]]
     ) -> AppendColumns:
-        """What travels, in a frame of its own; the operations are the group's."""
+        """Return the columns of an append frame for this group alone. The operations belong to the whole group."""
         count = len(self)
         columns = AppendColumns()
         columns.sequences = array("q", range(sequence, sequence + count))

@@ -1,4 +1,4 @@
-"""Locks as they travel: 64-bit hashes of name and id, with a mode."""
+"""Locks as they are sent: 64-bit hashes of name and id, with a mode."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from polonaise.client.protocol.arguments import wrong_lock
 from polonaise.terms import LockMode
 
 LOCK_BYTES: Final = 9
-"""Of one lock: its hash, and behind it one byte for the mode."""
+"""The bytes of one lock: 8 of its hash, and behind them one for the mode."""
 
 LockId: TypeAlias = int | str | UUID
-"""What a lock's name is said of: a signed 64-bit number, a text, or a UUID. `7` and `"7"` are two."""
+"""The id of a lock: a signed 64-bit number, a text, or a UUID. `7` and `"7"` are different ids."""
 
 _TEXT: Final = b"text"
 _UUID: Final = b"uuid"
@@ -23,14 +23,17 @@ _NUMBER: Final = b""
 
 
 class Lock(bytes):
-    """A lock that an append carries: on what, and what the append does to it.
+    """A lock that an append carries: the piece of state, by name and id, and what the append does to it, the mode.
 
-    `Lock("account", 7)` is for writing. The id is a signed 64-bit number, a text or a UUID. A lock can be used any
-    number of times; what was asked for lately is kept, so asking for it again is cheap. Raises `BadOption` for what is
-    no lock.
+    ::
 
-    It is the very bytes that travel: there are locks for every transaction, and bytes are joined into columns without
-    a look at each, and never looked at by the garbage collector.
+        await log.append(b"1 100", locks=[Lock("account", 1), Lock("iban", "DE89 3704", LockMode.READ)])
+
+    The id is a signed 64-bit number, a text or a UUID; the mode is WRITE by default. A lock can be used any number of
+    times, and making the same one again is cheap. Raises `BadOption` for an invalid name, id or mode.
+
+    A lock is the very bytes that are sent. Every transaction has locks, and bytes are joined into columns without a
+    look at each, and cost the garbage collector nothing.
     """
 
     __slots__ = ()
@@ -40,19 +43,19 @@ class Lock(bytes):
             if type(id) is int or type(id) in _PLAIN:
                 return _KEPT[mode][name][id]
         except KeyError:
-            pass
+            pass  # not kept: made below
         except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
             raise wrong_lock(name, id, mode) from error
         return _made(name, id, mode)
 
     @property
     def hash(self) -> int:
-        """What the owner knows it by."""
+        """The hash by which the owner knows the lock."""
         return int.from_bytes(self[:-1], "little")
 
     @property
     def mode(self) -> LockMode:
-        """What the append does to it."""
+        """The mode: what the append does to the state behind the lock."""
         return LockMode(self[-1])
 
     def __repr__(self) -> str:
@@ -72,17 +75,18 @@ def _made(name: str, id: LockId, mode: LockMode) -> Lock:
 
 
 _KEPT: Final[tuple[dict[str, dict[LockId, Lock]], ...]] = tuple({} for _ in range(2 * len(LockMode)))
-"""The locks that were asked for lately: by mode, name and id; the second half stays empty, so that a negative mode
-finds nothing. Plain dictionaries, one in the other, because a look into them touches a third of the memory that one
-into an `lru_cache` does, and nearly all that a lock costs is to wait for memory."""
+"""The locks that were made lately, by mode, name and id. The second half stays empty, so that a negative mode finds
+nothing. Plain dictionaries, one in the other: a look-up in them touches a third of the memory that one in an
+`lru_cache` does, and nearly all the cost of a lock is waiting for memory."""
 _PLAIN: Final = frozenset((int, str, UUID))
-"""What is looked for among the kept. True, 1.0 and numbers of other libraries are found where 1 is, but are no ids."""
+"""The types that are looked up among the kept. True and 1.0 would be found where 1 is, and are no valid ids."""
 _KEPT_MAX: Final = 65_536
+"""Locks that are kept at most."""
 _kept_count = count()
 
 
 def _keep(lock: Lock, name: str, id: LockId, mode: LockMode) -> None:
-    """Keep a lock that was made; when there are too many, all others are forgotten."""
+    """Keep a lock that was made; drop all others once there are too many."""
     global _kept_count
     if next(_kept_count) >= _KEPT_MAX:
         _kept_count = count()
@@ -92,10 +96,10 @@ def _keep(lock: Lock, name: str, id: LockId, mode: LockMode) -> None:
 
 
 def _hash(name: str, id: LockId) -> bytes:
-    """The hash of a lock, the same in every client: blake2b over length-prefixed name and id, told apart by its type.
+    """Return the hash of a lock, the same in every client: 8 bytes of blake2b over the length-prefixed name and the id.
 
-    The length in front keeps the two parts apart, and BLAKE2's personalization the types: no pair of a name and an id
-    is confused with another, not with that of another type either.
+    The length in front keeps name and id apart, and BLAKE2's personalization keeps the types of ids apart: no two
+    different pairs of name and id are hashed from the same input.
     """
     if isinstance(id, str):
         kind, raw = _TEXT, id.encode()
@@ -110,6 +114,6 @@ def _hash(name: str, id: LockId) -> bytes:
 
 @lru_cache(maxsize=1_024)
 def _begun(name: str, kind: bytes) -> blake2b:
-    """The hash as far as the name goes: an application has few names and many ids."""
+    """Return the hash as far as the name goes, cached: an application has few names and many ids."""
     raw = name.encode()
     return blake2b(len(raw).to_bytes(4, "little") + raw, digest_size=8, person=kind)

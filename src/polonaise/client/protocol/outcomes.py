@@ -1,10 +1,10 @@
-"""What a failed append means: the error that its receipt raises, and what a context's run does next."""
+"""What a failed append leads to: the error that its receipt raises, and the next step of a context's run."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from polonaise.client.protocol.outstanding import Failure, Unordered
+from polonaise.client.protocol.outstanding import AppendFailure, Unordered
 from polonaise.errors import (
     AppendExpired,
     AppendFailed,
@@ -24,31 +24,34 @@ from polonaise.errors import (
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
 RACES_AT_ONCE: Final = 8
-"""So often a context may lose the race for its position before it pauses: a busy log is not asked without end."""
+"""Lost races for a demanded position after which a context pauses, so as not to press a busy log without end."""
 
 
 class Again(NamedTuple):
     """Run the context again."""
 
     after: TransactionId
-    """Once this id is applied; -1 for no such condition."""
+    """Not before this id is applied; -1 for no such condition."""
     pause: bool
-    """And after a pause, because nothing says that it would go better at once."""
+    """Whether to pause first, because nothing says that the next run would succeed at once."""
 
 
-def next_step(failure: Failure, position: TransactionId | None, races: int = 0) -> Again | None:
-    """What the run of a context does after this failure; None to give up and raise.
+def next_step(failure: AppendFailure, position: TransactionId | None, races: int = 0) -> Again | None:
+    """Decide how the run of a context goes on after this failure: `Again`, or None to give up and raise.
 
-    `position` is what the context demanded with `expect_position`: when that is what failed, the log has moved on and
-    the context may succeed on newer state; `races` is how often that has happened to this run before. A register that
-    is not as demanded is the caller's to judge.
+    `position` is the id that the context demanded with `expect_position`, if any, and `races` how often this run has
+    lost such an id to another transaction before.
     """
     reason, value, _ = failure
     if reason is FailureReason.LOCK_CONFLICT:
         return Again(value, pause=False)
     if reason is FailureReason.EXPECTATION_FAILED:
+        # The failure's value is the id that the append would have got. Above the demanded id: the log has moved on, and
+        # on newer state the context may demand the next one. Otherwise a register was not as demanded, or the id was
+        # too high: running again would not change that, and the caller has to judge it.
         overtaken = position is not None and position < value
         return Again(value - 1, pause=races >= RACES_AT_ONCE) if overtaken else None
+    # None of these says anything against the transaction itself, and each says that it is not in the log.
     passing = (
         Unordered.PASSED_OVER,
         Unordered.UNTOLD,
@@ -61,8 +64,8 @@ def next_step(failure: Failure, position: TransactionId | None, races: int = 0) 
     return Again(-1, pause=True) if reason in passing else None
 
 
-def error_of(failure: Failure, partition: PartitionId, sequence: int, receipt: Any = None) -> PolonaiseError:
-    """The error that tells an application of this failure. None of them leaves the fate open but `AppendUnknown`."""
+def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, receipt: Any = None) -> PolonaiseError:
+    """Return the error that tells an application of this failure. Only `AppendUnknown` leaves the fate open."""
     reason, value, cause = failure
     because = f"; what kept it: {cause}" if cause else ""
     which = f"append {sequence} to partition {partition}"

@@ -1,13 +1,16 @@
-"""The fate of every append of one client to one partition.
+"""Decides the fate of every append of one client to one partition.
 
-What settles an append, as the Waltz documents have it ("Detection of Failed Append Requests"):
+Three events settle an append, as in Waltz internals ("Detection of Failed Append Requests"):
 
-* its own request id in the feed: it is committed, and every older one that was not seen is not, and never will be;
-* a refusal that names it;
-* a flush or a mount that was answered after it was sent: whatever is still pending then has failed.
+* Its request id arrives in the feed: it is committed. Every older append that is still pending has failed: an owner
+  orders a client's appends by sequence, and once it has ordered one, it never takes up an older one.
+* A refusal names it.
+* A flush or a mount is answered that was sent after it. The owner answers those only when every append before them is
+  decided, and fed if committed: what is still pending has failed.
 
-A fate is told once and never changes. A feed that contradicts one means that a promise of the log was broken, and is
-said loudly (`ConsistencyLost`).
+What is sent may be lost, so only an answer proves that an append failed; until one comes, its fate stays open. A fate
+is told once and never changes. A feed that contradicts it means that a promise of the log was broken
+(`ConsistencyLost`).
 """
 
 from __future__ import annotations
@@ -20,52 +23,54 @@ from polonaise.terms import FailureReason, TransactionId
 
 
 class Unordered(enum.Enum):
-    """Why an append that no server refused by name is over."""
+    """The reasons of failures that no server named."""
 
     PASSED_OVER = "passed over"
-    """A mount was answered, or fed a younger append from before it: whatever an older mount was told is lost."""
+    """Sent on an older mount, and not committed. If the owner said why, it told that mount, and the message is lost."""
     UNTOLD = "not told of"
-    """A younger append committed on the mount on which this one was sent, and the owner never said why it did not."""
+    """Sent on the present mount, which brought a younger append or the answer of a flush, and nothing of this one.
+
+    Told apart from PASSED_OVER because a promise is broken: on one mount each append is fed, or refused by name."""
     WITHDRAWN = "withdrawn"
-    """Never sent: whoever asked for it gave up first."""
+    """Never sent: the caller gave up first."""
     STOPPED = "stopped"
     """Never sent: the client was closed, or the partition stopped."""
     UNKNOWN = "unknown"
-    """Sent, and this client will not learn any more what became of it."""
+    """Sent, and this client can no longer learn what became of it."""
 
 
-class Failure(NamedTuple):
-    """Why an append failed, and the number that belongs to the reason (see `FailureReason`)."""
+class AppendFailure(NamedTuple):
+    """The reason why an append failed, and the number that belongs to it (see `FailureReason`)."""
 
     reason: FailureReason | Unordered
     value: int = -1
     cause: str = ""
-    """What kept the partition from committing then, as far as the client knew; empty when it knew of nothing."""
+    """What kept the partition from committing at that time; empty if the client knew of nothing."""
 
 
-PASSED_OVER: Final = Failure(Unordered.PASSED_OVER)
-UNTOLD: Final = Failure(Unordered.UNTOLD)
-WITHDRAWN: Final = Failure(Unordered.WITHDRAWN)
-STOPPED: Final = Failure(Unordered.STOPPED)
-UNKNOWN: Final = Failure(Unordered.UNKNOWN)
+PASSED_OVER: Final = AppendFailure(Unordered.PASSED_OVER)
+UNTOLD: Final = AppendFailure(Unordered.UNTOLD)
+WITHDRAWN: Final = AppendFailure(Unordered.WITHDRAWN)
+STOPPED: Final = AppendFailure(Unordered.STOPPED)
+UNKNOWN: Final = AppendFailure(Unordered.UNKNOWN)
 
 
 class Pending:
-    """One append, or a group of `count` that commits as one; settled once `id` or `failure` is set."""
+    """One append, or a group of `count` transactions that commits as one; settled once `id` or `failure` is set."""
 
     __slots__ = ("count", "failure", "id", "sequence", "size", "watchers")
 
     def __init__(self, count: int = 1, size: int = 0) -> None:
         self.count = count
         self.size = size
-        """Bytes of its bodies, its locks, and the keys and values that it expects and changes."""
+        """The bytes of its bodies, its locks, and the keys and values that it expects and changes."""
         self.sequence = 0
-        """Its (first) number, given when it is added; from 1."""
+        """Its (first) sequence, from 1, assigned by `Outstanding.add`; 0 before."""
         self.id: TransactionId = -1
-        """Its (first) transaction id once committed."""
-        self.failure: Failure | None = None
+        """Its (first) transaction id; -1 until committed."""
+        self.failure: AppendFailure | None = None
         self.watchers: Any = None
-        """The one who waits for the fate, or a list of those who do; the shell's."""
+        """The future that waits for the fate, or a list of them; None for none. Set and read by the shell."""
 
     @property
     def settled(self) -> bool:
@@ -74,42 +79,45 @@ class Pending:
 
 
 class Outstanding:
-    """The appends of one partition whose fate is not known yet, by sequence.
+    """The appends of one client to one partition whose fate is not known yet, by sequence.
 
-    Sequences rise by one, are never reused, and are sent in their order. Every method that settles returns those of
-    the settled that somebody watches.
+    Sequences rise by one, are never reused, and are sent in their order. Every method that settles appends returns
+    those of them that have watchers: only these have to be woken.
     """
 
     __slots__ = ("_base", "_entries", "_head", "bytes", "count", "mounted_after", "sent")
 
     def __init__(self) -> None:
         self._entries: list[Pending | None] = []
-        """From sequence `_base` on; a group stands at each of its places, a settled append leaves None."""
+        """The appends from sequence `_base` on. A group is at each of its places; a settled append leaves None."""
         self._base = 1
         self._head = 0
-        """Everything before this place is settled."""
+        """The place in `_entries` before which everything is settled."""
         self.count = 0
-        """Transactions pending."""
+        """The number of pending transactions."""
         self.bytes = 0
-        """Their sizes together."""
+        """The sizes of the pending appends together."""
         self.sent = 0
         """The highest sequence that was sent."""
         self.mounted_after = 0
-        """What was sent before the present mount ends here: of it, nobody may have told what was told."""
+        """The highest sequence that was sent before the present mount.
+
+        Refusals of these may have been told to an older mount, and lost with it."""
 
     @property
     def next_sequence(self) -> int:
+        """The sequence of the next append that is added."""
         return self._base + len(self._entries)
 
     @property
     def first_pending(self) -> int:
-        """The lowest sequence that may be pending: everything before it is settled."""
+        """The lowest sequence that may be pending; everything before it is settled."""
         self._skip_settled()
         return self._base + self._head
 
     @property
     def awaited(self) -> bool:
-        """Whether something that was sent is still pending."""
+        """Whether an append that was sent is pending."""
         self._skip_settled()
         return self._base + self._head <= self.sent
 
@@ -120,22 +128,24 @@ class Outstanding:
         entry.sequence = self._base + len(entries)
         entries.append(entry)
         if count > 1:
-            entries.extend([entry] * (count - 1))
+            entries.extend([entry] * (count - 1))  # a refusal may name any sequence of the group
         self.count += count
         self.bytes += entry.size
 
     # ------------------------------------------------------------------ what settles
 
     def committed(self, sequences: list[int], ids: list[TransactionId] | range) -> list[Pending]:
-        """Own sequences found in the feed, in feed order, with the ids they got.
+        """Settle the sequences of this client that a fed batch holds, in feed order, with the ids that they got.
 
-        Raises `ConsistencyLost` for one that was never sent, or whose fate was told as failed or as another id.
+        Every older append that is pending has failed. Raises `ConsistencyLost` for a sequence that was never sent, or
+        whose fate was told before: each batch is read once, so that fate was a failure, or another id.
         """
         first, last = sequences[0], sequences[-1]
         start, stop = first - self._base, last - self._base + 1
         if start < self._head or last > self.sent:
             raise self._contradiction(sequences, ids)
         watched: list[Pending] = []
+        # Failures first, then commits: receipts are woken in the order of sequences.
         self._fail(self._head, start, PASSED_OVER, watched)
         if sequences == list(range(first, last + 1)):
             self._commit(start, stop, sequences, ids, watched)
@@ -149,16 +159,17 @@ class Outstanding:
     def _commit(
         self, start: int, stop: int, sequences: list[int], ids: list[TransactionId] | range, watched: list[Pending]
     ) -> None:
-        """A run of sequences without gaps: the hot path."""
+        """Settle a run of sequences without gaps as committed: the hot path."""
         size = count = left = 0
         opening = self._entries[start]
+        # A run that begins within a group: its transactions are not all in the log, or not one after the other.
         if opening is None or opening.sequence != self._base + start:
             raise self._contradiction(sequences, ids)
         for entry, transaction in zip(self._entries[start:stop], ids, strict=True):
-            if entry is None:
+            if entry is None:  # its fate was told before
                 raise self._contradiction(sequences, ids)
             count += 1
-            if left:
+            if left:  # a further transaction of the group that the run is in
                 left -= 1
                 continue
             left = entry.count - 1
@@ -172,18 +183,18 @@ class Outstanding:
         self.bytes -= size
 
     def _commit_scattered(self, sequences: list[int], ids: list[TransactionId] | range, watched: list[Pending]) -> None:
-        """Own sequences with gaps between: what lies in the gaps was passed over."""
-        if sequences != sorted(set(sequences)):
+        """Settle sequences with gaps between them, run by run. What lies in the gaps has failed."""
+        if sequences != sorted(set(sequences)):  # an owner orders them as they were sent, and each once
             raise self._contradiction(sequences, ids)
-        place = sequences[0] - self._base
+        position = sequences[0] - self._base
         run = 0
         for index in range(1, len(sequences) + 1):
             if index < len(sequences) and sequences[index] == sequences[index - 1] + 1:
                 continue
             start, stop = sequences[run] - self._base, sequences[index - 1] - self._base + 1
-            self._fail(place, start, PASSED_OVER, watched)
+            self._fail(position, start, PASSED_OVER, watched)
             self._commit(start, stop, sequences, ids[run:index], watched)
-            place, run = stop, index
+            position, run = stop, index
 
     def _contradiction(self, sequences: list[int], ids: list[TransactionId] | range) -> ConsistencyLost:
         return ConsistencyLost(
@@ -191,15 +202,20 @@ class Outstanding:
             "but the fate of at least one of them was told otherwise: stop writing and compare the log"
         )
 
-    def refused(self, sequence: int, failure: Failure) -> list[Pending]:
-        """A server's refusal of this sequence. One that is settled already, or was never sent, is left as it is."""
-        place = sequence - self._base
-        if place < self._head or sequence > self.sent:
+    def refused(self, sequence: int, failure: AppendFailure) -> list[Pending]:
+        """Settle an append that a server refused by name.
+
+        A sequence that is settled already is left as it is: a group is refused with a row for each of its sequences, of
+        which the first settles it. One that was never sent is left, too.
+        """
+        position = sequence - self._base
+        if position < self._head or sequence > self.sent:
             return []
-        entry = self._entries[place]
+        entry = self._entries[position]
         if entry is None:
             return []
         if failure.reason is FailureReason.DUPLICATE:
+            # A repetition of a producer's append: it is in the log, under the id of the first time.
             entry.id = failure.value
         else:
             entry.failure = failure
@@ -207,7 +223,11 @@ class Outstanding:
         return [entry] if entry.watchers else []
 
     def passed(self, through: int, cause: str = "") -> list[Pending]:
-        """A flush or mount was answered that came after these sequences: whatever of them is pending has failed."""
+        """Settle as failed what is pending up to this sequence, because a flush or mount sent after it was answered.
+
+        `cause` says what kept the partition from committing, if that is known. Nothing may be covered that was sent
+        after the flush or mount: the answer says nothing of it.
+        """
         invariant(through <= self.sent, "only what was sent can be passed over")
         watched: list[Pending] = []
         stop = through - self._base + 1
@@ -219,7 +239,7 @@ class Outstanding:
         return watched
 
     def withdraw(self, entry: Pending) -> bool:
-        """Take back what was not sent yet. False when it was sent or settled: then its fate is not ours to choose."""
+        """Take back an append that was not sent; return False if it was sent or is settled, so that its fate stands."""
         if entry.settled or entry.sequence <= self.sent:
             return False
         entry.failure = WITHDRAWN
@@ -227,7 +247,10 @@ class Outstanding:
         return True
 
     def stop(self) -> list[Pending]:
-        """Settle everything: nothing more will be sent or heard."""
+        """Settle everything, because nothing more will be sent or heard.
+
+        What was sent is UNKNOWN, not failed: it may commit. What was not sent is STOPPED, and certainly not in the log.
+        """
         watched: list[Pending] = []
         sent = max(self._head, self.sent - self._base + 1)
         self._fail(self._head, sent, UNKNOWN, watched)
@@ -239,10 +262,14 @@ class Outstanding:
 
     # ------------------------------------------------------------------ places
 
-    def _fail(self, start: int, stop: int, failure: Failure, watched: list[Pending], cause: str = "") -> None:
-        for place in range(start, stop):
-            entry = self._entries[place]
-            if entry is None or entry.settled:
+    def _fail(self, start: int, stop: int, failure: AppendFailure, watched: list[Pending], cause: str = "") -> None:
+        """Settle what is pending at places `start` to `stop` as failed, without clearing the places.
+
+        The caller clears them: it mostly settles more at once.
+        """
+        for position in range(start, stop):
+            entry = self._entries[position]
+            if entry is None or entry.settled:  # settled: a further place of a group that was failed just before
                 continue
             untold = failure is PASSED_OVER and entry.sequence > self.mounted_after
             chosen = UNTOLD if untold else failure
@@ -253,12 +280,14 @@ class Outstanding:
                 watched.append(entry)
 
     def _remove(self, entry: Pending) -> None:
-        place = entry.sequence - self._base
-        self._entries[place : place + entry.count] = [None] * entry.count
+        """Clear the places of one settled append, and count it no longer."""
+        position = entry.sequence - self._base
+        self._entries[position : position + entry.count] = [None] * entry.count
         self.count -= entry.count
         self.bytes -= entry.size
 
     def _skip_settled(self) -> None:
+        """Move `_head` over appends that were settled one by one, by refusals and withdrawals."""
         entries, head = self._entries, self._head
         while head < len(entries) and entries[head] is None:
             head += 1
@@ -266,6 +295,7 @@ class Outstanding:
         self._compact()
 
     def _compact(self) -> None:
+        """Drop the settled places in front, once they are most of the list: rarely, as all behind them move up."""
         head = self._head
         if head > 1024 and head * 2 > len(self._entries):
             del self._entries[:head]

@@ -1,4 +1,4 @@
-"""What goes into one append frame: the appends of one turn of the loop, cut where a frame is full."""
+"""Packs appends into frames: the columns of what one turn of the event loop appended, cut where a frame is full."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from polonaise.terms import TransactionId
 from polonaise.wire.appends import AppendColumns, Operation
 
 Operations: TypeAlias = Sequence[tuple[int, bytes, bytes]]
-"""(kind, key, value): expectations and changes as in `wire.appends`."""
+"""Expectations and changes as (kind, key, value); see `wire.appends`."""
 
 Outgoing: TypeAlias = tuple[Pending, int, TransactionId, int, bytes, bytes, Operations, bool]
-"""(append, sequence, client high-water mark, header, data, locks, operations, whether a group ends here).
+"""One transaction to send.
 
-A plain tuple: there is one for each transaction.
+(append, sequence, client high-water mark, header, data, locks, operations, whether a group ends here). A plain tuple,
+because there is one for each transaction.
 """
 
 _OPERATION_BYTES: Final = 32
-"""More than one has on the wire at least: servers count them, because each becomes an object."""
+"""The bytes that an operation counts as where frames are cut: more than its least on the wire, because servers bound
+their number in a frame and make an object of each."""
 _MODES: Final = slice(LOCK_BYTES - 1, None, LOCK_BYTES)
-"""The modes of locks that lie one after the other."""
+"""Selects the mode bytes of joined locks."""
 
 
 def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[tuple[AppendColumns, int]]:
-    """Cut into frames of at most `count_max` transactions and `bytes_max` bytes, with the last sequence.
+    """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes.
 
-    A group is never cut, so one that is larger gets a frame of its own. What was withdrawn is left out.
+    Yields each frame with its last sequence. A group is never cut: a larger one gets a frame of its own. Withdrawn
+    appends are left out.
     """
     live = [out for out in waiting if out[0].failure is None]
     start = 0
@@ -41,7 +44,7 @@ def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Itera
 
 
 def _cuts(live: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[int]:
-    """The places behind which a frame ends."""
+    """Yield the places behind which a frame ends."""
     if not live:
         return
     ends = list(
@@ -54,19 +57,20 @@ def _cuts(live: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[
         yield len(live)
         return
     start = group_start = 0
-    for place, out in enumerate(live):
+    for position, out in enumerate(live):
         if not out[7]:
             continue
         before = ends[start - 1] if start else 0
-        too_much = place + 1 - start > count_max or ends[place] - before > bytes_max
+        too_much = position + 1 - start > count_max or ends[position] - before > bytes_max
         if too_much and group_start > start:
             yield group_start
             start = group_start
-        group_start = place + 1
+        group_start = position + 1
     yield len(live)
 
 
 def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
+    """Return the columns of one frame. Columns of locks and operations are left empty where there are none."""
     _, sequences, marks, headers, bodies, locks, operations, group_ends = zip(*chunk, strict=True)
     columns = AppendColumns()
     columns.sequences = array("q", sequences)
@@ -85,6 +89,8 @@ def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
         columns.lock_ends = array("I", [end // LOCK_BYTES for end in accumulate(map(len, locks))])
     if any(operations):
         columns.operations = [
-            Operation(place, kind, key, value) for place, asked in enumerate(operations) for kind, key, value in asked
+            Operation(position, kind, key, value)
+            for position, asked in enumerate(operations)
+            for kind, key, value in asked
         ]
     return columns

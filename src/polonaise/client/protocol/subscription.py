@@ -1,4 +1,4 @@
-"""One partition's subscription over all its mounts: where the feed is, and what an answer to a mount means."""
+"""One partition's subscription over all its mounts: the place of the feed, and the meaning of a mount's answer."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from polonaise.log.batch import Batch
 from polonaise.terms import Generation, MountState, TransactionId
 
 
-class Verdict(enum.Enum):
-    """What the answer to a mount means for this client."""
+class MountVerdict(enum.Enum):
+    """The meanings of the answer to a mount."""
 
     READY = "ready"
-    """Everything before is decided and was fed; appends may go out under the answer's generation."""
+    """Everything from before the mount is decided and was fed; appends may be sent under the answer's generation."""
     ASK_AGAIN = "ask again"
-    """The owner has no session yet."""
+    """The owner has no session yet; mount again."""
     CLIENT_AHEAD = "client ahead"
-    """The log lacks what this client has applied. Nothing goes on before somebody has looked."""
+    """The log lacks what this client has applied. The partition stops until a person has looked."""
     OLD_GENERATION = "old generation"
-    """From an owner that has been replaced: not to be believed."""
+    """The answer is of an owner that has been replaced, and is not believed."""
     INCOMPLETE = "incomplete"
-    """It says ready and has not fed all it should have: not to be believed either."""
+    """The answer says ready before everything up to its mark was fed, and is not believed."""
 
 
 class Subscription:
-    """Feeds go on where the last one stopped, whatever happens between.
+    """The place of a partition's feed, which each mount takes up where the last one stopped.
 
-    Two marks are kept apart. `received` is what the application has been given, and it may be rewound when the
-    application's database went back. `judged` is how far the fates of appends have been read from the feed: it only
-    rises, so that no fate is told twice.
+    Two marks are kept apart. `received` is the last id that was passed on to the application; it is rewound when the
+    application's database has gone back. `judged` is the last id up to which the fates of appends have been read from
+    the feed; it only rises, so that no fate is told twice.
     """
 
     __slots__ = ("_expecting_first", "_mounted_at", "continuity", "generation_known", "judged")
@@ -45,23 +45,24 @@ class Subscription:
 
     @property
     def received(self) -> TransactionId:
+        """The last id that was passed on to the application; -1 for none."""
         return self.continuity.next_id - 1
 
     def mount(self) -> TransactionId:
-        """A mount goes out: the mark from which it has to feed."""
+        """Begin a mount; return the mark after which it has to feed."""
         self._expecting_first = True
         self._mounted_at = self.received
         return self.received
 
     def rewind(self, client_high_water_mark: TransactionId) -> None:
-        """The application's mark has gone back: what follows it is needed once more."""
+        """Go back to this mark, because the application needs what follows it once more."""
         self.continuity.rewind(client_high_water_mark + 1)
 
     def fed(self, batch: Batch) -> bool:
-        """Whether this batch brings something that the application was not given.
+        """Take a fed batch; return whether it brings ids that the application was not given.
 
-        Until the first batch of a mount arrives, remains of the feed before it may still come on the same connection;
-        they lie further on and are passed over. Raises `OutOfOrder` and `LogForked` as `Continuity.follows`.
+        Until the first batch of a mount, batches of the mount before may still arrive on the same connection; they are
+        further on, and are passed over. Raises `OutOfOrder` and `LogForked`, as `Continuity.follows`.
         """
         try:
             brings = self.continuity.follows(batch)
@@ -73,19 +74,20 @@ class Subscription:
         return brings
 
     def unjudged(self, batch: Batch) -> bool:
-        """Whether fates have to be read from this batch; says so once for each."""
+        """Return whether the fates in this batch have not been read yet, and count them as read."""
         if batch.last <= self.judged:
             return False
         self.judged = batch.last
         return True
 
-    def mounted(self, state: MountState, generation: Generation, high_water_mark: TransactionId) -> Verdict:
-        """What this answer to the mount means. A newer generation in it is remembered."""
+    def mounted(self, state: MountState, generation: Generation, high_water_mark: TransactionId) -> MountVerdict:
+        """Return what this answer to the mount means, and remember its generation if that is newer."""
         if generation < self.generation_known:
-            return Verdict.OLD_GENERATION
+            return MountVerdict.OLD_GENERATION
         self.generation_known = generation
         if state is MountState.NOT_READY:
-            return Verdict.ASK_AGAIN
+            return MountVerdict.ASK_AGAIN
+        # The committed high-water mark is proved after the mount arrived: below the mount's mark, the log is short.
         if state is MountState.CLIENT_AHEAD or high_water_mark < self._mounted_at:
-            return Verdict.CLIENT_AHEAD
-        return Verdict.READY if high_water_mark <= self.received else Verdict.INCOMPLETE
+            return MountVerdict.CLIENT_AHEAD
+        return MountVerdict.READY if high_water_mark <= self.received else MountVerdict.INCOMPLETE

@@ -1,9 +1,9 @@
-"""The order in which contexts run that want the same locks, once some of them have met a conflict.
+"""Decides the order in which contexts run that want the same locks, once one of them has met a conflict.
 
-Optimistic contexts that all change one thing mostly run in vain: of those that run at the same time one commits. So
-whoever was refused, or would be, takes a turn: within a client one after the other, first come first served, each
-behind the fate of the one before; between clients in a round, where who has committed lets those go first whose commits
-have refused it before.
+Optimistic contexts that all change one thing mostly run in vain: of those that run at the same time, one commits. So a
+context that was refused, or would be, takes a turn. Within a client contexts go one after the other, first come first
+served, each after the commit of the one before. Clients go in a round: one that has committed lets those clients go
+first whose commits have made its appends be refused, its *rivals*.
 """
 
 from __future__ import annotations
@@ -15,56 +15,59 @@ from typing import Any, Final
 from polonaise.terms import NO_TRANSACTION, ClientId, LockMode, TransactionId
 
 _QUEUES_MAX: Final = 1_024
-"""Locks that nobody waits for are remembered for their rivals, so many of them."""
+"""Locks that are remembered: those that no context waits for, too, for their rivals."""
 _FED_MAX: Final = 65_536
-"""Transactions of which is remembered who wrote them."""
+"""Transactions whose writing client is remembered."""
 _ROUND_S: Final = 0.005
-"""How long one turn takes, before any was measured."""
+"""Seconds that one turn is taken to last before any was measured."""
 _PATIENCE: Final = 4.0
-"""A rival is waited for as long as so many turns take."""
+"""Turns for which a rival is waited for."""
 _MISSES_MAX: Final = 3
-"""One that has not come so often, one after the other, is no rival any more."""
+"""Waits in vain, one after the other, after which a client is no rival any more."""
 _PATIENCE_S_MAX: Final = 0.5
-# Members of an enum are slow to get at, and every context's locks are looked at.
+"""Seconds for which rivals are waited for at most, however slow turns are."""
+# As plain integers: members of an enum are slow to get at, and every lock of every context is looked at.
 _APPEND: Final = int(LockMode.APPEND)
 _WRITE: Final = int(LockMode.WRITE)
 
 
 class Turn:
-    """One context's place in the queues of its locks; granted once it is at the front of all of them."""
+    """One context's place in the queues of its locks. Granted once it is at the front of all of them."""
 
     __slots__ = ("_lacking", "_locks", "waiter")
 
     def __init__(self, locks: dict[bytes, bool]) -> None:
         self._locks = locks
-        """By the hash of each lock that is checked, whether it is changed as well."""
+        """The hash of each lock that is checked, with whether the context raises it, too."""
         self._lacking = len(locks)
+        """The number of queues in which it is not at the front."""
         self.waiter: Any = None
-        """The task that waits for this turn; set by the shell."""
+        """The future that waits for this turn; None for none. Set and read by the shell."""
 
     @property
     def granted(self) -> bool:
+        """Whether the context may run, as far as the contexts of this client go."""
         return self._lacking == 0
 
 
 class _Queue:
-    """Those who want one lock, in the order in which they came."""
+    """The turns that want one lock, in the order in which they came."""
 
     __slots__ = ("granted", "mine", "rivals", "turns", "writers")
 
     def __init__(self) -> None:
         self.turns: OrderedDict[Turn, bool] = OrderedDict()
-        """Each with whether it changes what is behind the lock; those who only look may go together."""
+        """The turns, each with whether it raises the lock. Those that only read may go together."""
         self.granted: set[Turn] = set()
         self.writers = 0
         self.rivals: set[ClientId] = set()
-        """Clients that have committed before us when we wanted to."""
+        """The clients whose commits have made appends of this client be refused for this lock."""
         self.mine: TransactionId = NO_TRANSACTION
-        """Our last commit with this lock."""
+        """The id of this client's last commit that raised the lock."""
 
 
 def checked(locks: Iterable[bytes]) -> dict[bytes, bool]:
-    """The hashes for which an append can be refused, with whether it raises them, too."""
+    """Return the hashes of the locks for which an append can be refused, with whether it raises them, too."""
     found: dict[bytes, bool] = {}
     for lock in locks:
         hashed, mode = lock[:-1], lock[-1]
@@ -80,34 +83,39 @@ class Turns:
         self._client_id = client_id
         self._queues: OrderedDict[bytes, _Queue] = OrderedDict()
         self._seen: dict[ClientId, TransactionId] = {}
-        """The last commit of each rival that was fed."""
+        """The last commit of each rival that was fed to this client."""
         self._misses: dict[ClientId, int] = {}
-        """How often a rival was waited for since then, and has not come."""
+        """The waits for a rival since its last commit, all in vain."""
         self._fed: deque[tuple[TransactionId, Sequence[ClientId]]] = deque()
+        """The batches that were fed lately: the first id, and the writing client of each transaction."""
         self._fed_count = 0
+        """The number of transactions in `_fed`."""
         self._taken = 0
-        """Turns that are waited for, or held."""
+        """The number of turns that wait or are held."""
         self.round_s = _ROUND_S
-        """About how long a turn takes, from its run to when its commit is applied."""
+        """Seconds that a turn takes, from its run to when its commit is applied: a moving average."""
 
     @property
     def watching(self) -> bool:
-        """Whether it matters who has written what is fed."""
+        """Whether the writers of fed transactions are of interest: only while locks are contended."""
         return bool(self._queues)
 
     # ------------------------------------------------------------------ within this client
 
     def wanted(self, locks: Iterable[bytes]) -> bool:
-        """Whether anybody wants, or wanted lately, one of these locks: asked of each context's, before all else."""
+        """Return whether a context wants, or wanted lately, one of these locks. Cheap: called for each context."""
         queues = self._queues
         if queues:
-            for lock in locks:  # no `any`: this is done twice for each context
+            for lock in locks:  # not `any`, whose generator costs more than the look-ups
                 if lock[:-1] in queues:
                     return True
         return False
 
     def contended(self, locks: dict[bytes, bool]) -> bool:
-        """Whether somebody else is to go first: an append with these locks would be refused, or push itself in."""
+        """Return whether another context or client is to go first.
+
+        An append with these locks would be refused, or make one that came before be refused.
+        """
         for hashed, writes in locks.items():
             queue = self._queues.get(hashed)
             if queue is None:
@@ -117,7 +125,7 @@ class Turns:
         return False
 
     def join(self, locks: dict[bytes, bool]) -> Turn:
-        """Take a place behind everybody who waits for one of these locks."""
+        """Return a turn behind every turn that waits for one of these locks."""
         turn = Turn(locks)
         self._taken += 1
         for hashed, writes in locks.items():
@@ -129,7 +137,7 @@ class Turns:
         return turn
 
     def leave(self, turn: Turn) -> list[Turn]:
-        """It is over, or given up: those whose turn it is now."""
+        """Take out a turn that is over or given up; return those that are granted by that."""
         ready: list[Turn] = []
         for hashed in turn._locks:
             queue = self._queues.get(hashed)
@@ -148,7 +156,7 @@ class Turns:
         return ready
 
     def _grant(self, queue: _Queue) -> list[Turn]:
-        """Those at the front of the queue go: one that writes, or all up to the next one that does."""
+        """Put to the front one turn that writes, or all before the next one that does; return those granted now."""
         ready: list[Turn] = []
         for turn, writes in queue.turns.items():
             if writes and queue.granted and turn not in queue.granted:
@@ -163,7 +171,7 @@ class Turns:
         return ready
 
     def _forget_some(self) -> None:
-        """Locks that nobody waits for, the longest known first."""
+        """Forget locks that no turn waits for, the longest known first, once there are too many."""
         if len(self._queues) <= _QUEUES_MAX:
             return
         idle = [hashed for hashed, queue in self._queues.items() if not queue.turns]
@@ -171,6 +179,7 @@ class Turns:
             del self._queues[hashed]
 
     def _forget_all(self) -> None:
+        """Forget every lock and rival: no context is waiting, and what the clients did is of no use without locks."""
         self._queues.clear()
         self._seen.clear()
         self._misses.clear()
@@ -180,12 +189,12 @@ class Turns:
     # ------------------------------------------------------------------ between clients
 
     def fed(self, first: TransactionId, clients: Sequence[ClientId]) -> bool:
-        """A batch was fed, with who wrote each of its transactions; whether a rival is among them."""
+        """Take note of who wrote each transaction of a fed batch; return whether a rival is among them."""
         self._fed.append((first, clients))
         self._fed_count += len(clients)
         while self._fed_count > _FED_MAX:
             if not self._taken:
-                self._forget_all()  # for long nobody has wanted the same as somebody else
+                self._forget_all()  # no conflict for so many transactions: the rivals are of the past
                 return False
             self._fed_count -= len(self._fed.popleft()[1])
         rivals = self._seen.keys() & set(clients)
@@ -195,7 +204,7 @@ class Turns:
         return bool(rivals)
 
     def beaten(self, turn: Turn, by: TransactionId) -> None:
-        """It was refused for this transaction, which has been fed since."""
+        """Take the client that wrote transaction `by`, for which this turn was refused, as a rival."""
         client = self._writer_of(by)
         if client is None or client == self._client_id:
             return
@@ -204,25 +213,27 @@ class Turns:
             self._queues[hashed].rivals.add(client)
 
     def _writer_of(self, transaction: TransactionId) -> ClientId | None:
+        """Return the client that wrote a transaction that was fed lately; None if that is not remembered."""
         for first, clients in reversed(self._fed):
             if first <= transaction:
                 return clients[transaction - first] if transaction < first + len(clients) else None
         return None
 
     def committed(self, locks: dict[bytes, bool], transaction: TransactionId) -> None:
-        """An append with these locks is in the log."""
+        """Take note of a commit of this client with these locks."""
         for hashed, writes in locks.items():
             queue = self._queues.get(hashed)
             if queue is not None and writes:
                 queue.mine = max(queue.mine, transaction)
 
     def _owed_in(self, queue: _Queue) -> set[ClientId]:
+        """Return the rivals for this lock that have not committed since this client did."""
         if queue.mine == NO_TRANSACTION:
             return set()
         return {client for client in queue.rivals if self._seen.get(client, NO_TRANSACTION) < queue.mine}
 
     def owed(self, turn: Turn) -> set[ClientId]:
-        """Rivals that have not committed since we did: they go first."""
+        """Return the rivals that go first: they have not committed since this client did, with these locks."""
         owed: set[ClientId] = set()
         for hashed, writes in turn._locks.items():
             if writes:
@@ -230,20 +241,20 @@ class Turns:
         return owed
 
     def newest(self, turn: Turn) -> TransactionId:
-        """The last commit of any rival: to be applied before this turn's context runs."""
+        """Return the last commit of any rival, which has to be applied before this turn's context runs; -1 for none."""
         rivals = {client for hashed in turn._locks for client in self._queues[hashed].rivals}
         return max((self._seen.get(client, NO_TRANSACTION) for client in rivals), default=NO_TRANSACTION)
 
     def patience_s(self, turn: Turn, chance: float) -> float:
-        """For how long rivals are let go first; `chance` is a random number from 0 to 1."""
+        """Return the seconds for which rivals are let go first; `chance` is a random number from 0 to 1."""
         return min(_PATIENCE_S_MAX, _PATIENCE * len(self.owed(turn)) * self.round_s) * (0.75 + chance / 2)
 
     def given_up(self, turn: Turn) -> None:
-        """The rivals that were waited for don't come: this time it goes without them, and some are none any more."""
+        """Go on without the rivals that did not come; those that stayed away too often are rivals no more."""
         owed = self.owed(turn)
         mine = max(self._queues[hashed].mine for hashed in turn._locks)
         for client in owed:
-            self._seen[client] = mine  # as if it had had its turn
+            self._seen[client] = mine  # as if it had taken its turn: no other is owed to it before our next commit
             self._misses[client] = self._misses.get(client, 0) + 1
         gone = {client for client in owed if self._misses[client] >= _MISSES_MAX}
         for queue in self._queues.values() if gone else ():
@@ -252,5 +263,5 @@ class Turns:
             del self._seen[client], self._misses[client]
 
     def took(self, seconds: float) -> None:
-        """A turn took so long, from its run to when its commit was applied."""
+        """Learn from a turn that took `seconds`, from its run to when its commit was applied."""
         self.round_s += 0.2 * (seconds - self.round_s)

@@ -1,1 +1,1 @@
-"""Pure decisions about fragments."""
+"""The decisions about fragments, which need no store: their names, coverage, what to archive and what to scrub."""

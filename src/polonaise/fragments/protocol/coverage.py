@@ -1,4 +1,4 @@
-"""Which fragments to read for a range of ids: the fewest that cover it, and what none of them holds."""
+"""The fragments to read for a range of ids: the fewest that cover it, and what none of them holds."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ class Span(NamedTuple):
     last: TransactionId
 
 
-class Piece(NamedTuple):
+class FragmentRange(NamedTuple):
     """A part of a range, and the fragment to take it from."""
 
     fragment: FragmentName
     span: Span
-    """What to take of it: fragments may overlap, and each id is taken from one."""
+    """The ids to take from the fragment: fragments may overlap, and each id is taken from one."""
 
 
 class Coverage(NamedTuple):
     """How a range can be read."""
 
-    pieces: tuple[Piece, ...]
-    """In the order of ids."""
+    pieces: tuple[FragmentRange, ...]
+    """The parts that fragments hold, in the order of ids."""
     holes: tuple[Span, ...]
-    """What no fragment holds, in order."""
+    """The parts that no fragment holds, in order."""
 
 
 def cover(fragments: Iterable[FragmentName], wanted: Span) -> Coverage:
-    """Cover `wanted` with as few fragments of one partition as can be, each id once.
+    """Cover `wanted` with as few fragments of one partition as possible, each id once.
 
-    At each id the fragment is taken that reaches farthest from there, which is the fewest in all; of several that reach
-    as far, the one that begins first, then the one whose digest sorts first, so that everybody chooses the same.
+    At each id the fragment is taken that reaches farthest from there, which makes the fewest in all; of several that
+    reach as far, the one that begins first, then the one whose digest sorts first, so that every process chooses the
+    same.
     """
     rising = sorted(fragments, key=lambda each: (each.first, -each.last, each.digest))
-    pieces: list[Piece] = []
+    pieces: list[FragmentRange] = []
     holes: list[Span] = []
     position, place = wanted.first, 0
     best: FragmentName | None = None
@@ -55,13 +56,13 @@ def cover(fragments: Iterable[FragmentName], wanted: Span) -> Coverage:
             position = following
             continue
         last = min(best.last, wanted.last)
-        pieces.append(Piece(best, Span(position, last)))
+        pieces.append(FragmentRange(best, Span(position, last)))
         position = last + 1
     return Coverage(tuple(pieces), tuple(holes))
 
 
 def archived_up_to(fragments: Iterable[FragmentName]) -> TransactionId:
-    """The last id up to which everything from the beginning is in fragments; -1 for nothing."""
+    """Return the id up to which everything from 0 is in fragments; -1 for nothing."""
     end = -1
     for fragment in sorted(fragments):
         if fragment.first > end + 1:

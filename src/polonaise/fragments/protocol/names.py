@@ -1,4 +1,7 @@
-"""The name of a fragment says what is in it: `<partition>/<first id>-<last id>-<sha256 of the content>.parquet`."""
+"""The names of fragments, which say what is in them: `<partition>/<first id>-<last id>-<sha256>.parquet`.
+
+The SHA-256 is of the whole object.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _NAME: Final = re.compile(r"(0|[1-9][0-9]{0,9})/([0-9]{20})-([0-9]{20})-([0-9a-f
 
 
 class FragmentName(NamedTuple):
-    """One fragment, as its name tells. Sorts by partition and ids."""
+    """One fragment, as its name describes it. Sorts by partition and ids."""
 
     partition: PartitionId
     first: TransactionId
@@ -29,7 +32,7 @@ class FragmentName(NamedTuple):
 
     @classmethod
     def parse(cls, path: str) -> FragmentName | None:
-        """None for the name of anything else: a store may hold other things beside fragments."""
+        """Return the name in a path; None for anything else: a store may hold other objects beside fragments."""
         found = _NAME.fullmatch(path)
         if found is None:
             return None
@@ -38,12 +41,12 @@ class FragmentName(NamedTuple):
 
 
 def partition_prefix(partition: PartitionId) -> str:
-    """What the names of a partition's fragments begin with."""
+    """Return the prefix of the names of a partition's fragments."""
     if partition < 0:
         raise BadOption(f"partition {partition} can't be")
     return f"{partition}/"
 
 
 def fingerprint(fragments: Iterable[FragmentName]) -> bytes:
-    """SHA-256 over the names, in this order: whoever names the same fragments means the same bytes."""
+    """Return SHA-256 over the names, in this order: two parties that name the same fragments mean the same bytes."""
     return hashlib.sha256("".join(f"{fragment.path}\n" for fragment in fragments).encode()).digest()

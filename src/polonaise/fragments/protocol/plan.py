@@ -18,10 +18,10 @@ def spans_to_write(
     ids_max: int | None = None,
     rest: bool = True,
 ) -> list[Span]:
-    """The ids up to `committed` that none of a partition's fragments holds, in order.
+    """Return the ids up to `committed` that none of a partition's fragments holds, in order.
 
-    With `ids_max` they are cut at the multiples of it: at the same ids, whoever plans, and whatever is there already.
-    Then what comes after the last multiple is left for another time unless `rest`: it does not fill a span yet.
+    With `ids_max` they are cut at the multiples of it: at the same ids in every plan, whatever is archived already.
+    Then the ids after the last multiple, which do not fill a span yet, are left for another time unless `rest`.
     """
     invariant(ids_max is None or ids_max > 0, "a span holds at least one id")
     holes = cover(fragments, Span(0, committed)).holes
@@ -34,6 +34,7 @@ def spans_to_write(
 
 
 def _cut(hole: Span, ids_max: int) -> list[Span]:
+    """Cut a hole at the multiples of `ids_max`."""
     edges = range((hole.first // ids_max + 1) * ids_max, hole.last + 1, ids_max)
     firsts = [hole.first, *edges]
     lasts = [*(edge - 1 for edge in edges), hole.last]
@@ -41,7 +42,7 @@ def _cut(hole: Span, ids_max: int) -> list[Span]:
 
 
 def belongs(batch: Batch, span: Span, limit: TransactionId) -> bool:
-    """Whether the writer of `span` takes this batch: if it begins there, and all of it is within the `limit`.
+    """Tell whether the writer of `span` takes this batch: if it begins there, and all of it is within the `limit`.
 
     Fragments hold whole batches, and each batch is one writer's, also where it crosses the edge of two spans.
     """

@@ -1,1 +1,11 @@
-"""What the owner of a partition decides: locks, order, commit, session start. Plain objects without clock or I/O."""
+"""The decisions of a partition's owner: locks, order, commit, session start. Plain objects without clock or I/O.
+
+Begin with `owner`: events in, effects out. It asks `session` and `order` (what is let in, under which id), `locks`,
+`commit` (when a quorum has it), `feeds`, `answers` and `readiness`; `effects` has the order in which all that leaves.
+`recovery` decides how a session starts, and stands by itself. `startqueue` and `ticks` are about a server's many
+partitions.
+
+Nothing here may import asyncio, read a clock or do I/O: times come with events (`Moment`), and what is to be done is
+returned. `make model` explores `owner`, `effects`, `recovery` and `commit` exhaustively; after a change there, run it
+and `make simulate`. Lines that the mutations name (`simulator/mutations.py`, `tests/model/`) must stay findable.
+"""

@@ -1,4 +1,4 @@
-"""The answers to what clients ask of an owner: what each question is told once it is proved, or when it can't be."""
+"""The answers to clients' requests: what each is told once it is proved, or when it can't be."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from polonaise.server.protocol.committedregisters import CommittedRegisters
 from polonaise.server.protocol.effects import Answer, EffectsInOrder, RefuseRequest
 from polonaise.server.protocol.feeds import Feeds
 from polonaise.server.protocol.inbox import Inbox
-from polonaise.server.protocol.mounts import Mount
-from polonaise.server.protocol.questions import (
-    FlushQuestion,
-    MarkQuestion,
-    MountQuestion,
+from polonaise.server.protocol.mounts import ClientMount
+from polonaise.server.protocol.pendingrequests import (
+    PendingFlush,
+    PendingMark,
+    PendingMount,
+    PendingRegisters,
+    PendingRequest,
     Pulse,
-    Question,
-    RegistersQuestion,
 )
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import NO_TRANSACTION, Generation, MountState, TransactionId
@@ -24,7 +24,7 @@ from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted
 
 
 class Answers:
-    """Answers questions. When one is proved, and so may be answered, is the owner's decision."""
+    """Makes the answers to requests. The owner decides when a request is proved, and so may be answered."""
 
     __slots__ = ("_feeds", "_generation", "_out", "_registers", "_settings", "unanswered")
 
@@ -41,18 +41,24 @@ class Answers:
         self._feeds = feeds
         self._registers = registers
         self._out = out
-        self.unanswered: list[Question] = []
-        """Questions whose session ended before they were proved."""
+        self.unanswered: list[PendingRequest] = []
+        """Requests whose session ended before they were proved."""
 
-    def take_unanswered(self) -> list[Question]:
-        """The questions that an ended session has left; none are left here."""
-        questions, self.unanswered = self.unanswered, []
-        return questions
+    def take_unanswered(self) -> list[PendingRequest]:
+        """Return the requests that an ended session has left unproved, and forget them."""
+        requests, self.unanswered = self.unanswered, []
+        return requests
 
-    def give(self, question: Question, committed: TransactionId) -> Mount | None:
-        """Answer at once, or keep the answer with the mount that is returned until it was fed up to `committed`."""
-        match question:
-            case MountQuestion(_, request, mount, mark) if self._feeds.is_current(mount):
+    def give(self, pending: PendingRequest, committed: TransactionId) -> ClientMount | None:
+        """Answer a request that is proved at `committed`.
+
+        The answer to a mount or a flush is kept with its mount until that was fed up to `committed`; the mount is
+        returned, so that the caller feeds it. Any other answer goes out at once, and None is returned.
+        """
+        match pending:
+            case PendingMount(_, request, mount, mark) if self._feeds.is_current(mount):
+                # Proved, so there is no doubt: the client has applied what this log does not have. Feeding it would
+                # hide that, and its appends would be built on something else than the log.
                 if mark > committed:
                     self._feeds.end(mount)
                     self._mounted(mount, request, MountState.CLIENT_AHEAD, committed, f"the log ends at {committed}")
@@ -61,39 +67,40 @@ class Answers:
                 ready = Mounted(MountState.READY, self._generation, committed, window, reason="")
                 mount.answer_after(committed, request, ready)
                 return mount
-            case FlushQuestion(_, request, mount) if self._feeds.is_current(mount):
+            case PendingFlush(_, request, mount) if self._feeds.is_current(mount):
                 mount.answer_after(committed, request, Flushed(committed))
                 return mount
-            case MarkQuestion(_, request, connection):
+            case PendingMark(_, request, connection):
                 self._out.answer(Answer(connection, request, HighWaterMarkIs(self._generation, committed)))
-            case RegistersQuestion(_, request, connection, asked):
+            case PendingRegisters(_, request, connection, asked):
                 self._out.answer(Answer(connection, request, self._registers.answer(asked, committed)))
         return None
 
-    def refuse(self, question: Question, error: PolonaiseError) -> None:
-        """Say that the question was not answered in time, or can't be."""
-        match question:
-            case MountQuestion(_, request, mount, _):
+    def refuse(self, pending: PendingRequest, error: PolonaiseError) -> None:
+        """Refuse a request that was not proved in time, or can't be. A mount is ended, and its client asks again."""
+        match pending:
+            case PendingMount(_, request, mount, _):
                 if self._feeds.is_current(mount):
                     self._feeds.end(mount)
                     self._mounted(mount, request, MountState.NOT_READY, NO_TRANSACTION, error.text)
-            case FlushQuestion(_, request, mount):
+            case PendingFlush(_, request, mount):
                 self._out.answer(RefuseRequest(mount.connection, request, error))
-            case MarkQuestion(_, request, connection):
+            case PendingMark(_, request, connection):
                 self._out.answer(RefuseRequest(connection, request, error))
-            case RegistersQuestion(_, request, connection, asked):
+            case PendingRegisters(_, request, connection, asked):
                 self._registers.give_up(asked)
                 self._out.answer(RefuseRequest(connection, request, error))
             case Pulse():
                 pass
 
-    def expire(self, inbox: Inbox, error: PolonaiseError, is_due: Callable[[Question], bool]) -> None:
-        """Refuse the questions for which this holds, among those in the inbox too."""
-        due = [question for question in self.unanswered if is_due(question)]
+    def expire(self, inbox: Inbox, error: PolonaiseError, is_due: Callable[[PendingRequest], bool]) -> None:
+        """Refuse the requests for which `is_due` holds, including those in the inbox."""
+        due = [pending for pending in self.unanswered if is_due(pending)]
         if due:
-            self.unanswered = [question for question in self.unanswered if not is_due(question)]
-        for question in due + inbox.take_questions(is_due):
-            self.refuse(question, error)
+            self.unanswered = [pending for pending in self.unanswered if not is_due(pending)]
+        for pending in due + inbox.take_requests(is_due):
+            self.refuse(pending, error)
 
-    def _mounted(self, mount: Mount, request: int, state: MountState, mark: TransactionId, reason: str) -> None:
+    def _mounted(self, mount: ClientMount, request: int, state: MountState, mark: TransactionId, reason: str) -> None:
+        """Answer a mount with a state other than READY."""
         self._out.answer(Answer(mount.connection, request, Mounted(state, self._generation, mark, 0, reason=reason)))

@@ -1,4 +1,4 @@
-"""When is something committed? Acknowledgements of engaged replicas, counted."""
+"""The rule for commits: acknowledgements of the engaged replicas are counted against a quorum of the members."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from polonaise.terms import StorageId
 
 
 class Acknowledgements:
-    """Counts what the replicas engaged in one session have synced.
+    """Counts what the replicas engaged in one session have synced. Nothing else ever decides a commit.
 
     Everything sent in a session (batches and barriers) is numbered 1, 2, 3, … in one order that is the same for all
-    replicas; an acknowledgement of a number is one of all before it. Nothing else ever decides a commit.
+    replicas; an acknowledgement of a number is one of all before it.
     """
 
     __slots__ = ("_needed", "_synced", "committed")
 
     def __init__(self, members: Collection[StorageId], engaged: Iterable[StorageId]) -> None:
+        # Of the members, not of the engaged: any two quorums of the same members meet, and recovery relies on that.
         self._needed = quorum(members)
         self._synced: dict[StorageId, int] = dict.fromkeys(engaged, 0)
         invariant(len(self._synced) >= self._needed, "a session is engaged on a quorum")
@@ -26,12 +27,16 @@ class Acknowledgements:
         """The highest number that a quorum has synced."""
 
     def acknowledge(self, name: StorageId, number: int) -> bool:
-        """Whether this moved the commit. Replicas that are not engaged do not count."""
+        """Count an acknowledgement; return whether it commits anything. A replica that is not engaged does not count.
+
+        The coordinator does not name such a replica, so the next session start would not ask it what it holds.
+        """
         if name not in self._synced or number <= self._synced[name]:
             return False
         self._synced[name] = number
         if number <= self.committed:
             return False
+        # The highest number that at least `_needed` replicas have reached.
         committed = sorted(self._synced.values(), reverse=True)[self._needed - 1]
         if committed <= self.committed:
             return False
@@ -39,4 +44,5 @@ class Acknowledgements:
         return True
 
     def synced(self, name: StorageId) -> int:
+        """Return the highest number that an engaged replica has acknowledged; 0 for none."""
         return self._synced[name]

@@ -1,4 +1,4 @@
-"""The registers of a partition as they are committed, and what is answered to those who ask for them."""
+"""The committed registers of a partition, and the answers to requests for them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from polonaise.terms import TransactionId
 from polonaise.wire.messages import GetRegister, ListRegisters, RegisterIs, RegistersListed
 
 _LISTINGS_MAX: Final = 16
-"""Pages of registers that are made in one turn, of up to some milliseconds each."""
+"""The most pages that may be asked for at a time: all may be made in one turn of the loop, each in milliseconds."""
 
 AskedRegisters: TypeAlias = GetRegister | ListRegisters
-"""One register, or a page of them."""
+"""A request for one register, or for a page of registers."""
 
 
 class CommittedRegisters:
-    """The registers of a partition at its committed high-water mark.
+    """Holds the registers of a partition at its committed high-water mark, and answers requests for them.
 
-    Whoever asks is admitted first; later, `answer` or `give_up` is called once for each who was.
+    Each request is admitted first; later, `answer` or `give_up` has to be called for it once.
     """
 
     __slots__ = ("_keys", "_listing_count_max", "_listings", "values")
@@ -29,28 +29,28 @@ class CommittedRegisters:
         self._listing_count_max = listing_count_max
         self.values: dict[bytes, bytes] = {}
         self._keys: list[bytes] | None = None
-        """The keys in order; None until somebody wants them listed, and whenever they have changed."""
+        """The sorted keys; None after a change, until a page is asked for."""
         self._listings = 0
-        """Pages that were asked for and are not made yet."""
+        """The number of pages that were asked for and not made yet."""
 
     def replace(self, values: Mapping[bytes, bytes]) -> None:
-        """Hold these, whatever was held before."""
+        """Replace all registers."""
         self.values, self._keys = dict(values), None
 
     def apply(self, section: bytes | memoryview) -> None:
-        """Make the changes that a committed batch has in its section of registers."""
+        """Apply the changes in the registers section of a committed batch."""
         registers.apply(self.values, section)
         self._keys = None
 
     def admit(self, asked: AskedRegisters) -> None:
-        """Take a question. Raises `ProtocolError` for what no key is, and `Overloaded` when many wait for a page."""
+        """Admit a request. Raises `ProtocolError` for a key that is too long, `Overloaded` if many pages wait."""
         if isinstance(asked, GetRegister):
             if len(asked.key) > registers.KEY_BYTES_MAX:
                 raise ProtocolError(
                     f"a register's key of {len(asked.key)} bytes; the limit is {registers.KEY_BYTES_MAX}"
                 )
             return
-        # The key behind the last one is longer by one.
+        # A next page begins behind the last key of the one before, which is that key and a zero byte.
         if max(len(asked.first) - 1, len(asked.prefix)) > registers.KEY_BYTES_MAX:
             raise ProtocolError(f"keys from {len(asked.first)} bytes on; the limit is {registers.KEY_BYTES_MAX}")
         if self._listings >= _LISTINGS_MAX:
@@ -58,7 +58,7 @@ class CommittedRegisters:
         self._listings += 1
 
     def answer(self, asked: AskedRegisters, committed: TransactionId) -> RegisterIs | RegistersListed:
-        """The register, or the page, as it is now; `committed` is the committed high-water mark."""
+        """Return the register or the page as it is now; `committed` is the committed high-water mark."""
         if isinstance(asked, GetRegister):
             value = self.values.get(asked.key)
             return RegisterIs(value is not None, committed, value or b"")
@@ -69,6 +69,6 @@ class CommittedRegisters:
         return RegistersListed(committed, page.more, registers.encode(page.changes))
 
     def give_up(self, asked: AskedRegisters) -> None:
-        """Nobody waits for this answer any more."""
+        """Note that an admitted request will not be answered."""
         if isinstance(asked, ListRegisters):
             self._listings -= 1

@@ -1,4 +1,4 @@
-"""What the owner of a partition wants done: the effects that `PartitionOwner` returns, in the order to do them in."""
+"""The effects that `PartitionOwner` returns, and the order in which they are carried out."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from polonaise.errors import PolonaiseError
-from polonaise.server.protocol.mounts import Mount
-from polonaise.server.protocol.order import Sealed
+from polonaise.server.protocol.mounts import ClientMount
+from polonaise.server.protocol.order import SealedBatch
 from polonaise.terms import SessionId, StorageId, TransactionId
-from polonaise.wire.appends import Failure
+from polonaise.wire.appends import FailedAppend
 from polonaise.wire.codec import Message
 
 
 class ConfirmClean(NamedTuple):
-    """Tell each engaged replica that its copy is certainly clean up to this id."""
+    """Tell each engaged replica that its copy is certainly the log up to `closing`."""
 
     session: SessionId
     closing: TransactionId
@@ -26,24 +26,26 @@ class Replicate(NamedTuple):
     session: SessionId
     number: int
     committed: TransactionId
-    batch: Sealed | None
+    """The committed high-water mark when this was decided."""
+    batch: SealedBatch | None
 
 
 class TellFailures(NamedTuple):
     """Tell a client which of its appends are not in the log and never will be, and why."""
 
-    mount: Mount
-    failures: Sequence[Failure]
+    mount: ClientMount
+    failures: Sequence[FailedAppend]
 
 
 class FeedBatch(NamedTuple):
-    """Feed a mount one committed batch, which holds the id that it gets next."""
+    """Feed a mount one committed batch: the one with the id that the mount gets next."""
 
-    mount: Mount
+    mount: ClientMount
     committed: TransactionId
+    """The committed high-water mark when this was decided."""
     payload: bytes
     shared: bool
-    """The payload is in memory for everybody, and not on account of this mount."""
+    """Whether the payload lies in the cache for all mounts, and so takes no memory on account of this one."""
 
 
 class Answer(NamedTuple):
@@ -63,42 +65,42 @@ class RefuseRequest(NamedTuple):
 
 
 class CutOff(NamedTuple):
-    """Close the connection of a client that breaks the protocol, after it was told how."""
+    """Tell a client how it broke the protocol, then close its connection."""
 
     connection: Hashable
     error: PolonaiseError
 
 
 class ReadHistory(NamedTuple):
-    """Read batches from `first` on, which are not in memory any more; then call `history_read` or `history_failed`."""
+    """Read batches from `first` on, which the cache lacks; then call `history_read` or `history_failed`."""
 
-    mount: Mount
+    mount: ClientMount
     first: TransactionId
 
 
 class AwaitRoom(NamedTuple):
     """Call `room` once the mount's connection has taken enough of what it was sent."""
 
-    mount: Mount
+    mount: ClientMount
 
 
 class AwaitTurn(NamedTuple):
-    """Call `turn` at the end of this turn of the loop: what else arrives in it goes into the same batch."""
+    """Call `turn` at the end of this turn of the loop: appends that still arrive in it go into the same batch."""
 
 
 class MarkMoved(NamedTuple):
-    """The committed high-water mark has moved: whoever waits for it may look again."""
+    """Wake the readers that wait for the committed high-water mark: it has moved, or never will again."""
 
     committed: TransactionId
 
 
 class EndSession(NamedTuple):
-    """The session has ended: stop what belongs to it, and start the next one."""
+    """Stop what belongs to the session, which has ended, and start the next one."""
 
     session: SessionId
     reason: str
     late: Sequence[StorageId]
-    """Replicas that did not answer in time: their connections are of no use any more."""
+    """Replicas that did not acknowledge in time; their connections are to be closed, because they may hang."""
 
 
 Effect: TypeAlias = (
@@ -118,49 +120,55 @@ Effect: TypeAlias = (
 
 
 class EffectsInOrder:
-    """Collects the effects of one event, and puts them in their order.
+    """Collects the effects of one event, and returns them in the order in which they must be carried out.
 
     The order is a promise, whatever the order in which they were decided:
 
     1. **send to replicas**: so that their disks work while clients are told;
     2. **refuse before feed**: a client that is fed a younger append of its own takes an older one that it has heard
-       nothing of for lost. So whatever was refused is told before anything is fed that was decided after it;
+       nothing of for lost. So every refusal is told before anything is fed that was decided after it;
     3. **feed before answer**: an answer speaks for a committed high-water mark; everything up to there goes out first;
-    4. what the shell is asked to wait for or to read, and who may look again;
-    5. **the end last**: a session that ends has told everything that it had proved.
+    4. **requests to the shell**: what to read or to wait for, and which readers to wake;
+    5. **the end last**: a session that ends has told everything that it had proved, and a client that is cut off has
+       been told the fate of what came before its mistake.
     """
 
     __slots__ = ("_answers", "_asked", "_ends", "_failures", "_feeds", "_sends")
 
     def __init__(self) -> None:
         self._sends: list[Effect] = []
-        self._failures: dict[Mount, list[Failure]] = {}
+        self._failures: dict[ClientMount, list[FailedAppend]] = {}
         self._feeds: list[Effect] = []
         self._answers: list[Effect] = []
         self._asked: list[Effect] = []
         self._ends: list[Effect] = []
 
     def send(self, effect: ConfirmClean | Replicate) -> None:
+        """Add a message to the replicas."""
         self._sends.append(effect)
 
-    def fail(self, mount: Mount, failure: Failure) -> None:
-        """All failures of a mount in one event travel together."""
+    def fail(self, mount: ClientMount, failure: FailedAppend) -> None:
+        """Add a failed append; all failures of a mount in one event travel in one message."""
         self._failures.setdefault(mount, []).append(failure)
 
     def feed(self, effect: FeedBatch) -> None:
+        """Add a batch for a mount."""
         self._feeds.append(effect)
 
     def answer(self, effect: Answer | RefuseRequest) -> None:
+        """Add an answer to a client."""
         self._answers.append(effect)
 
     def ask(self, effect: ReadHistory | AwaitRoom | AwaitTurn | MarkMoved) -> None:
+        """Add something for the shell to read, to wait for, or to announce."""
         self._asked.append(effect)
 
     def end(self, effect: CutOff | EndSession) -> None:
+        """Add the end of a connection or of the session."""
         self._ends.append(effect)
 
     def taken(self) -> list[Effect]:
-        """The effects in their order; none are left."""
+        """Return the effects in their order, and forget them."""
         effects = self._sends
         self._sends = []
         if self._failures:

@@ -1,4 +1,4 @@
-"""Who is fed what: the tail of the log in memory, and each subscription's place and credit."""
+"""The feed of one mount, and the cache of recent batches that all mounts of a partition are fed from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polonaise.terms import BodyForm, TransactionId
 
 
 class Committed(NamedTuple):
-    """A committed batch as it lies in the cache."""
+    """A committed batch, as it is cached and fed."""
 
     first: TransactionId
     last: TransactionId
@@ -18,10 +18,10 @@ class Committed(NamedTuple):
 
 
 class TailCache:
-    """The most recent committed batches, bounded in bytes; without gaps up to the committed high-water mark.
+    """Caches the most recent committed batches, bounded in bytes, without a gap up to the committed high-water mark.
 
-    Only commits enter it. What laggards read from the replicas goes past it, so that they never push out the tail
-    that everybody else is fed from.
+    Only new commits enter the cache. What lagging mounts read from the replicas does not: they never push out the tail
+    that all others are fed from.
     """
 
     __slots__ = ("_batches", "_bytes", "_bytes_max", "_firsts", "_start")
@@ -34,6 +34,7 @@ class TailCache:
         self._start = 0
 
     def add(self, batch: Committed) -> None:
+        """Add a batch that follows on the last one; drop the oldest ones above the bound."""
         self._firsts.append(batch.first)
         self._batches.append(batch)
         self._bytes += len(batch.raw)
@@ -43,19 +44,21 @@ class TailCache:
             self._batches[start] = _GONE
             start += 1
         self._start = start
+        # The lists are cut now and then only: cutting them at each commit would move all that is left.
         if start > 1024 and start > len(self._batches) // 2:
             del self._firsts[:start], self._batches[:start]
             self._start = 0
 
     def holding(self, transaction: TransactionId) -> Committed | None:
-        """The batch that holds this id, if it is still here."""
-        place = bisect_right(self._firsts, transaction, lo=self._start) - 1
-        if place < self._start:
+        """Return the batch that holds this id; None if the cache lacks it."""
+        position = bisect_right(self._firsts, transaction, lo=self._start) - 1
+        if position < self._start:
             return None
-        batch = self._batches[place]
+        batch = self._batches[position]
         return batch if batch.last >= transaction else None
 
     def clear(self) -> None:
+        """Drop all batches."""
         self._firsts.clear()
         self._batches.clear()
         self._bytes = self._start = 0
@@ -64,8 +67,8 @@ class TailCache:
 _GONE = Committed(-1, -1, b"")
 
 
-class Subscription:
-    """One mount's feed: where it is, how much more it may be sent, in which form.
+class MountFeed:
+    """Keeps the position of one mount's feed, its credit in bytes, and the form in which bodies are fed.
 
     Ids are fed strictly in order and without gaps from the client's high-water mark on.
     """
@@ -83,16 +86,18 @@ class Subscription:
 
     @property
     def has_credit(self) -> bool:
+        """Whether a batch may be sent. The last one may exceed the credit, or a large batch could never be sent."""
         return self.credit > 0
 
     def take(self, batch: Committed) -> bytes:
-        """The bytes to send for this batch, which holds the next id; moves on behind it and pays for it."""
+        """Return the bytes to send for this batch, which must hold the next id; move behind it, and pay with credit."""
         payload = batch.raw if self._form is BodyForm.INLINE else self._reduced(batch)
         self.next_id = batch.last + 1
         self.credit -= len(payload)
         return payload
 
     def _reduced(self, batch: Committed) -> bytes:
+        """Return the batch without bodies, or the whole of it if a header matches the filter."""
         parsed = Batch(memoryview(batch.raw))
         if self._form is BodyForm.FILTERED:
             mask, value = self._filter_mask, self._filter_value

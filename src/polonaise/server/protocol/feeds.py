@@ -1,4 +1,4 @@
-"""The mounts of a partition: who is mounted, what each is fed, and what each is told of what hinders its appends."""
+"""The mounts of a partition: which clients are mounted, what each is fed, and what each is told about its appends."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 from polonaise.errors import NotOwner, Overloaded, PartitionNotReady, PolonaiseError, ProtocolError
 from polonaise.log.batch import Batch
 from polonaise.server.protocol.effects import Answer, AwaitRoom, EffectsInOrder, FeedBatch, ReadHistory, RefuseRequest
-from polonaise.server.protocol.feed import Committed, Subscription, TailCache
-from polonaise.server.protocol.mounts import Flow, Mount
-from polonaise.server.protocol.order import Refusal, Sealed
+from polonaise.server.protocol.feed import Committed, MountFeed, TailCache
+from polonaise.server.protocol.mounts import ClientMount, Flow
+from polonaise.server.protocol.order import Refusal, SealedBatch
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import (
     NO_TRANSACTION,
@@ -22,19 +22,19 @@ from polonaise.terms import (
     PartitionId,
     TransactionId,
 )
-from polonaise.wire.appends import Failure, ReceivedAppends
+from polonaise.wire.appends import FailedAppend, ReceivedAppends
 from polonaise.wire.messages import Mount as MountRequest
 from polonaise.wire.messages import Mounted
 
 _FLUSHES_MAX: Final = 1_000
-"""Answers of one mount that may wait for its feed to get further."""
+"""The most answers of one mount that may wait for its feed to get further."""
 
 
 class Feeds:
-    """The mounts of one partition under one generation, each with its feed.
+    """Keeps the mounts of one partition under one generation, and feeds them.
 
-    It decides nothing about what may be told: it feeds up to the committed high-water mark that it is given, and the
-    effects that it wants go to the owner's others, which puts them in their order.
+    What may be told is the owner's decision: the feeds go as far as the committed high-water mark that they are given,
+    and their effects are put in order together with the owner's others.
     """
 
     __slots__ = ("_cache", "_generation", "_out", "_partition", "_settings", "hindrance", "mounts")
@@ -47,42 +47,43 @@ class Feeds:
         cache: TailCache,
         out: EffectsInOrder,
     ) -> None:
-        """`out` takes the effects; `cache` has the latest batches."""
+        """Make a partition without mounts. `cache` has the latest batches, and `out` takes the effects."""
         self._partition = partition
         self._generation = generation
         self._settings = settings
         self._cache = cache
         self._out = out
-        self.mounts: dict[ClientId, Mount] = {}
+        self.mounts: dict[ClientId, ClientMount] = {}
         self.hindrance = ""
-        """What keeps appends from being committed, as the ready mounts were told it; empty when nothing does."""
+        """The reason, as the ready mounts were told it, why appends are not committed; empty if there is none."""
 
     # ------------------------------------------------------------------ who is mounted
 
-    def mount_of(self, client_id: ClientId, connection: Hashable) -> Mount | None:
-        """The client's mount, if it is on this connection: messages of an older connection are void."""
+    def mount_of(self, client_id: ClientId, connection: Hashable) -> ClientMount | None:
+        """Return the client's mount if it is on this connection; messages of its older connections are void."""
         mount = self.mounts.get(client_id)
         return mount if mount is not None and mount.connection is connection else None
 
-    def is_current(self, mount: Mount) -> bool:
-        """Whether the client has neither left nor mounted anew."""
+    def is_current(self, mount: ClientMount) -> bool:
+        """Whether this is still the client's mount: it has neither left nor mounted anew."""
         return self.mounts.get(mount.client_id) is mount
 
-    def subscribe(self, client_id: ClientId, connection: Hashable, message: MountRequest) -> Mount:
+    def subscribe(self, client_id: ClientId, connection: Hashable, message: MountRequest) -> ClientMount:
         """Mount a client; its older mount is void from now on. Raises `ProtocolError`, `Overloaded` or `NotOwner`."""
         self._check(client_id, message)
-        subscription = Subscription(
+        subscription = MountFeed(
             message.client_high_water_mark,
             BodyForm(message.form),
             message.credit,
             message.filter_mask,
             message.filter_value,
         )
-        mount = Mount(client_id, connection, message.connection_sequence, subscription)
+        mount = ClientMount(client_id, connection, message.connection_sequence, subscription)
         self.mounts[client_id] = mount
         return mount
 
     def _check(self, client_id: ClientId, message: MountRequest) -> None:
+        """Raise the error with which a mount is refused: `ProtocolError`, `Overloaded` or `NotOwner`."""
         before = self.mounts.get(client_id)
         if before is not None and before.connection_sequence > message.connection_sequence:
             raise ProtocolError("a mount on an older connection than the client's present one")
@@ -92,13 +93,17 @@ class Feeds:
             raise ProtocolError("a mount that cannot be meant")
         if len(self.mounts) >= self._settings.subscriptions_max and before is None:
             raise Overloaded(f"partition {self._partition} has {len(self.mounts)} subscriptions")
+        # A later owner exists. This one could only tell the client less than it knows already.
         if message.generation_known > self._generation:
             raise NotOwner(
                 f"generation {message.generation_known} of partition {self._partition} is not known here yet"
             )
 
-    def admit_flush(self, client_id: ClientId, connection: Hashable) -> Mount:
-        """The mount that wants to be told when its appends are decided. Raises `PartitionNotReady` or `Overloaded`."""
+    def admit_flush(self, client_id: ClientId, connection: Hashable) -> ClientMount:
+        """Return the mount for which a flush is to be answered.
+
+        Raises `PartitionNotReady` if there is none on this connection, and `Overloaded` if too many answers wait.
+        """
         mount = self.mount_of(client_id, connection)
         if mount is None:
             raise PartitionNotReady("a flush without a mount on this connection")
@@ -106,16 +111,19 @@ class Feeds:
             raise Overloaded(f"{mount.answers_waiting} answers wait for this client to take its feed")
         return mount
 
-    def end(self, mount: Mount, error: PolonaiseError | None = None) -> None:
-        """Make a mount void; its client is told why if there is an error."""
+    def end(self, mount: ClientMount, error: PolonaiseError | None = None) -> None:
+        """Make a mount void; with an error, tell its client why."""
         del self.mounts[mount.client_id]
         if error is not None:
             self._out.answer(RefuseRequest(mount.connection, 0, error))
 
     # ------------------------------------------------------------------ what each is fed
 
-    def feed(self, mount: Mount, committed: TransactionId) -> None:
-        """Feed what is in memory up to `committed`, as far as credit goes; what is there no more has to be read."""
+    def feed(self, mount: ClientMount, committed: TransactionId) -> None:
+        """Feed a mount from the cache up to `committed`, as far as its credit goes.
+
+        For ids that the cache lacks, ask for history to be read; the feed goes on when it comes.
+        """
         subscription = mount.subscription
         while subscription.next_id <= committed and mount.may_be_fed:
             batch = self._cache.holding(subscription.next_id)
@@ -128,10 +136,12 @@ class Feeds:
             if mount.flow is Flow.FULL:
                 self._out.ask(AwaitRoom(mount))
 
-    def feed_history(self, mount: Mount, batches: Sequence[Committed], committed: TransactionId) -> None:
-        """Feed what was read for a mount of what it gets next."""
+    def feed_history(self, mount: ClientMount, batches: Sequence[Committed], committed: TransactionId) -> None:
+        """Feed a mount the batches that were read for it, as far as they follow on what it was fed."""
         mount.flow = Flow.OPEN
         for batch in batches:
+            # Not `may_be_fed`: these are in memory for this mount already, and would have to be read once more. They
+            # are bounded by one read; only the credit is the client's to give.
             if mount.subscription.has_credit and batch.first <= mount.subscription.next_id <= batch.last:
                 self._out.feed(FeedBatch(mount, committed, mount.take(batch), shared=False))
         if mount.flow is Flow.FULL:
@@ -139,29 +149,29 @@ class Feeds:
 
     # ------------------------------------------------------------------ what each is told
 
-    def refuse(self, mount: Mount, appends: ReceivedAppends, value: int, reason: FailureReason) -> None:
-        """Tell a client that none of these is in the log."""
+    def refuse(self, mount: ClientMount, appends: ReceivedAppends, value: int, reason: FailureReason) -> None:
+        """Tell a client that none of these appends is in the log."""
         for sequence in appends.sequences.tolist():
-            self._out.fail(mount, Failure(sequence, value, reason))
+            self._out.fail(mount, FailedAppend(sequence, value, reason))
 
     def tell(self, refusal: Refusal) -> None:
         """Tell a client that its append was not ordered, and why."""
-        self._fail(refusal.client_id, Failure(refusal.sequence, refusal.value, refusal.reason))
+        self._fail(refusal.client_id, FailedAppend(refusal.sequence, refusal.value, refusal.reason))
 
-    def tell_lost(self, batch: Sealed, committed: TransactionId) -> None:
-        """Tell all clients with appends in a batch that it is not in the log and never will be."""
+    def tell_lost(self, batch: SealedBatch, committed: TransactionId) -> None:
+        """Tell all clients with appends in a batch that these are not in the log and never will be."""
         columns = Batch(memoryview(batch.raw))
         for client_id, sequence in zip(columns.client_ids.tolist(), columns.sequences.tolist(), strict=True):
-            self._fail(client_id, Failure(sequence, committed, FailureReason.SESSION_ENDED))
+            self._fail(client_id, FailedAppend(sequence, committed, FailureReason.SESSION_ENDED))
 
-    def _fail(self, client_id: ClientId, failure: Failure) -> None:
-        """On the client's present mount; one that has none learns it by its next mount."""
+    def _fail(self, client_id: ClientId, failure: FailedAppend) -> None:
+        """Tell a failure on the client's present mount; a client without one learns it by its next mount."""
         mount = self.mounts.get(client_id)
         if mount is not None:
             self._out.fail(mount, failure)
 
     def hinder(self, what: str, committed: TransactionId) -> None:
-        """Tell the ready mounts what keeps their appends from being committed, when that is news to them."""
+        """Tell the ready mounts what keeps their appends from being committed, if that has changed; empty: nothing."""
         if what == self.hindrance:
             return
         self.hindrance = what
@@ -169,13 +179,17 @@ class Feeds:
             if mount.ready:
                 self._tell_hindrance(mount, committed)
 
-    def make_ready(self, mount: Mount, committed: TransactionId) -> None:
-        """The client was just told that it may append: before that, it passes over what hinders its appends."""
+    def make_ready(self, mount: ClientMount, committed: TransactionId) -> None:
+        """Note that the client was just told that it may append; tell it what hinders its appends, if anything does.
+
+        Not before: a client that waits for READY ignores such news.
+        """
         mount.ready = True
         if self.hindrance:
             self._tell_hindrance(mount, committed)
 
-    def _tell_hindrance(self, mount: Mount, committed: TransactionId) -> None:
+    def _tell_hindrance(self, mount: ClientMount, committed: TransactionId) -> None:
+        """Send the present hindrance to a mount, as news with request number 0."""
         state = MountState.NOT_READY if self.hindrance else MountState.READY
         window = self._settings.append_window_bytes
         news = Mounted(state, self._generation, committed, window, reason=self.hindrance)

@@ -1,4 +1,4 @@
-"""Refusals that rest on appends that are not decided yet."""
+"""The refusals that can't be told yet, because they rest on appends that are not decided."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALL: Final = 2**63
 
 
 class HeldRefusals:
-    """Refusals by the id that each rests on; those that rest on the same one stay in the order they were made in."""
+    """Keeps refusals by the id that each rests on; those that rest on the same id stay in the order they were made."""
 
     __slots__ = ("_added", "_heap")
 
@@ -24,14 +24,15 @@ class HeldRefusals:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many wait that nothing is to be judged until some of them are told."""
+        """Whether so many refusals wait that nothing more is to be judged until some of them are told."""
         return len(self._heap) >= _COUNT_MAX
 
     def add(self, refusal: Refusal) -> None:
+        """Keep a refusal."""
         self._added += 1
         heappush(self._heap, (refusal.rests_on, self._added, refusal))
 
     def take(self, decided: TransactionId = _ALL) -> Iterator[Refusal]:
-        """The refusals that rest on this id or one before it; without one, all. What is taken is held no more."""
+        """Yield and forget the refusals that rest on ids up to `decided`; without an id, all of them."""
         while self._heap and self._heap[0][0] <= decided:
             yield heappop(self._heap)[2]

@@ -1,4 +1,4 @@
-"""What clients have sent to a partition and nobody has looked at yet: appends and questions, in order of arrival."""
+"""The inbox of a partition: clients' appends and requests in order of arrival, before the owner judges them."""
 
 from __future__ import annotations
 
@@ -6,42 +6,49 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from polonaise.server.protocol.mounts import Mount
-from polonaise.server.protocol.questions import Question
+from polonaise.server.protocol.mounts import ClientMount
+from polonaise.server.protocol.pendingrequests import PendingRequest
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.wire.appends import ReceivedAppends, inbox_bytes
 
 COUNT_MAX: Final = 20_000
+"""The most entries of an inbox."""
 
 
 class WaitingAppends(NamedTuple):
     """An append frame in the inbox."""
 
     until_s: float
-    mount: Mount
+    """Its deadline in monotonic seconds."""
+    mount: ClientMount
     appends: ReceivedAppends
     bytes: int
+    """The bytes that the frame counts against the bounds."""
 
 
 class Inbox:
-    """A queue with bounds: of each mount, so that none fills it alone, and of all of them.
+    """Queues appends and requests within two bounds: one for each mount, so that none fills it alone, and one for all.
 
-    What is beyond them is refused on the spot: nobody's connection is left unread for it, for a connection is shared
-    by all of its client's partitions.
+    Anything beyond is refused on the spot. No connection is left unread for it: a connection is shared by all
+    partitions of its client, and the others would stand still with this one.
     """
 
     __slots__ = ("_bytes", "_entries", "_settings")
 
     def __init__(self, settings: OwnerSettings) -> None:
         self._settings = settings
-        self._entries: deque[WaitingAppends | Question] = deque()
+        self._entries: deque[WaitingAppends | PendingRequest] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, mount: Mount, appends: ReceivedAppends, until_s: float) -> bool:
-        """Whether there was room for these: one frame of a mount always finds some, as long as all together fit."""
+    def add(self, mount: ClientMount, appends: ReceivedAppends, until_s: float) -> bool:
+        """Add an append frame; return False, with nothing added, if there is no room for it.
+
+        A mount's first frame may use a second allowance of the size of `inbox_bytes_max`. So mounts with much to send
+        do not shut out those with little, and no frame is too large for its mount's window.
+        """
         size, settings = inbox_bytes(appends.size), self._settings
         if mount.inbox_bytes:
             fits = (
@@ -57,22 +64,22 @@ class Inbox:
         mount.inbox_bytes += size
         return True
 
-    def ask(self, question: Question) -> bool:
-        """Whether there was room for this."""
+    def ask(self, pending: PendingRequest) -> bool:
+        """Add a request; return False if there is no room for it."""
         if len(self._entries) >= COUNT_MAX:
             return False
-        self._entries.append(question)
+        self._entries.append(pending)
         return True
 
-    def take(self) -> WaitingAppends | Question:
-        """The oldest entry."""
+    def take(self) -> WaitingAppends | PendingRequest:
+        """Take the oldest entry out."""
         entry = self._entries.popleft()
         if isinstance(entry, WaitingAppends):
             self._leave(entry)
         return entry
 
     def take_late_appends(self, now_s: float) -> list[WaitingAppends]:
-        """The appends that have waited too long."""
+        """Take out the appends whose deadline has passed."""
         late = [entry for entry in self._entries if isinstance(entry, WaitingAppends) and entry.until_s < now_s]
         if late:
             self._entries = deque(
@@ -82,10 +89,10 @@ class Inbox:
             self._leave(entry)
         return late
 
-    def take_questions(self, is_due: Callable[[Question], bool]) -> list[Question]:
-        """The questions for which this holds."""
-        due: list[Question] = []
-        kept: deque[WaitingAppends | Question] = deque()
+    def take_requests(self, is_due: Callable[[PendingRequest], bool]) -> list[PendingRequest]:
+        """Take out the requests for which `is_due` holds."""
+        due: list[PendingRequest] = []
+        kept: deque[WaitingAppends | PendingRequest] = deque()
         for entry in self._entries:
             if not isinstance(entry, WaitingAppends) and is_due(entry):
                 due.append(entry)
@@ -96,12 +103,13 @@ class Inbox:
         return due
 
     def clear(self) -> None:
-        """Forget everything: nobody will be told."""
+        """Drop all entries. No client is told."""
         for entry in self._entries:
             if isinstance(entry, WaitingAppends):
                 self._leave(entry)
         self._entries.clear()
 
     def _leave(self, entry: WaitingAppends) -> None:
+        """Give back the room of an append frame that was taken out."""
         self._bytes -= entry.bytes
         entry.mount.inbox_bytes -= entry.bytes

@@ -1,11 +1,12 @@
-"""Optimistic locks: for any lock, an estimate of the last transaction that raised it, never below the truth.
+"""The optimistic locks of a partition: for each lock, an estimate of the last transaction that raised it.
 
-A table of fixed size in which every lock has three places; raising writes its id to all three, and the smallest of
-the three is the estimate: another lock can only push it up. So a stale transaction is never let in, and a fresh one is
-refused only when all three of its places were raised by others (seed 003, "Concurrency Control").
+The estimate is never below the truth. In a table of fixed size every lock has three places; raising a lock writes the
+transaction's id to all three, and the smallest of the three is the estimate: another lock can only push it up. So a
+stale transaction is never let in, and a fresh one is refused only when all three of its places were raised by others
+("Waltz internals", section "Concurrency Control").
 
-The table is made when there are more locks than are better kept by themselves: of thousands of partitions most have
-few, or none, and a table for each would be more memory than a machine has.
+The table is made only when a partition has more locks than are better kept one by one. Of thousands of partitions most
+have few locks or none, and a table for each would be more memory than a machine has.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from typing import Final
 from polonaise.terms import NO_TRANSACTION, LockMode, TransactionId
 
 DEFAULT_ENTRIES: Final = 1 << 20
+"""The entries of a lock table, 8 bytes each, unless set otherwise."""
 _ENTRIES_PER_LOCK: Final = 32
-"""A lock that is kept by itself takes at most as much memory as so many entries of the table."""
+"""A lock that is kept one by one takes at most as much memory as this many entries of the table."""
 _READ: Final = int(LockMode.READ)
 _ONE_WRITE: Final = bytes([LockMode.WRITE])
 _APPEND: Final = int(LockMode.APPEND)
 
 
 class LockTable:
-    """The locks of one partition in one session.
+    """Keeps the lock estimates of one partition in one session.
 
-    Every entry starts at the high-water mark of the session's start: what was raised before is unknown, so everything
-    up to there counts as raised.
+    Every entry starts at the committed high-water mark of the session's start. Which locks were raised before that is
+    unknown, so all of them count as raised there.
     """
 
     __slots__ = ("_entries", "_few", "_few_max", "_moduli", "_size", "_start")
@@ -41,7 +43,7 @@ class LockTable:
         self._size = entries
         self._few_max = entries // _ENTRIES_PER_LOCK
         self._few: dict[int, TransactionId] | None = {}
-        """The locks that were raised, each by itself; None once the table is in use."""
+        """The locks that were raised, one by one; None once the table is in use."""
         self._entries = array("q")
         self._moduli = (1, 1, 1)
         if not self._few_max:
@@ -49,11 +51,11 @@ class LockTable:
 
     @property
     def table_bytes(self) -> int:
-        """The memory that the table takes; 0 while it is not in use."""
+        """The memory that the table takes, in bytes; 0 while it is not in use."""
         return self._entries.itemsize * len(self._entries)
 
     def _spread(self, few: Mapping[int, TransactionId]) -> None:
-        """Go over to the table, with what was raised until now."""
+        """Make the table, with the locks that were raised until now."""
         self._few = None
         self._entries = array("q", (self._start,)) * self._size
         self._moduli = _without_common_factors(self._size)
@@ -61,16 +63,16 @@ class LockTable:
             self.raise_to(lock, transaction)
 
     def _places(self, lock: int) -> tuple[int, int, int]:
-        """Three places: the remainders of the hash by numbers without common factors.
+        """Return a lock's three places: the remainders of its hash by numbers without common factors.
 
         By the Chinese remainder theorem one remainder says nothing about the others, as long as the numbers' product
-        is not above 2^64. Nothing is mixed before: clients make these hashes with BLAKE2, so they have no pattern.
+        is not above 2^64. The hash is not mixed first: clients make it with BLAKE2, so it has no pattern.
         """
         one, two, three = self._moduli
         return lock % one, lock % two, lock % three
 
     def estimate(self, lock: int) -> TransactionId:
-        """The highest id that may have raised this lock."""
+        """Return the highest id that may have raised this lock."""
         if self._few is not None:
             return self._few.get(lock, self._start)
         entries = self._entries
@@ -78,12 +80,12 @@ class LockTable:
         return min(entries[i], entries[j], entries[k])
 
     def estimate_of(self, locks: Sequence[int], modes: bytes) -> TransactionId:
-        """The highest estimate among the locks that are checked; that of an empty log if none is."""
+        """Return the highest estimate among the locks that are checked; NO_TRANSACTION if none is."""
         checked = [self.estimate(lock) for lock, mode in zip(locks, modes, strict=True) if mode != _APPEND]
         return max(checked, default=NO_TRANSACTION)
 
     def raise_to(self, lock: int, transaction: TransactionId) -> None:
-        """`transaction` changes what is behind this lock. Ids only rise."""
+        """Raise one lock to `transaction`, which must not be below any id raised before."""
         few = self._few
         if few is not None:
             few[lock] = transaction
@@ -95,7 +97,7 @@ class LockTable:
         entries[i] = entries[j] = entries[k] = transaction
 
     def raise_all(self, locks: Sequence[int], modes: bytes, transaction: TransactionId) -> None:
-        """`transaction` changes what is behind those of its locks that are not for reading."""
+        """Raise those of a transaction's locks that are not READ locks."""
         for lock, mode in zip(locks, modes, strict=True):
             if mode != _READ:
                 self.raise_to(lock, transaction)
@@ -108,32 +110,33 @@ class LockTable:
         marks: Sequence[TransactionId],
         first: TransactionId,
     ) -> list[tuple[int, TransactionId]]:
-        """Let transactions in, one after the other; the place and the estimate of each that was refused.
+        """Judge transactions one after the other; return position and estimate of each that was refused.
 
-        The locks of each end at its place in `ends`. It passes, takes the next id from `first` on and raises its locks
-        if none that is checked was raised above its client high-water mark.
+        `ends` has for each transaction where its locks end, and `marks` its client high-water mark. A transaction
+        passes if none of its checked locks was raised above that mark. Then it takes the next id, from `first` on, and
+        raises its locks, so that the ones after it are judged against it too.
         """
         if modes == _ONE_WRITE * len(ends) and list(ends) == list(range(1, len(ends) + 1)):
             return self._pass_writes(locks, marks, first)
         refused: list[tuple[int, TransactionId]] = []
         transaction, start = first, 0
-        for place, (end, mark) in enumerate(zip(ends, marks, strict=True)):
+        for position, (end, mark) in enumerate(zip(ends, marks, strict=True)):
             own, own_modes = locks[start:end], modes[start:end]
             estimate = self.estimate_of(own, own_modes)
             if estimate <= mark:
                 self.raise_all(own, own_modes, transaction)
                 transaction += 1
             else:
-                refused.append((place, estimate))
+                refused.append((position, estimate))
             start = end
         return refused
 
     def _pass_writes(
         self, locks: Sequence[int], marks: Sequence[TransactionId], first: TransactionId
     ) -> list[tuple[int, TransactionId]]:
-        """`pass_each` where each transaction has one lock, for writing.
+        """Do what `pass_each` does for transactions with one WRITE lock each.
 
-        It is the common case, so `estimate` and `raise_to` are one step here, without a call.
+        That is the common case, so `estimate` and `raise_to` are one step here, without calls.
         """
         if self._few is not None:
             if len(self._few) + len(locks) <= self._few_max:
@@ -162,7 +165,7 @@ class LockTable:
         marks: Sequence[TransactionId],
         first: TransactionId,
     ) -> list[tuple[int, TransactionId]]:
-        """`_pass_writes` without the table."""
+        """Do what `_pass_writes` does while the table is not in use."""
         before = self._start
         refused: list[tuple[int, TransactionId]] = []
         transaction = first
@@ -177,7 +180,7 @@ class LockTable:
 
 
 def _without_common_factors(size: int) -> tuple[int, int, int]:
-    """The three largest numbers up to `size` of which no two have a common factor; for tiny sizes the last are 1."""
+    """Return the three largest numbers up to `size` without common factors; for tiny sizes the last ones are 1."""
     found: list[int] = []
     for candidate in chain(range(size, 1, -1), (1, 1, 1)):
         if all(gcd(candidate, other) == 1 for other in found):

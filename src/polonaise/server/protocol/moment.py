@@ -1,4 +1,4 @@
-"""When an event happened: decisions have no clock, so every event that they rest on brings its time."""
+"""The time of an event. Decisions have no clock, so every event brings its time with it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ class Moment(NamedTuple):
     """One moment, on two clocks."""
 
     monotonic_s: float
-    """For durations and deadlines; it never goes back."""
+    """Seconds of a clock that never goes back, for durations and deadlines."""
     wall_us: int
-    """Microseconds UTC, the commit time of a batch that is sealed now. It may jump either way."""
+    """Microseconds UTC, for commit times. This clock may jump either way."""

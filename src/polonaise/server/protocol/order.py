@@ -1,7 +1,7 @@
-"""Judging and ordering appends: locks and expectations first, then an id, then a batch.
+"""The judging and ordering of appends: locks and expectations first, then an id, then a batch.
 
 Everything is judged against the state *including* what is ordered and not yet committed. So a refusal may rest on an
-append that never commits; each carries the id that it rests on, and is told only when that id is committed.
+append that never commits. Each refusal carries the id that it rests on, and is told only when that id is committed.
 """
 
 from __future__ import annotations
@@ -31,45 +31,54 @@ from polonaise.terms import (
 from polonaise.wire.appends import CHANGE, Operation, ReceivedAppends
 
 LOCKS_MAX: Final = 1_000
-"""Locks that one transaction may carry."""
+"""The most locks that one transaction may carry."""
 FRAME_LOCKS_MAX: Final = 1_000_000
-"""Locks of one append frame: they are judged in one turn of the loop."""
+"""The most locks in one append frame: they are judged in one turn of the loop."""
 INLINE_BYTES_MAX: Final = 1024 * 1024
-"""The largest body that travels within a batch."""
+"""The largest body that travels within a batch, in bytes."""
 FRAME_COUNT_MAX: Final = 65_536
-"""Transactions of one append frame: they are judged in one turn of the loop."""
+"""The most transactions in one append frame: they are judged in one turn of the loop."""
 FRAME_BYTES_MAX: Final = 32 * 1024 * 1024
-"""The largest append frame: a batch of it, with its evidence, still travels to the replicas in one frame."""
+"""The largest append frame, in bytes: a batch made of it, with evidence, still travels to the replicas in one frame."""
 _ROW_BYTES: Final = 40
-"""Of one transaction in a batch's columns, with its evidence."""
+"""The bytes of one transaction in a batch's columns, with its evidence."""
 _LOCK_BYTES: Final = 9
+"""The bytes of one lock in a batch's evidence: hash u64, mode u8."""
 _CHANGE_BYTES: Final = 7
+"""The bytes of a register's change in a batch, beside key and value."""
 _PRODUCE: Final = CHANGE + ChangeKind.PRODUCE
 _OWN: Final = CHANGE + ChangeKind.OWN
 
 
 class Refusal(NamedTuple):
-    """An append that was not ordered."""
+    """An append that was not ordered, and why."""
 
     rests_on: TransactionId
-    """True only if this id commits; told when it is."""
+    """The refusal is justified only if this id commits, and so is told only then."""
     client_id: ClientId
     sequence: int
+    """The append's sequence number at its client."""
     value: int
+    """The number that goes with `reason` (`FailureReason` says which)."""
     reason: FailureReason
 
 
-class Sealed(NamedTuple):
+class SealedBatch(NamedTuple):
     """A batch ready to be stored."""
 
     first: TransactionId
     last: TransactionId
     crc: int
+    """The CRC-32 in the batch's header, which the next batch has to name."""
     raw: bytes
+    """The whole batch, as replicas store it and clients are fed it."""
 
 
 def check_frame(count: int, size: int) -> None:
-    """Is an append frame within bounds? Asked before anything of it is looked at. Raises `BodyTooLarge`."""
+    """Check that an append frame of `count` appends and `size` bytes is within bounds. Raises `BodyTooLarge`.
+
+    To be called before anything in the frame is looked at.
+    """
     if count > FRAME_COUNT_MAX or size > FRAME_BYTES_MAX:
         raise BodyTooLarge(
             f"{count} appends of {size} bytes in one frame; the limits are {FRAME_COUNT_MAX} and {FRAME_BYTES_MAX}"
@@ -77,10 +86,12 @@ def check_frame(count: int, size: int) -> None:
 
 
 def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
-    """Are the bodies those that the client summed, and within bounds? What is too long is not summed.
+    """Check bodies and locks of a frame against their bounds, then each body against its client's CRC.
 
-    Raises `DataDamaged`, `BodyTooLarge` or `TooManyLocks`; the whole frame is refused then, nothing of it is ordered.
+    Raises `DataDamaged`, `BodyTooLarge` or `TooManyLocks`. The whole frame is to be refused then: nothing of it is
+    ordered.
     """
+    # Bounds before sums: nobody can have this server sum what it will refuse in any case.
     check_frame(appends.count, appends.size)
     ends = appends.data_ends.tolist()
     largest = max(map(operator.sub, ends, [0, *ends]))
@@ -96,7 +107,7 @@ def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_
 
 
 def _check_locks(ends: list[int]) -> None:
-    """Raises `TooManyLocks`."""
+    """Check the number of locks, given where those of each transaction end. Raises `TooManyLocks`."""
     if ends[-1] > FRAME_LOCKS_MAX:
         raise TooManyLocks(f"{ends[-1]} locks in one frame; the limit is {FRAME_LOCKS_MAX}")
     most = max(map(operator.sub, ends, [0, *ends]))
@@ -105,10 +116,10 @@ def _check_locks(ends: list[int]) -> None:
 
 
 class Order:
-    """The order of one partition in one session: what is let in, under which id, in which batch.
+    """Orders the appends of one partition in one session: which are let in, under which id, in which batch.
 
-    Starts from the decided end of the log; `judge` takes append frames in their order of arrival and `seal` turns
-    what was let in since the last time into a batch.
+    The order starts from the decided end of the log. `judge` takes append frames in their order of arrival, and `seal`
+    makes a batch of the appends that were let in since the last one.
     """
 
     def __init__(
@@ -130,7 +141,7 @@ class Order:
         self.next_id = closing + 1
         """The id that the next transaction gets."""
         self.registers = registers
-        """As after everything ordered so far."""
+        """The registers as they are after everything ordered so far, committed or not."""
         self._registers_bytes = sum(len(key) + len(value) for key, value in registers.items())
         self._locks = locks
         self._evidence = evidence
@@ -144,12 +155,12 @@ class Order:
 
     @property
     def forming_count(self) -> int:
-        """Transactions let in and not sealed yet."""
+        """The number of transactions let in and not sealed yet."""
         return len(self._forming)
 
     @property
     def forming_bytes(self) -> int:
-        """About the size of the batch that these would make: bodies, columns, locks kept as evidence, changes."""
+        """The approximate size of the batch that would be sealed now: bodies, columns, evidence, changes."""
         forming = self._forming
         return (
             forming.data_bytes
@@ -158,8 +169,11 @@ class Order:
             + self._changes_bytes
         )
 
-    def seal(self, wall_us: int) -> Sealed:
-        """A batch of everything let in since the last time; its commit time never goes back, even if the clock does."""
+    def seal(self, wall_us: int) -> SealedBatch:
+        """Make a batch of everything let in since the last one.
+
+        Its commit time is `wall_us` (microseconds UTC), or that of the batch before if the clock has gone back.
+        """
         columns, self._forming = self._forming, Columns()
         changes, self._changes, self._changes_bytes = self._changes, [], 0
         count = len(columns)
@@ -177,17 +191,20 @@ class Order:
             registers=registers.encode(changes),
             evidence=self._evidence,
         )
+        # The next batch names this CRC as its predecessor's: that is the chain by which copies of the log are compared.
         self._last_crc = int.from_bytes(raw[4:8], "little")
-        return Sealed(first, self.next_id - 1, self._last_crc, raw)
+        return SealedBatch(first, self.next_id - 1, self._last_crc, raw)
 
     # ------------------------------------------------------------------ judging
 
     def judge(self, client_id: ClientId, appends: ReceivedAppends, committed: TransactionId) -> list[Refusal]:
-        """Order what may be ordered, refuse the rest. `committed` is the committed high-water mark just now.
+        """Order the appends that may be ordered; return a refusal for each of the others.
 
-        Raises `ProtocolError` for requests of producers that do not parse; nothing of the frame is ordered then.
+        `committed` is the present committed high-water mark. Raises `ProtocolError` for a producer's request that does
+        not parse; nothing of the frame is ordered then.
         """
         marks = appends.client_high_water_marks.tolist()
+        # Before the first append is judged, because what was ordered can't be taken back.
         for operation in appends.operations:
             if operation.kind == _PRODUCE:
                 producers.parse_request(operation.value)
@@ -201,7 +218,7 @@ class Order:
         return self._judge_singles(client_id, appends, marks)
 
     def _judge_singles(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int]) -> list[Refusal]:
-        """Each transaction for itself: the hot path."""
+        """Judge each transaction by its locks alone: the hot path. Return a refusal for each conflict."""
         assert appends.lock_ends is not None
         assert appends.lock_hashes is not None
         assert appends.lock_modes is not None
@@ -211,18 +228,18 @@ class Order:
         if not refused:
             self._take_all(client_id, appends, marks)
             return []
-        out = {place for place, _ in refused}
-        self._take(client_id, appends, marks, [place for place in range(appends.count) if place not in out])
+        out = {position for position, _ in refused}
+        self._take(client_id, appends, marks, [position for position in range(appends.count) if position not in out])
         sequences = appends.sequences
         return [
-            Refusal(estimate, client_id, sequences[place], estimate, FailureReason.LOCK_CONFLICT)
-            for place, estimate in refused
+            Refusal(estimate, client_id, sequences[position], estimate, FailureReason.LOCK_CONFLICT)
+            for position, estimate in refused
         ]
 
     # ------------------------------------------------------------------ taking columns over
 
     def _take_all(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int]) -> None:
-        """A whole frame is let in: columns are copied as they lie."""
+        """Let a whole frame in, copying its columns as they lie."""
         forming, count = self._forming, appends.count
         forming.sequences.frombytes(appends.sequences.cast("B"))
         forming.headers.frombytes(appends.headers.cast("B"))
@@ -235,31 +252,33 @@ class Order:
             forming.client_high_water_marks.extend(marks)
             self._take_all_locks(appends)
 
-    def _take(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], places: list[int]) -> None:
-        """Some transactions of a frame are let in."""
-        if not places:
+    def _take(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], positions: list[int]) -> None:
+        """Let the transactions at these positions of a frame in."""
+        if not positions:
             return
         forming = self._forming
         ends = appends.data_ends
-        for place in places:
-            body = appends.data[ends[place - 1] if place else 0 : ends[place]]
-            forming.sequences.append(appends.sequences[place])
-            forming.headers.append(appends.headers[place])
-            forming.data_crcs.append(appends.data_crcs[place])
+        for position in positions:
+            body = appends.data[ends[position - 1] if position else 0 : ends[position]]
+            forming.sequences.append(appends.sequences[position])
+            forming.headers.append(appends.headers[position])
+            forming.data_crcs.append(appends.data_crcs[position])
             forming.data.append(body)
             forming.data_bytes += len(body)
             forming.data_ends.append(forming.data_bytes)
-        self._fill(client_id, len(places))
+        self._fill(client_id, len(positions))
         if self._evidence:
-            forming.client_high_water_marks.extend([marks[place] for place in places])
-            self._take_locks(appends, places)
+            forming.client_high_water_marks.extend([marks[position] for position in positions])
+            self._take_locks(appends, positions)
 
     def _fill(self, client_id: ClientId, count: int) -> None:
+        """Fill the columns that are the same for all transactions just let in, and give them their ids."""
         self._forming.client_ids.extend([client_id] * count)
         self._forming.generations.extend([self.generation] * count)
         self.next_id += count
 
     def _take_all_locks(self, appends: ReceivedAppends) -> None:
+        """Copy the locks of a whole frame into the batch's evidence."""
         forming, base = self._forming, len(self._forming.lock_hashes)
         if appends.lock_ends is None or appends.lock_hashes is None or appends.lock_modes is None:
             forming.lock_ends.extend([base] * appends.count)
@@ -268,14 +287,15 @@ class Order:
         forming.lock_modes += appends.lock_modes
         _add_ends(forming.lock_ends, appends.lock_ends, base)
 
-    def _take_locks(self, appends: ReceivedAppends, places: list[int]) -> None:
+    def _take_locks(self, appends: ReceivedAppends, positions: list[int]) -> None:
+        """Copy the locks of the transactions at these positions into the batch's evidence."""
         forming = self._forming
         if appends.lock_ends is None or appends.lock_hashes is None or appends.lock_modes is None:
-            forming.lock_ends.extend([len(forming.lock_hashes)] * len(places))
+            forming.lock_ends.extend([len(forming.lock_hashes)] * len(positions))
             return
         ends = appends.lock_ends
-        for place in places:
-            start, end = ends[place - 1] if place else 0, ends[place]
+        for position in positions:
+            start, end = ends[position - 1] if position else 0, ends[position]
             forming.lock_hashes.frombytes(appends.lock_hashes[start:end].cast("B"))
             forming.lock_modes += appends.lock_modes[start:end]
             forming.lock_ends.append(len(forming.lock_hashes))
@@ -285,7 +305,10 @@ class Order:
     def _judge_groups(
         self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], committed: TransactionId
     ) -> list[Refusal]:
-        """Group by group: all of it or none. A group goes into one batch because batches are sealed between frames."""
+        """Judge group by group, and let each in as a whole or not at all.
+
+        A group is never cut: it lies within one frame, and a batch is sealed between frames only.
+        """
         refusals: list[Refusal] = []
         group_ends = bytes(appends.group_ends) if appends.group_ends is not None else b"\1" * appends.count
         operations = appends.operations
@@ -293,78 +316,86 @@ class Order:
         while start < appends.count:
             end = group_ends.index(1, start) + 1
             upto = taken
-            while upto < len(operations) and operations[upto].place < end:
+            while upto < len(operations) and operations[upto].position < end:
                 upto += 1
-            places = list(range(start, end))
-            if all(NO_TRANSACTION <= marks[place] <= committed for place in places):
-                refused = self._judge_group(appends, places, operations[taken:upto], marks)
+            positions = list(range(start, end))
+            if all(NO_TRANSACTION <= marks[position] <= committed for position in positions):
+                refused = self._judge_group(appends, positions, operations[taken:upto], marks)
             else:
                 refused = NO_TRANSACTION, committed, FailureReason.MARK_BEYOND_LOG
             if refused is None:
-                if len(places) == appends.count:
+                if len(positions) == appends.count:
                     self._take_all(client_id, appends, marks)
                 else:
-                    self._take(client_id, appends, marks, places)
+                    self._take(client_id, appends, marks, positions)
                 self._mark_own(start, end, operations[taken:upto])
             else:
                 rests_on, value, reason = refused
-                refusals += [Refusal(rests_on, client_id, appends.sequences[p], value, reason) for p in places]
+                refusals += [Refusal(rests_on, client_id, appends.sequences[p], value, reason) for p in positions]
             start, taken = end, upto
         return refusals
 
     def _mark_own(self, start: int, end: int, operations: list[Operation]) -> None:
-        """Mark what the library wrote for itself among the transactions from `start` to `end` just let in.
+        """Mark the library's own transactions among those from `start` to `end` that were just let in.
 
-        The mark is in a column that only the owner fills: nothing that an application gives can look like it.
+        The mark is the complement of the generation, a column that only the owner fills: nothing that an application
+        sends can look like it.
         """
         generations = self._forming.generations
         for operation in operations:
             if operation.kind == _OWN or (operation.kind == _PRODUCE and producers.opens(operation.value)):
-                generations[len(generations) - (end - operation.place)] = ~self.generation
+                generations[len(generations) - (end - operation.position)] = ~self.generation
 
     def _judge_group(
-        self, appends: ReceivedAppends, places: list[int], operations: list[Operation], marks: list[int]
+        self, appends: ReceivedAppends, positions: list[int], operations: list[Operation], marks: list[int]
     ) -> tuple[TransactionId, int, FailureReason] | None:
-        """None lets the group in, with its locks raised and its registers changed."""
+        """Judge one group. Return None after it was let in: locks raised, registers changed.
+
+        For a refused group, return the id that the refusal rests on, its value and its reason; nothing has changed.
+        """
         hashes: list[int] = []
         modes = b""
         if appends.lock_ends is not None and appends.lock_hashes is not None and appends.lock_modes is not None:
-            lock_start = appends.lock_ends[places[0] - 1] if places[0] else 0
-            lock_end = appends.lock_ends[places[-1]]
+            lock_start = appends.lock_ends[positions[0] - 1] if positions[0] else 0
+            lock_end = appends.lock_ends[positions[-1]]
             hashes = appends.lock_hashes[lock_start:lock_end].tolist()
             modes = bytes(appends.lock_modes[lock_start:lock_end])
         estimate = self._locks.estimate_of(hashes, modes)
-        if estimate > min(marks[place] for place in places):
+        # The oldest mark of the group: all of it has to be built on state that holds every raise of its locks.
+        if estimate > min(marks[position] for position in positions):
             return estimate, estimate, FailureReason.LOCK_CONFLICT
+        # Registers may have been changed by anything ordered so far, so these refusals rest on the newest id.
         newest = self.next_id - 1
         changes: list[Change] = []
         for operation in operations:
-            failed = self._judge_operation(operation, changes, appends, places)
+            failed = self._judge_operation(operation, changes, appends, positions)
             if failed is not None:
                 value, reason = failed
                 return newest, value, reason
+        # Registers before locks: this can still refuse, and then changes nothing; raising locks can't be taken back.
         if not self._change_registers(changes):
             return newest, registers.TOTAL_BYTES_MAX, FailureReason.REGISTERS_FULL
-        self._raise_group(appends, places, hashes, modes)
+        self._raise_group(appends, positions, hashes, modes)
         return None
 
-    def _raise_group(self, appends: ReceivedAppends, places: list[int], hashes: list[int], modes: bytes) -> None:
-        """Each lock is raised to the id of the transaction that carries it."""
+    def _raise_group(self, appends: ReceivedAppends, positions: list[int], hashes: list[int], modes: bytes) -> None:
+        """Raise each lock of a group to the id of the transaction that carries it."""
         if appends.lock_ends is None:
             return
-        base = appends.lock_ends[places[0] - 1] if places[0] else 0
+        base = appends.lock_ends[positions[0] - 1] if positions[0] else 0
         start = 0
-        for offset, place in enumerate(places):
-            end = appends.lock_ends[place] - base
+        for offset, position in enumerate(positions):
+            end = appends.lock_ends[position] - base
             self._locks.raise_all(hashes[start:end], modes[start:end], self.next_id + offset)
             start = end
 
     def _judge_operation(
-        self, operation: Operation, changes: list[Change], appends: ReceivedAppends, places: list[int]
+        self, operation: Operation, changes: list[Change], appends: ReceivedAppends, positions: list[int]
     ) -> tuple[int, FailureReason] | None:
+        """Check an expectation, or add a change to `changes`. Return value and reason of a failure, else None."""
         _, kind, key, value = operation
         if kind == _PRODUCE:
-            return self._judge_produce(key, value, changes, producers.digest_of(_appended(appends, places)))
+            return self._judge_produce(key, value, changes, producers.digest_of(_appended(appends, positions)))
         if kind == _OWN:
             return None
         if operation.is_change:
@@ -384,13 +415,17 @@ class Order:
     def _judge_produce(
         self, key: bytes, value: bytes, changes: list[Change], digest: int
     ) -> tuple[int, FailureReason] | None:
-        """A producer's next number, a number it sent before (with the same, or with something else), or neither."""
+        """Judge a producer's request: it opens, sends its next number, repeats one, or leaves one out.
+
+        `digest` is of the group's headers and bodies: by that a repetition is told from something else under the same
+        number. Return value and reason of a failure, else None, with the producer's new state added to `changes`.
+        """
         epoch, sequence = producers.parse_request(value)
         held = self.registers.get(key)
         try:
             known = producers.Produced.parse(held) if held is not None else producers.Produced.none()
         except ProtocolError:
-            # Somebody set the register by hand: this producer is refused, and nobody's connection is closed for it.
+            # An application set the register by hand. Only this producer is refused: the connection is not at fault.
             return self.next_id, FailureReason.EXPECTATION_FAILED
         if sequence == producers.OPEN:
             if epoch <= known.epoch:
@@ -409,9 +444,10 @@ class Order:
         return None
 
     def _change_registers(self, changes: list[Change]) -> bool:
-        """Make the changes, or none of them if the registers would get too large."""
+        """Make all changes and return True; or none and return False, if a bound of the registers would be passed."""
         if not changes:
             return True
+        # Computed on the side first: a key may be changed more than once, and nothing is taken back afterwards.
         total = self._registers_bytes
         pending: dict[bytes, bytes | None] = {}
         for key, value in changes:
@@ -436,15 +472,15 @@ class Order:
 
 
 def _add_ends(ends: array[int], more: memoryview, base: int) -> None:
-    """Add where the parts of a frame end, of which the first begins at `base`; as they lie if that is 0."""
+    """Append a frame's column of ends to a batch's, in which this frame's first part begins at `base`."""
     if base:
         ends.extend([end + base for end in more.tolist()])
     else:
         ends.frombytes(more.cast("B"))
 
 
-def _appended(appends: ReceivedAppends, places: list[int]) -> Iterator[tuple[int, memoryview]]:
-    """The header and body of each of these."""
+def _appended(appends: ReceivedAppends, positions: list[int]) -> Iterator[tuple[int, memoryview]]:
+    """Yield header and body of each transaction at these positions."""
     ends = appends.data_ends
-    for place in places:
-        yield appends.headers[place], appends.data[ends[place - 1] if place else 0 : ends[place]]
+    for position in positions:
+        yield appends.headers[position], appends.data[ends[position - 1] if position else 0 : ends[position]]

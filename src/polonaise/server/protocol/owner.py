@@ -1,19 +1,20 @@
-"""The owner of a partition as one machine: events in, effects out, without clock, I/O or asyncio.
+"""The owner of a partition as one state machine: events in, effects out, without clock, I/O or asyncio.
 
-What clients send goes through one inbox in the order of arrival. An append is judged when there is a session with room
-in it, against everything ordered so far; what was let in is sent to the replicas, and committed once a quorum of them
-has synced it. Nothing that a client is told or fed rests on anything less than a commit, or an engaged session:
+Clients' messages go through one inbox in the order of arrival. An append is judged as soon as there is a session with
+room in it, against everything ordered so far. Appends that were let in are sent to the replicas as batches, and a batch
+is committed once a quorum of the engaged replicas has synced it. Whatever a client is told or fed rests on a commit, or
+on an engaged session:
 
-* **nothing before it is committed**: batches are fed, and questions answered, when their message is committed;
+* **nothing before it is committed**: batches are fed, and requests answered, when their message is committed;
 * **refuse before feed**: a refusal that rests on an undecided append is held until that append is decided, and told
-  before the batch with it is fed. One whose ground went with its session is told as that;
+  before the batch with that append is fed. If the append goes with its session, the refusal says SESSION_ENDED;
 * **feed before answer**: an answer that speaks for a mark is kept until the mount was fed everything up to there;
-* **nothing before it is engaged**: what became of the appends of an ended session is told when the next one starts.
+* **nothing before it is engaged**: the fate of the appends of an ended session is told when the next session starts.
 
-When each of these happens is decided here alone. `effects` says in which order the effects of one event are carried
-out, and why; the other files are asked: `order` judges, `heldrefusals` keeps what may not be told yet, `feeds` feeds
-mounts up to the mark that it is given, `answers` says what a question is told, and `readiness` what keeps appends
-waiting.
+When each of these happens is decided in this file alone. `effects` says in which order the effects of one event are
+carried out, and why. The other files are asked: `order` judges, `heldrefusals` keeps refusals that may not be told yet,
+`feeds` feeds mounts up to the mark that it is given, `answers` makes the answers to requests, and `readiness` knows
+what keeps appends waiting.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from polonaise.server.protocol.feeds import Feeds
 from polonaise.server.protocol.heldrefusals import HeldRefusals
 from polonaise.server.protocol.inbox import Inbox, WaitingAppends
 from polonaise.server.protocol.moment import Moment
-from polonaise.server.protocol.mounts import Flow, Mount
-from polonaise.server.protocol.order import Order, Sealed
-from polonaise.server.protocol.questions import (
+from polonaise.server.protocol.mounts import ClientMount, Flow
+from polonaise.server.protocol.order import Order, SealedBatch
+from polonaise.server.protocol.pendingrequests import (
     PULSE,
-    FlushQuestion,
-    MarkQuestion,
-    MountQuestion,
-    Question,
-    RegistersQuestion,
+    PendingFlush,
+    PendingMark,
+    PendingMount,
+    PendingRegisters,
+    PendingRequest,
 )
 from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.protocol.recovery import Known
-from polonaise.server.protocol.session import QUESTIONS_MAX, Session, StartedSession
+from polonaise.server.protocol.session import REQUESTS_MAX, Session, StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import (
     NO_TRANSACTION,
@@ -70,10 +71,10 @@ from polonaise.wire.messages import Mounted
 
 
 class PartitionOwner:
-    """Owns one partition under one generation: every decision about what is let in, committed, fed and told.
+    """Owns one partition under one generation: decides what is let in, committed, fed and told.
 
-    Every method is an event, and returns what to do about it, in order; some raise a `PolonaiseError` for a request
-    that is to be refused as it is, and then nothing has changed.
+    Every public method is an event. It returns the effects, which the caller carries out in their order. A method that
+    raises a `PolonaiseError` refuses the request, and has changed nothing.
     """
 
     def __init__(self, partition: PartitionId, generation: Generation, settings: OwnerSettings) -> None:
@@ -81,9 +82,9 @@ class PartitionOwner:
         self.generation = generation
         self._settings = settings
         self.session: Session | None = None
-        """The session that is being written; None between sessions."""
+        """The present session; None between sessions."""
         self.committed: TransactionId = NO_TRANSACTION
-        """The committed high-water mark as far as this owner has ever proved it."""
+        """The highest id that this owner has ever proved to be committed."""
         self._last_crc = 0
         self.registers = CommittedRegisters(settings.listing_count_max)
         self.cache = TailCache(settings.cache_bytes_max)
@@ -92,16 +93,16 @@ class PartitionOwner:
         self._answers = Answers(generation, settings, self.feeds, self.registers, self._out)
         self.readiness = Readiness(partition)
         self.stopped: PolonaiseError | None = None
-        """Why it serves no more; None while it does."""
+        """The reason why the ownership has ended; None while it lasts."""
         self.counts = {"void_appends": 0, "expired": 0, "sessions": 0, "refused": 0}
         self._inbox = Inbox(settings)
         self._held = HeldRefusals()
-        self._undecided: list[Sealed] = []
+        self._undecided: list[SealedBatch] = []
         self._turn_awaited = False
 
     @property
     def known(self) -> Known:
-        """What this owner has itself seen committed."""
+        """The last commit that this owner has itself seen: the next session start must not decide below it."""
         return Known(self.committed, self._last_crc)
 
     @property
@@ -111,39 +112,49 @@ class PartitionOwner:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is under way that has a deadline, or is to be told to a mount as time passes.
+        """Whether no deadline is running, and no mount is to be told anything as time passes.
 
-        Then it need not be told the time, but for its pulse.
+        An owner at rest needs `tick` for its pulse only.
         """
         if self._inbox or self._answers.unanswered:
             return False
         if self.session is None:
+            # Mounts are told what keeps their appends once that has lasted for a while: a matter of time.
             return not self.feeds.mounts
+        # A hindrance that was told has to be taken back, and faults stop being lasting as time passes.
         return self.session.at_rest and not self.feeds.hindrance
 
     # ------------------------------------------------------------------ sessions
 
     def session_started(self, started: StartedSession, now: Moment) -> list[Effect]:
-        """A session was engaged: what became of the appends in flight is certain now, and told; more is judged."""
+        """Begin to write in an engaged session: settle the appends in flight, then go on with what waits."""
         self.session = Session(self.partition, self.generation, self._settings, started, now)
         self.counts["sessions"] += 1
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
+        # Only now are the replicas told that `closing` is certain: before the engagement it might not have lasted.
         self._out.send(ConfirmClean(self.session.id, started.closing))
+        # Fates first: the answers below speak for everything up to `closing`, so it must be settled and fed by then.
         self._settle(started)
-        for question in self._answers.take_unanswered():
-            self._prove(question)
+        # A request of the ended session needs no further barrier: a quorum was fenced for this session after the
+        # request had come, which proves more than a barrier would.
+        for pending in self._answers.take_unanswered():
+            self._prove(pending)
+        # New appends last: they are judged against the locks and registers with which this session starts.
         self._pump(now)
         return self._out.taken()
 
     def session_not_started(self, error: Exception, *, operator: bool = False) -> list[Effect]:
-        """An attempt to start a session failed; `operator`: only one can help, and whoever asks is told so."""
+        """Note that an attempt to start a session failed; `operator`: only an operator can help.
+
+        With `operator` all requests are refused with `error`. Without it the next attempt may succeed, so they wait.
+        """
         blocked = self.readiness.attempt_failed(error, operator=operator)
         if blocked is not None:
-            self._answers.expire(self._inbox, blocked, lambda question: True)
+            self._answers.expire(self._inbox, blocked, lambda request: True)
         return self._out.taken()
 
     def end_session(self, reason: str, now: Moment, *, fault: bool = False) -> list[Effect]:
-        """End the session, so that the next one goes on with other replicas; `fault`: one of these has failed."""
+        """End the session, so that the next one goes on with other replicas; `fault`: a replica of this one failed."""
         self._end_session(reason, now, fault=fault)
         return self._out.taken()
 
@@ -151,28 +162,39 @@ class PartitionOwner:
         session, self.session = self.session, None
         if session is None:
             return
-        self._undecided, questions = session.remains(now.wall_us)
-        self._answers.unanswered += questions
+        # Nothing is told here. A batch in flight may be on a quorum already, or on a single replica that the next
+        # session believes: only the next decision makes it committed or lost, and its client learns which then.
+        # One session's leftovers are settled before the next session can leave any, so `_undecided` is free.
+        self._undecided, requests = session.remains(now.wall_us)
+        self._answers.unanswered += requests
         self.readiness.session_ended(session.id, reason, now.monotonic_s, fault=fault)
+        # A checkpoint, or a replica that comes back, is followed by a session at once: that is no news to clients.
         if fault:
             self._hinder(self.readiness.faults.causes)
         self._out.end(EndSession(session.id, reason, late))
 
     def _settle(self, started: StartedSession) -> None:
-        """Tell what became of the appends in flight: only here, after the engagement, is it certain."""
+        """Tell the fate of the appends in flight: only here, after the engagement, is it certain."""
         closing = started.closing
         undecided, self._undecided = self._undecided, []
         for batch in undecided:
+            # This owner alone has written since its last session began, so ids below `closing` are in the log as it
+            # sent them. At `closing` the CRC has to agree as well: each batch carries the CRC of the one before it, so
+            # this one comparison speaks for all of them.
             if batch.last < closing or (batch.last == closing and batch.crc == started.last_crc):
                 self._commit(batch)
             else:
                 self.feeds.tell_lost(batch, self.committed)
         if self.committed != closing:
-            # Written before this owner's time: what the cache holds no longer reaches the end.
+            # The ids up to `closing` are of an earlier owner. The cache must have no gap below the committed mark, so
+            # it starts anew; mounts are fed these ids from the replicas.
             self.cache.clear()
             self.committed = closing
         self._last_crc = started.last_crc
         self.registers.replace(started.registers)
+        # After the commits above, which have told the refusals that rest on them: the others rest on appends that are
+        # gone. They must not be told as they are, for they would speak of a state that never was. The client builds its
+        # append anew (docs/decisions/0007).
         for refusal in self._held.take():
             if refusal.rests_on > closing:
                 refusal = refusal._replace(reason=FailureReason.SESSION_ENDED, value=closing)
@@ -185,50 +207,61 @@ class PartitionOwner:
     def stored(
         self, name: StorageId, connection: Hashable, session: SessionId, number: int, now: Moment
     ) -> list[Effect]:
-        """A replica has synced everything of the session up to this number."""
+        """Count a replica's acknowledgement: it has synced everything of the session up to this number."""
         current = self.session
+        # An acknowledgement of an earlier session, or over another connection than the one on which the replica
+        # joined, says nothing about the messages of this session: those in between may have been lost on the way.
         if current is None or session != current.id or not current.is_engaged(name, connection):
             return []
         committed = current.acknowledged(name, number)
         if not committed:
             return []
         for sent in committed:
+            # The batch before the requests that it proves: their answers speak for the mark with the batch in it.
             if sent.batch is not None:
                 self._commit(sent.batch)
-            for question in sent.questions:
-                self._prove(question)
+            for pending in sent.requests:
+                self._prove(pending)
         if self.committed - current.closing >= self._settings.checkpoint_transactions:
             self._end_session("checkpoint", now)
+        # At once: the acknowledgement is what a full window waited for, and what has come meanwhile is a batch by now.
         self._pump(now, at_once=True)
         return self._out.taken()
 
-    def _commit(self, batch: Sealed) -> None:
+    def _commit(self, batch: SealedBatch) -> None:
         """Note that a batch is committed: tell the refusals that rest on it, then feed it."""
         self.committed = batch.last
         self._last_crc = batch.crc
+        # Only a commit ends a trouble; a session that starts does not, for with all disks full they start and fail.
         if self.readiness.faults.since_commit:
             self.readiness.faults.committed()
             self._hinder("")
         columns = Batch(memoryview(batch.raw))
         if columns.registers_bytes:
             self.registers.apply(columns.registers)
+        # Into the cache before it is fed: feeding reads from there.
         self.cache.add(Committed(batch.first, batch.last, batch.raw))
+        # What these refusals rest on is committed now, so they may be told. And they must be, before the batch is fed:
+        # a client that is fed a younger append of its own takes an older one that it has heard nothing of for lost.
         for refusal in self._held.take(batch.last):
             self.feeds.tell(refusal)
         self._out.ask(MarkMoved(self.committed))
         self._feed_all()
 
     def replica_failed(self, name: StorageId, connection: Hashable, error: PolonaiseError, now: Moment) -> list[Effect]:
-        """Any fault of an engaged replica ends the session; what others say after that is the same trouble."""
+        """End the session because an engaged replica failed; between sessions, add its fault to the known causes."""
         if self.session is not None and self.session.is_engaged(name, connection):
+            # Even where a quorum is left: only a new session can record that this replica lacks what comes next.
             self.readiness.faults.blame([name], str(error), now.monotonic_s)
             self._end_session(f"{name}: {error}", now, fault=True)
         elif self.session is None and self.readiness.faults.since_commit:
+            # The first fault has ended the session already. Clients are to learn of all nodes that ail, not of one.
             self.readiness.faults.blame([name], str(error), now.monotonic_s)
             self._hinder(self.readiness.faults.causes)
         return self._out.taken()
 
     def _hinder(self, what: str) -> None:
+        """Tell the ready mounts what keeps appends from being committed; an empty string takes it back."""
         self.feeds.hinder(what, self.committed)
 
     # ------------------------------------------------------------------ appends
@@ -236,21 +269,28 @@ class PartitionOwner:
     def append(
         self, client_id: ClientId, connection: Hashable, generation: Generation, appends: ReceivedAppends, now: Moment
     ) -> list[Effect]:
-        """Order these, after everything that came before; on a connection without a mount they are void."""
+        """Order a client's appends after everything that came before; without a mount on its connection they are void.
+
+        Appends of another generation, and those that the inbox has no room for, are refused.
+        """
         mount = self.feeds.mount_of(client_id, connection)
         if mount is None:
+            # Void without a word: the client has left or mounted anew, and learns of these by its next READY.
             self.counts["void_appends"] += appends.count
             return []
         if generation != self.generation:
+            # The generation is part of a request id, and batches record this owner's. Ordered here, the append would be
+            # in the log under a name that its client never gave it.
             self.feeds.refuse(mount, appends, self.generation, FailureReason.GENERATION)
         elif self._inbox.add(mount, appends, now.monotonic_s + self._settings.inbox_s_max):
             self._pump(now)
         else:
+            # Refused, not left unread: the connection is shared by all partitions of this client.
             self.feeds.refuse(mount, appends, self.committed, FailureReason.OVERLOADED)
         return self._out.taken()
 
     def turn(self, now: Moment) -> list[Effect]:
-        """The turn of the loop that was awaited is over: send what arrived in it."""
+        """Send what arrived in the turn of the loop that is over now (`AwaitTurn` has asked for this call)."""
         self._turn_awaited = False
         self._pump(now, at_once=True)
         return self._out.taken()
@@ -258,15 +298,19 @@ class PartitionOwner:
     def _pump(self, now: Moment, *, at_once: bool = False) -> None:
         """Judge what waits, in order, as long as there is a session and room in it; send what was let in.
 
-        At once while nothing is on its way, for then there is nothing to wait for. Otherwise at the end of this turn
-        of the loop, so that what arrives together goes into one batch; and while the window is full, with the
-        acknowledgement that makes room.
+        When nothing is on its way, a message goes out at once. Otherwise it goes out at the end of this turn of the
+        loop, so that what arrives together becomes one batch; and while the window is full, with the acknowledgement
+        that makes room.
         """
         while (session := self.session) is not None:
+            # Judged first, also while the window is full: refusals need no room in it, and what was let in is ready to
+            # be sealed when there is some.
             self._judge_waiting(session)
             if not session.has_something_to_send or session.in_flight >= self._settings.window:
                 return
             if session.in_flight and not at_once:
+                # The disks are busy with what is on its way, so the rest of this turn costs no time, and larger
+                # batches cost fewer syncs.
                 if not self._turn_awaited:
                     self._turn_awaited = True
                     self._out.ask(AwaitTurn())
@@ -276,15 +320,21 @@ class PartitionOwner:
                 return
             sent = session.next_message(now)
             self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))
+            # One message without waiting is enough: what is left over belongs to the end of the turn again.
             at_once = False
 
     def _judge_waiting(self, session: Session) -> None:
+        """Judge the inbox in order of arrival, until the forming batch is full or a bound is reached.
+
+        Appends and requests share one queue, so that a request is proved by a message with or after all appends that
+        came before it.
+        """
         inbox, settings, order = self._inbox, self._settings, session.order
         while (
             inbox
             and order.forming_count < settings.batch_count_max
             and order.forming_bytes < settings.batch_bytes_max
-            and session.questions_waiting < QUESTIONS_MAX
+            and session.requests_waiting < REQUESTS_MAX
             and not self._held.is_full
         ):
             entry = inbox.take()
@@ -294,8 +344,11 @@ class PartitionOwner:
                 session.prove(entry)
 
     def _judge(self, order: Order, entry: WaitingAppends) -> None:
+        """Have one append frame judged; tell or hold the refusals. A client that breaks the protocol is cut off."""
         mount = entry.mount
         if not self.feeds.is_current(mount):
+            # The client has left or mounted anew while these waited. What an older mount sent is void: by READY the
+            # client takes everything for lost that it was not fed, and it may append it again.
             self.counts["void_appends"] += entry.appends.count
             return
         try:
@@ -303,6 +356,8 @@ class PartitionOwner:
         except InvariantViolated:
             raise
         except PolonaiseError as error:
+            # Nothing of the frame is ordered, and no failure reason says that a frame breaks the protocol. The
+            # connection ends with the error instead; the next mount shows that these appends are not in the log.
             self.feeds.end(mount, error)
             self._out.end(CutOff(mount.connection, error))
             return
@@ -318,116 +373,136 @@ class PartitionOwner:
     def mount(
         self, client_id: ClientId, connection: Hashable, request: int, message: MountRequest, now: Moment
     ) -> list[Effect]:
-        """Feed this client from its mark on, and tell it when it may append. Its older mount is void from now on.
+        """Feed a client from its mark on, and tell it when it may append. Its older mount is void from now on.
 
         Raises `ProtocolError`, `Overloaded` or `NotOwner`.
         """
         mount = self.feeds.subscribe(client_id, connection, message)
+        # What is committed can be fed at once: that it is committed holds for ever, under any owner.
         self._feed(mount)
+        # READY says more, that nothing of the client's older mounts is undecided. So it goes through the inbox, behind
+        # their appends, and is proved by a message to the replicas.
         mark, until_s = message.client_high_water_mark, self._settings.asked_until_s(now.monotonic_s)
-        self._ask(MountQuestion(until_s, request, mount, mark), now)
+        self._ask(PendingMount(until_s, request, mount, mark), now)
         return self._out.taken()
 
     def unmount(self, client_id: ClientId, connection: Hashable) -> list[Effect]:
-        """The client's mount on this connection ends, or the connection has ended."""
+        """End the client's mount on this connection, if it has one: it asked for that, or the connection is gone."""
         mount = self.feeds.mount_of(client_id, connection)
         if mount is not None:
             self.feeds.end(mount)
         return self._out.taken()
 
     def credit(self, client_id: ClientId, connection: Hashable, granted_bytes: int) -> list[Effect]:
-        """The client takes so many more bytes of feed."""
+        """Let a client's feed send so many more bytes."""
         mount = self.feeds.mount_of(client_id, connection)
         if mount is not None and granted_bytes > 0:
             mount.subscription.credit += granted_bytes
             self._feed(mount)
         return self._out.taken()
 
-    def room(self, mount: Mount) -> list[Effect]:
-        """A mount's connection has taken enough of what it was sent."""
+    def room(self, mount: ClientMount) -> list[Effect]:
+        """Go on feeding a mount whose connection has taken enough of what it was sent (after `AwaitRoom`)."""
         if self.feeds.is_current(mount) and mount.flow is Flow.FULL:
             mount.flow = Flow.OPEN
             self._feed(mount)
         return self._out.taken()
 
-    def history_read(self, mount: Mount, batches: Sequence[Committed]) -> list[Effect]:
-        """Batches were read for a mount. When none came that it gets next, they are asked for again."""
+    def history_read(self, mount: ClientMount, batches: Sequence[Committed]) -> list[Effect]:
+        """Feed a mount the batches that were read for it (after `ReadHistory`); if none fits, ask for them again."""
         if not self.feeds.is_current(mount) or mount.flow is not Flow.READING:
             return []
         self.feeds.feed_history(mount, batches, self.committed)
         self._feed(mount)
         return self._out.taken()
 
-    def history_failed(self, mount: Mount, error: PolonaiseError) -> list[Effect]:
-        """What this mount is to be fed next can't be had: the mount ends, and the client is told why."""
+    def history_failed(self, mount: ClientMount, error: PolonaiseError) -> list[Effect]:
+        """End a mount for which history can't be read, and tell its client why (after `ReadHistory`)."""
         if self.feeds.is_current(mount):
             self.feeds.end(mount, error)
         return self._out.taken()
 
     def _feed_all(self) -> None:
+        """Feed every mount what is committed."""
         for mount in list(self.feeds.mounts.values()):
             self._feed(mount)
 
-    def _feed(self, mount: Mount) -> None:
-        """Feed what is committed; then give the answers that speak for no more than what was fed."""
+    def _feed(self, mount: ClientMount) -> None:
+        """Feed a mount what is committed; then give it the answers that speak for no more than what it was fed."""
         self.feeds.feed(mount, self.committed)
         for kept in mount.due_answers():
             self._out.answer(Answer(mount.connection, kept.request, kept.message))
             if isinstance(kept.message, Mounted):
                 self.feeds.make_ready(mount, self.committed)
 
-    # ------------------------------------------------------------------ questions
+    # ------------------------------------------------------------------ requests
 
     def flush(self, client_id: ClientId, connection: Hashable, request: int, now: Moment) -> list[Effect]:
-        """Answer once every append before it is decided and fed. Raises `PartitionNotReady` or `Overloaded`."""
+        """Answer once every earlier append of the mount is decided and fed.
+
+        Raises `PartitionNotReady` without a mount on this connection, and `Overloaded`.
+        """
         mount = self.feeds.admit_flush(client_id, connection)
-        self._ask(FlushQuestion(self._settings.asked_until_s(now.monotonic_s), request, mount), now)
+        self._ask(PendingFlush(self._settings.asked_until_s(now.monotonic_s), request, mount), now)
         return self._out.taken()
 
     def ask_mark(self, connection: Hashable, request: int, now: Moment) -> list[Effect]:
-        """Answer with the committed high-water mark, proved from now on."""
-        self._ask(MarkQuestion(self._settings.asked_until_s(now.monotonic_s), request, connection), now)
+        """Answer with the committed high-water mark, as proved by a message to the replicas that is sent from now on.
+
+        A deposed owner can't prove one, and so can't answer with a mark that was overtaken.
+        """
+        self._ask(PendingMark(self._settings.asked_until_s(now.monotonic_s), request, connection), now)
         return self._out.taken()
 
     def ask_registers(self, connection: Hashable, request: int, asked: AskedRegisters, now: Moment) -> list[Effect]:
-        """Answer with a register, or a page of them, proved from now on. Raises `ProtocolError` or `Overloaded`."""
+        """Answer with a register, or a page of registers, proved as a mark is.
+
+        Raises `ProtocolError` for a key that can't be, and `Overloaded`.
+        """
         self.registers.admit(asked)
-        self._ask(RegistersQuestion(self._settings.asked_until_s(now.monotonic_s), request, connection, asked), now)
+        self._ask(PendingRegisters(self._settings.asked_until_s(now.monotonic_s), request, connection, asked), now)
         return self._out.taken()
 
-    def _ask(self, question: Question, now: Moment) -> None:
-        if self._inbox.ask(question):
+    def _ask(self, pending: PendingRequest, now: Moment) -> None:
+        """Put a request into the inbox, behind what has come before it; refuse it if there is no room."""
+        if self._inbox.ask(pending):
             self._pump(now)
         else:
             self._answers.refuse(
-                question, Overloaded(f"partition {self.partition} has {len(self._inbox)} requests waiting")
+                pending, Overloaded(f"partition {self.partition} has {len(self._inbox)} requests waiting")
             )
 
-    def _prove(self, question: Question) -> None:
-        """Answer a question: everything that came before it is decided. Behind the feed, if it is a mount's."""
-        mount = self._answers.give(question, self.committed)
+    def _prove(self, pending: PendingRequest) -> None:
+        """Answer a request, now that everything before it is decided; a mount's answer follows what it is fed."""
+        mount = self._answers.give(pending, self.committed)
         if mount is not None:
             self._feed(mount)
 
     # ------------------------------------------------------------------ time, and the end
 
     def tick(self, now: Moment) -> list[Effect]:
-        """Look whether every replica keeps up, an idle partition is alive, and nothing has waited too long."""
+        """Check what only time tells: replicas that are late, a pulse that is due, requests that waited too long."""
         session, settings = self.session, self._settings
         if session is not None:
             late = session.late(now.monotonic_s, settings.acknowledge_s_max)
             if late:
+                # Ended although a quorum may acknowledge all along. An engaged replica that is silent would be in doubt
+                # at the next session start, and together with another one could block it; left out of a session, it
+                # has a closing mark and is asked for nothing. And what it is sent piles up in memory.
                 what = f"did not sync within {settings.acknowledge_s_max:g} s"
                 self.readiness.faults.blame(late, what, now.monotonic_s)
                 self._end_session(f"{', '.join(late)}: {what}", now, fault=True, late=late)
             elif session.is_idle(now.monotonic_s, settings.pulse_s):
+                # Not through the inbox: a pulse speaks for no appends, so it has none to stay behind.
                 session.prove(PULSE)
                 self._pump(now)
         hindrance = self.readiness.lasting_hindrance(now.monotonic_s, writing=self.session is not None)
         if hindrance is not None:
             self._hinder(hindrance)
         not_ready = self.readiness.not_ready(now.monotonic_s)
-        self._answers.expire(self._inbox, not_ready, lambda question: question.until_s < now.monotonic_s)
+        self._answers.expire(self._inbox, not_ready, lambda request: request.until_s < now.monotonic_s)
+        # Only appends that were never ordered have a deadline here. One that was ordered may be on a disk, and so can
+        # no more be refused by time: its fate is a commit, or the end of its session.
         for entry in self._inbox.take_late_appends(now.monotonic_s):
             self.counts["expired"] += entry.appends.count
             if self.feeds.is_current(entry.mount):
@@ -435,15 +510,19 @@ class PartitionOwner:
         return self._out.taken()
 
     def stop(self, error: PolonaiseError, now: Moment) -> list[Effect]:
-        """End the ownership. Clients are told to look elsewhere; what is in flight is decided by the next owner."""
+        """End the ownership. Clients are told to look elsewhere; the next owner decides what is in flight."""
         if self.stopped is not None:
             return []
         self.stopped = error
+        # The session first: it hands its unproved requests over, and they are refused below with the others.
         self._end_session(error.text, now)
         self.readiness.waits_for = error.text
-        self._answers.expire(self._inbox, error, lambda question: True)
+        self._answers.expire(self._inbox, error, lambda request: True)
+        # Appends that were not ordered are dropped in silence, like those in flight: their clients mount at the next
+        # owner, and what that one has not fed them by READY is not in the log.
         self._inbox.clear()
         for mount in list(self.feeds.mounts.values()):
             self.feeds.end(mount, error)
-        self._out.ask(MarkMoved(self.committed))  # whoever waits looks again, and finds that it was stopped
+        # The mark has not moved. This wakes the readers that wait for it, so that they find the owner stopped.
+        self._out.ask(MarkMoved(self.committed))
         return self._out.taken()

@@ -1,7 +1,7 @@
-"""The start of a session, decided: claim, doubt, decide, clean, engage.
+"""The decisions of a session's start: claim, doubt, decide, clean, engage.
 
-Pure functions over the coordinator's value and what the replicas answered. `docs/replication.md` has the argument why
-they are safe; `make model` explores them exhaustively by calling these very functions.
+These are pure functions of the coordinator's value and the replicas' answers. `docs/replication.md` argues why they are
+safe; `make model` explores them exhaustively by calling these very functions.
 """
 
 from __future__ import annotations
@@ -15,25 +15,30 @@ from polonaise.terms import NO_SESSION, NO_TRANSACTION, Generation, SessionId, S
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What one replica could prove when it was fenced: the answer to last-session-info."""
+class ReplicaAnswer:
+    """The facts that one replica proved when it was fenced: its answer to last-session-info."""
 
     joined: SessionId
+    """The last session that the replica was made clean for; NO_SESSION if there was none."""
     prepared: TransactionId
+    """The id with which its log ended when it joined that session."""
     confirmed: TransactionId
+    """Up to this id its copy is certainly the log."""
     max_synced: TransactionId
+    """The last id that it holds, synced; NO_TRANSACTION if it is empty."""
     last_crc: int
+    """CRC of the batch that ends at `max_synced`; 0 if it is empty."""
     lost_above: TransactionId | None
-    """It may have lost ids above this one; None when it has not."""
+    """The replica may have lost ids above this one; None when it has lost nothing."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether it knows of no session and holds nothing: it is new, or was wiped."""
+        """Whether the replica joined no session and holds nothing: it is new, or was wiped."""
         return self.joined == NO_SESSION and self.max_synced == NO_TRANSACTION
 
     @property
     def doubt(self) -> str:
-        """For people: why a replica that answers so can't be believed, and what to look at."""
+        """Text for operators: why a replica with this answer can't be believed, and what to look at."""
         if self.is_empty:
             return "is there, and empty: give it the directory that it had"
         if self.lost_above is None:
@@ -46,16 +51,18 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Too many replicas of the last session are in doubt: wait for them. Copying cannot help."""
+    """The outcome that too many replicas of the last session are in doubt: wait for them. Copying cannot help."""
 
     doubted: tuple[StorageId, ...]
     needed: int
-    """How many of them must come back with what they held."""
+    """The number of doubted replicas that must come back with what they held."""
 
-    def waits_for(self, answers: Mapping[StorageId, Answer]) -> str:
-        """For people: an alarm only where those that have yet to answer are too few to end the doubt."""
+    def waits_for(self, answers: Mapping[StorageId, ReplicaAnswer]) -> str:
+        """Return text for operators: what is waited for, and what is wrong with the doubted replicas that answered."""
         silent = [name for name in self.doubted if name not in answers]
         doubts = "; ".join(f"{name} {answers[name].doubt}" for name in self.doubted if name in answers)
+        # As long as the silent ones are enough to end the doubt, they may merely be starting: no alarm yet. After that
+        # somebody has to bring back what a replica held.
         if len(silent) >= self.needed:
             told = f"an answer of {self.needed} of {', '.join(silent)}, which took part in the last session"
             return f"{told}. {doubts}" if doubts else told
@@ -69,9 +76,10 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The closing high-water mark of everything before this session, frozen for this attempt."""
+    """The outcome that the end of the log before this session is known. It is fixed for this attempt."""
 
     closing: TransactionId
+    """The id with which the log ends."""
     last_crc: int
     """CRC of the batch that ends at `closing`; 0 for an empty log."""
     sources: tuple[StorageId, ...]
@@ -80,59 +88,68 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """What was promised cannot be true. The partition stops; only an operator may go on."""
+    """The outcome that the answers break a promise. The partition stops; only an operator may go on."""
 
     what: str
+    """Text for operators: which facts exclude each other."""
 
 
 class Known(NamedTuple):
-    """What an owner has itself seen committed, in earlier sessions."""
+    """The last commit that an owner has itself seen, in its earlier sessions."""
 
     committed: TransactionId
     last_crc: int
-    """CRC of the batch that ends there."""
+    """CRC of the batch that ends at `committed`."""
 
 
 NOTHING_KNOWN: Final = Known(NO_TRANSACTION, 0)
+"""The knowledge of an owner that has written in no session yet."""
 
 
 def quorum(members: Collection[StorageId]) -> int:
+    """Return how many replicas commit: more than half of the members, however few of these are engaged."""
     return len(members) // 2 + 1
 
 
 def claim(value: PartitionValue, generation: Generation) -> PartitionValue | None:
-    """The value that makes the next session ours; None when a later generation owns the partition."""
+    """Return the value that claims the next session; None when a later generation owns the partition."""
     if value.generation > generation:
         return None
+    # Written with compare-and-set: of two owners that read the same value only one gets this session number.
     return replace(value, generation=generation, session=value.session + 1)
 
 
 def participants(value: PartitionValue) -> tuple[StorageId, ...]:
-    """Everyone a session has to fence: the members, and those that a pending change adds."""
+    """Return all replicas that a session has to fence: the members, and those that a pending change adds."""
     return value.members + tuple(name for name in value.next or () if name not in value.members)
 
 
-def is_stale(engagement: Engagement, answer: Answer) -> bool:
-    """Whether this copy has not seen the session that the coordinator knows it took part in: wiped, or an old disk.
+def is_stale(engagement: Engagement, answer: ReplicaAnswer) -> bool:
+    """Whether this copy missed a session that it took part in by the coordinator's word: it was wiped, or is old.
 
-    Compared is the session *joined*, never the fence: a restored snapshot that is fenced once would look current.
+    The *joined* session is compared, never the fence: an old snapshot that was fenced once would look current.
     """
     return answer.joined < engagement.session
 
 
 def decide(
-    value: PartitionValue, answers: Mapping[StorageId, Answer], known: Known = NOTHING_KNOWN
+    value: PartitionValue, answers: Mapping[StorageId, ReplicaAnswer], known: Known = NOTHING_KNOWN
 ) -> Decided | Undecided | Contradiction:
-    """What is the log's end before this session? `known` is what whoever asks has seen committed.
+    """Decide where the log ends before this session; `known` is the last commit that the deciding owner has seen.
 
     Every id that was ever committed is on a quorum of the replicas engaged in the last session. With fewer than a
-    quorum of those in doubt, at least one that can be believed holds it, so the highest id among these is no smaller.
+    quorum of those in doubt, at least one that can be believed holds it. So the highest id that a believed replica
+    holds is no smaller than any committed id.
     """
+    # A replica joins only sessions that the coordinator gave out. A larger number means that the coordinator itself
+    # was put back to an older state, and then its engagements can't be believed either.
     for name, told in answers.items():
         if told.joined > value.session:
             return Contradiction(
                 f"{name} took part in session {told.joined}; the coordinator has given out none after {value.session}"
             )
+    # Only they can hold what the last session committed. A late replica's tail may be of a session that was decided
+    # without it: it may receive copies, and decides nothing.
     engaged = [name for name, engagement in value.engagements.items() if engagement.unresolved]
     if not engaged:
         return _decide_first(answers)
@@ -141,26 +158,36 @@ def decide(
     sources: list[StorageId] = []
     for name in engaged:
         held = answers.get(name)
+        # Away, wiped or old: "has not" in its answer would say nothing about what it once acknowledged.
         if held is None or is_stale(value.engagements[name], held):
             doubted.append(name)
             continue
+        # One that may have lost counts as absent for what it lacks. What it does hold is proved by CRCs, and so may
+        # still raise the closing mark below.
         if held.lost_above is not None:
             doubted.append(name)
         if held.max_synced > closing:
             closing, last_crc, sources = held.max_synced, held.last_crc, [name]
         elif held.max_synced == closing:
+            # Two batches with the same last id: the log has forked, and nobody can tell which one is right.
             if closing != NO_TRANSACTION and held.last_crc != last_crc:
                 return Contradiction(f"{name} and {sources[0]} hold different transactions at {closing}")
             sources.append(name)
+    # A commit took a quorum of all members, however few were engaged. With fewer than that in doubt, at least one
+    # replica of every such quorum is believed.
     needed = len(doubted) - quorum(value.members) + 1
     if needed > 0:
         return Undecided(tuple(doubted), needed)
+    # Beyond doubt from here on: `closing` covers everything committed, if the promises hold. What follows compares
+    # that with what others know, so that a broken promise stops the partition instead of losing transactions.
     for name, answer in answers.items():
         if answer.confirmed > closing:
             return Contradiction(
                 f"{name} knows transactions up to {answer.confirmed} to be committed, "
                 f"but the replicas of the last session hold no more than {closing}"
             )
+    # Replicas that were put back to an older moment of this very session look sound. Only an owner that remembers more
+    # can tell; and one of the silent replicas may still hold it.
     if closing < known.committed:
         silent = tuple(name for name in engaged if name not in answers)
         return Undecided(silent, 1) if silent else Contradiction(_forgotten(known, closing))
@@ -170,6 +197,7 @@ def decide(
 
 
 def _forgotten(known: Known, closing: TransactionId) -> str:
+    """Return text for operators: committed transactions are missing on every replica that answered."""
     return (
         f"this server has seen transactions committed up to {known.committed}, but the replicas of the last session "
         f"hold no more than {closing}: old copies of storage directories, perhaps. Restore newer ones before a server "
@@ -177,43 +205,56 @@ def _forgotten(known: Known, closing: TransactionId) -> str:
     )
 
 
-def _decide_first(answers: Mapping[StorageId, Answer]) -> Decided | Contradiction:
-    """No session was ever engaged, so nothing was ever written; a replica that held something disproves it.
+def _decide_first(answers: Mapping[StorageId, ReplicaAnswer]) -> Decided | Contradiction:
+    """Decide for a partition in which no session was ever engaged: nothing was written, so the log is empty.
 
-    One that may have lost, but never joined at anything above nothing, lost nothing: its first file went bad.
+    A replica that held something disproves it. One that may have lost, but never joined above NO_TRANSACTION, lost
+    nothing: its first file went bad.
     """
     for name, answer in answers.items():
+        # All three marks: a damaged replica may hold nothing any more and still know that there was something.
         held = max(answer.max_synced, answer.confirmed, answer.prepared)
         if held != NO_TRANSACTION:
             return Contradiction(f"the coordinator knows of no session, but {name} held transactions up to {held}")
     return Decided(NO_TRANSACTION, 0, tuple(answers))
 
 
-def clean_to(value: PartitionValue, name: StorageId, answer: Answer, closing: TransactionId) -> TransactionId:
-    """Up to which id this replica's copy is surely that of the log; what is above must be cut, then copied.
+def clean_to(value: PartitionValue, name: StorageId, answer: ReplicaAnswer, closing: TransactionId) -> TransactionId:
+    """Return the id up to which this replica's copy is certainly the log; what is above has to be cut and copied.
 
-    Only asked once `closing` is decided: before, even a dirty tail may be the last trace of a commit.
+    Call it only once `closing` is decided: before that, even a dirty tail may be the last trace of a commit.
     """
     engagement = value.engagements.get(name)
     if engagement is None or is_stale(engagement, answer):
+        # Never engaged, wiped or old: of its history only the owner's own confirmation says anything.
         clean = answer.confirmed
     elif engagement.unresolved:
+        # Engaged in the last session, whose end is `closing`: it took everything in that session's order.
         clean = closing
     else:
+        # Late: above where its session was closed it may hold a dirty tail. What it was caught up with since is
+        # confirmed, and kept, or each new session would throw the catch-up away.
         clean = max(engagement.closing, answer.confirmed)
+    # Above a loss nothing is certain. Ids that were copied there since, and confirmed, have moved its mark.
     if answer.lost_above is not None:
         clean = min(clean, answer.lost_above)
     return min(clean, answer.max_synced)
 
 
 def may_engage(value: PartitionValue, clean: Collection[StorageId]) -> bool:
-    """Whether these clean replicas are a quorum of the members, and of the members to be."""
+    """Whether these clean replicas are a quorum of the members and, if a change is pending, of the next members.
+
+    Both, because the last session committed on a quorum of the old members, and this one commits on one of the new.
+    """
     memberships = [value.members] if value.next is None else [value.members, value.next]
     return all(sum(name in clean for name in members) >= quorum(members) for members in memberships)
 
 
 def engage(value: PartitionValue, clean: Iterable[StorageId], closing: TransactionId) -> PartitionValue:
-    """The value that starts the session: written before a single append of it is sent."""
+    """Return the value that starts the session. It has to be written before any append of the session is sent.
+
+    Until then the next owner would not know which replicas can hold what this session commits.
+    """
     members = value.members if value.next is None else value.next
     clean = set(clean)
     engagements: dict[StorageId, Engagement] = {}
@@ -222,5 +263,7 @@ def engage(value: PartitionValue, clean: Iterable[StorageId], closing: Transacti
         if name in clean:
             engagements[name] = Engagement(value.session)
         elif before is not None:
+            # Its session ended at `closing`: when it comes back, what it holds above that is cut. One that was closed
+            # earlier keeps its older mark, for it has not seen what was decided since.
             engagements[name] = replace(before, closing=closing) if before.unresolved else before
     return replace(value, members=members, next=None, engagements=engagements)

@@ -1,4 +1,4 @@
-"""One session in which an owner writes: the pipeline to the engaged replicas, and what it has proved."""
+"""One session in which an owner writes: the messages to the engaged replicas, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -11,40 +11,51 @@ from polonaise.coordination.values import PartitionValue
 from polonaise.server.protocol.commit import Acknowledgements
 from polonaise.server.protocol.locks import LockTable
 from polonaise.server.protocol.moment import Moment
-from polonaise.server.protocol.order import Order, Sealed
-from polonaise.server.protocol.questions import Question
+from polonaise.server.protocol.order import Order, SealedBatch
+from polonaise.server.protocol.pendingrequests import PendingRequest
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import Generation, PartitionId, StorageId, TransactionId
 
 _NUMBERS_MAX: Final = 2**31 - 1
-"""What a session sends is numbered below the request numbers of `Connection.request`."""
-QUESTIONS_MAX: Final = 10_000
-"""Questions that wait for the next message to the replicas; more wait in the inbox."""
+"""The last number of a session's messages: the request numbers of `Connection.request` begin above it."""
+REQUESTS_MAX: Final = 10_000
+"""The most requests that wait for the next message to the replicas; more wait in the inbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartedSession:
-    """A session that may write: its engagement is in the coordinator."""
+    """A session that may write, for its engagement is in the coordinator; and the state of the log it starts from."""
 
     value: PartitionValue
+    """The partition's value in the coordinator, as the engagement was written."""
     closing: TransactionId
+    """The id with which the log ends at the start of the session."""
     last_crc: int
+    """CRC of the batch that ends at `closing`; 0 for an empty log."""
     commit_time_us: int
+    """Commit time of that batch, microseconds UTC; later batches must not be earlier."""
     registers: dict[bytes, bytes]
+    """The registers at `closing`."""
     engaged: Mapping[StorageId, Hashable]
     """The connection on which each engaged replica joined; on any other it has no part in this session."""
 
 
 class InFlightBatch(NamedTuple):
-    """A batch, or a barrier without one, on its way to the replicas; and the questions that it proves."""
+    """A message on its way to the replicas, and the requests that its commit answers."""
 
     number: int
-    batch: Sealed | None
-    questions: Sequence[Question]
+    """Its place in the session: 1, 2, 3, …"""
+    batch: SealedBatch | None
+    """None for a barrier, which stores nothing."""
+    requests: Sequence[PendingRequest]
 
 
 class Session:
-    """Numbers everything that is sent to the replicas 1, 2, 3, … and counts their acknowledgements."""
+    """Numbers the messages to the replicas 1, 2, 3, … and counts the acknowledgements of the engaged ones.
+
+    Batches and barriers share the numbers, in one order that is the same for all replicas. So an acknowledgement of a
+    number is one of everything before it, and a barrier that a quorum has synced proves all batches before it.
+    """
 
     def __init__(
         self,
@@ -57,7 +68,9 @@ class Session:
         self.id = started.value.session
         self.value = started.value
         self.closing = started.closing
-        """The committed high-water mark with which it began."""
+        """The committed high-water mark with which the session began."""
+        # Locks and registers start from `closing` in each session, also under the same owner: appends of the last
+        # session may have raised locks and changed registers, and then not be in the log.
         self.order = Order(
             partition=partition,
             generation=generation,
@@ -72,58 +85,71 @@ class Session:
         self.engaged: Mapping[StorageId, Hashable] = dict(started.engaged)
         self._acknowledgements = Acknowledgements(started.value.members, self.engaged)
         self._in_flight: deque[InFlightBatch] = deque()
-        self._questions: list[Question] = []
+        self._requests: list[PendingRequest] = []
         self._last_number = 0
         self._unsynced: deque[tuple[int, float]] = deque()
+        """Number and time in monotonic seconds of each message that some engaged replica has not synced."""
         self._sent_s = now.monotonic_s
+        """When something was sent last."""
 
     # ------------------------------------------------------------------ what is to be sent
 
     @property
     def in_flight(self) -> int:
-        """Messages that no quorum has synced yet."""
+        """The number of messages that no quorum has synced yet."""
         return len(self._in_flight)
 
     @property
-    def questions_waiting(self) -> int:
-        return len(self._questions)
+    def requests_waiting(self) -> int:
+        """The number of requests that wait for the next message."""
+        return len(self._requests)
 
     @property
     def has_something_to_send(self) -> bool:
-        return bool(self.order.forming_count or self._questions)
+        """Whether appends or requests wait for the next message."""
+        return bool(self.order.forming_count or self._requests)
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing waits to be sent, or to be synced by any engaged replica, as far as `late` has looked."""
+        """Whether nothing waits to be sent, or to be synced by an engaged replica.
+
+        It stays False after the last sync until `late` is called, which is what notices that sync.
+        """
         return not (self._in_flight or self._unsynced or self.has_something_to_send)
 
     @property
     def has_numbers_left(self) -> bool:
+        """Whether another message can be sent in this session."""
         return self._last_number < _NUMBERS_MAX
 
-    def prove(self, question: Question) -> None:
-        """Answer once everything ordered so far is decided, proved by something that is sent from now on."""
-        self._questions.append(question)
+    def prove(self, pending: PendingRequest) -> None:
+        """Have the next message prove a request.
+
+        It is sent after the request came, and after everything ordered so far: when a quorum has synced it, the
+        session still holds and all of that is committed.
+        """
+        self._requests.append(pending)
 
     def next_message(self, now: Moment) -> InFlightBatch:
-        """Everything let in since the last time as the next message; a barrier when there are questions only."""
+        """Return everything let in since the last call as the next message; a barrier if there are requests only."""
         batch = self.order.seal(now.wall_us) if self.order.forming_count else None
-        questions, self._questions = self._questions, []
+        requests, self._requests = self._requests, []
         self._last_number += 1
         self._sent_s = now.monotonic_s
         self._unsynced.append((self._last_number, self._sent_s))
-        sent = InFlightBatch(self._last_number, batch, questions)
+        sent = InFlightBatch(self._last_number, batch, requests)
         self._in_flight.append(sent)
         return sent
 
     # ------------------------------------------------------------------ what the replicas say
 
     def is_engaged(self, name: StorageId, connection: Hashable) -> bool:
-        """Whether this replica takes part, on this very connection."""
+        """Whether this replica is engaged, and on this connection."""
         return name in self.engaged and self.engaged[name] is connection
 
     def acknowledged(self, name: StorageId, number: int) -> list[InFlightBatch]:
-        """An engaged replica has synced everything up to this number: what is committed by that, in its order."""
+        """Count an acknowledgement of everything up to `number`; return the messages that it commits, in order."""
+        # A number that was never sent is no acknowledgement: counted, it would commit what is sent under it later.
         if number > self._last_number or not self._acknowledgements.acknowledge(name, number):
             return []
         committed: list[InFlightBatch] = []
@@ -132,7 +158,9 @@ class Session:
         return committed
 
     def late(self, now_s: float, patience_s: float) -> list[StorageId]:
-        """The replicas that have not synced what was sent longer ago than `patience_s`."""
+        """Return the engaged replicas that have not synced a message sent more than `patience_s` ago."""
+        # Messages that even the slowest replica has synced are nobody's delay. The oldest of the others decides, since
+        # acknowledgements are cumulative.
         synced = min(self._acknowledgements.synced(name) for name in self.engaged)
         while self._unsynced and self._unsynced[0][0] <= synced:
             self._unsynced.popleft()
@@ -141,15 +169,16 @@ class Session:
         return [name for name in self.engaged if self._acknowledgements.synced(name) < self._unsynced[0][0]]
 
     def is_idle(self, now_s: float, pulse_s: float) -> bool:
-        """Whether nothing was sent for so long."""
+        """Whether nothing was sent for more than `pulse_s` seconds."""
         return now_s - self._sent_s > pulse_s
 
     # ------------------------------------------------------------------ the end
 
-    def remains(self, wall_us: int) -> tuple[list[Sealed], list[Question]]:
-        """What was let in and is not decided, and the questions that are not answered."""
+    def remains(self, wall_us: int) -> tuple[list[SealedBatch], list[PendingRequest]]:
+        """Return the batches whose fate the end of the session leaves open, and the requests not yet answered."""
         batches = [sent.batch for sent in self._in_flight if sent.batch is not None]
+        # Sealed though it is never sent: then those who have to tell its clients need to know only one form.
         if self.order.forming_count:
             batches.append(self.order.seal(wall_us))
-        questions = [question for sent in self._in_flight for question in sent.questions] + self._questions
-        return batches, questions
+        requests = [pending for sent in self._in_flight for pending in sent.requests] + self._requests
+        return batches, requests

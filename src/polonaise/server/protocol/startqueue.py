@@ -1,6 +1,6 @@
-"""Which partitions of a server may start a session now: so many at a time, those that somebody waits for first.
+"""The queue in which a server's partitions wait to start a session: a few at a time, the wanted ones first.
 
-A server may come to own thousands of partitions at one moment. To start all their sessions at once would let each wait
+A server may come to own thousands of partitions at one moment. Started all at once, each of their sessions would wait
 for all the others, past every deadline; so they take turns.
 """
 
@@ -11,11 +11,12 @@ from collections.abc import Hashable
 from typing import Final
 
 _UNWANTED_EVERY: Final = 4
-"""One turn of so many is for a partition that nobody waits for: those that are wanted, and fail, may be many."""
+"""One turn in this many is for a partition that no client waits for. Without it, wanted partitions that fail again and
+again could keep the others from ever starting."""
 
 
 class StartQueue:
-    """The partitions that start a session, and those that wait for their turn, in the order in which they came."""
+    """Decides which partition may start a session next, at most `at_once_max` at the same time."""
 
     def __init__(self, at_once_max: int) -> None:
         self._at_once_max = at_once_max
@@ -25,27 +26,27 @@ class StartQueue:
         self._turns = 0
 
     def __len__(self) -> int:
-        """How many wait for their turn."""
+        """Return how many partitions wait for their turn."""
         return len(self._wanted) + len(self._others)
 
     def ask(self, partition: Hashable, *, wanted: bool) -> None:
-        """It wants to start a session; `wanted` if somebody waits for that."""
+        """Queue a partition that is to start a session; `wanted` if a client waits for it."""
         (self._wanted if wanted else self._others)[partition] = None
 
     def want(self, partition: Hashable) -> None:
-        """Somebody waits for this one now; no news unless it waits for its turn."""
+        """Note that a client waits for this partition now. Nothing happens unless it is queued."""
         if partition in self._others:
             del self._others[partition]
             self._wanted[partition] = None
 
     def leave(self, partition: Hashable) -> None:
-        """Its turn is over, or it waits for it no more."""
+        """Take a partition out: its turn is over, or it no longer waits for one."""
         self._under_way.discard(partition)
         self._wanted.pop(partition, None)
         self._others.pop(partition, None)
 
     def next(self) -> Hashable | None:
-        """The next one whose turn it is, if there is room for another; to be called until there is none."""
+        """Return the next partition whose turn it is, or None. Call it until it returns None."""
         if len(self._under_way) >= self._at_once_max or not len(self):
             return None
         self._turns += 1

@@ -1,4 +1,4 @@
-"""Which partitions of a server are told the time: what nobody uses costs nothing, however many there are."""
+"""The choice of the partitions that a server tells the time: unused ones cost nothing, however many there are."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Final
 from polonaise.terms import PartitionId
 
 _AT_REST_MAX: Final = 2
-"""Partitions at rest that are told the time at once: each has its turn, in which it may see that its pulse is due."""
+"""The partitions at rest that each tick reaches: they take turns, in which they see whether their pulse is due."""
 
 
 class Ticks:
-    """Those with something under way are told the time whenever it is told; the others a few at a time, in turn."""
+    """Chooses the partitions for each tick: all that have something under way, and a few of the others in turn."""
 
     def __init__(self) -> None:
         self._busy: dict[PartitionId, None] = {}
         self._round: Iterator[PartitionId] = iter(())
 
     def busy(self, partition: PartitionId) -> None:
-        """Something begins there that may have a deadline."""
+        """Note that something begins in this partition which may have a deadline."""
         self._busy[partition] = None
 
     def due(self, partitions: Collection[PartitionId]) -> list[PartitionId]:
-        """The partitions among these that get a tick now; one with something still under way says `busy` again."""
+        """Return those of `partitions` that get a tick now. One with something still under way calls `busy` again."""
         busy, self._busy = self._busy, {}
         at_rest: list[PartitionId] = []
         for _ in range(_AT_REST_MAX):

@@ -1,5 +1,9 @@
-"""Decisions of the source and the sink, without clock or I/O.
+"""The decisions of the source and the sink, without clock or I/O.
 
-A read is cut into `splits`; `conditions` become ranges of ids, and `admission` shares a micro-batch out among
-partitions. A write is `blocks` of rows, the `plans` that order them, and a batch's `progress`.
+Reading: `splits` cuts a range of history into tasks, `conditions` turns a SQL condition into ranges, `admission`
+shares a micro-batch out among partitions, `ddl` checks a user's column list.
+Writing: `blocks` lay rows out as the columns of an append, `plans` order blocks into groups, and `sinkprogress`
+says, from the register `spark/<appId>`, what a batch still needs. Begin with `sinkprogress`: exactly-once rests on it.
+
+The layouts of blocks, plans and the register outlive a process: change them only with a new version number.
 """

@@ -1,4 +1,4 @@
-"""How much of what is new one micro-batch takes: a share of each partition, by how much it has."""
+"""Share one micro-batch out among partitions, in proportion to how much each has that is new."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from polonaise.terms import PartitionId, TransactionId
 def admitted(
     starts: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId], rows_max: int | None
 ) -> dict[PartitionId, TransactionId]:
-    """Up to where to read each partition, so that it is `rows_max` transactions in all (None: everything).
+    """Return up to where to read each partition, so that it is `rows_max` transactions in all (None: everything).
 
-    Each partition that holds anything gives one transaction at least, where `rows_max` allows it, so that none is kept
-    waiting by the others; beyond that they give in proportion to what they hold. All of `rows_max` is used where there
-    is so much.
+    Every partition with something new gives at least one transaction if `rows_max` allows, so that none waits for the
+    others. Beyond that, each gives in proportion to what it has. All of `rows_max` is used if there is that much.
     """
     waiting = {partition: end - starts[partition] for partition, end in ends.items() if end > starts[partition]}
     total = sum(waiting.values())
@@ -25,7 +24,7 @@ def admitted(
         rest, over = rows_max - each * len(waiting), total - each * len(waiting)
         shares = {partition: each + (rows - each) * rest // over for partition, rows in waiting.items()}
         left = rows_max - sum(shares.values())
-        # What rounding left over goes to those that wait with most: everybody's turn comes.
+        # What rounding left over goes to the partitions with most to read, so that each gets its turn.
         for partition in sorted(waiting, key=lambda place: (shares[place] - waiting[place], place))[:left]:
             shares[partition] += 1
     return {partition: starts[partition] + shares.get(partition, 0) for partition in ends}

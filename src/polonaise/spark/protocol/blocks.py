@@ -1,9 +1,9 @@
-"""A block: rows of one log partition as the columns in which they are appended, so that publishing looks at no row.
+"""A block: rows of one log partition, laid out as the columns of an append, so that publishing looks at no row.
 
 A header of 20 bytes: magic `PLNR` · version u16 · flags u16 (1 locks) · count u32 · bytes of data u32 · locks u32.
 Then, little-endian: header i32 × count · CRC of the data u32 × count · end of the data u32 × count (cumulative) · with
-flag 1 end of locks u32 × count (cumulative), lock hash u64 each, lock mode u8 each · the data. Whoever refers to a
-block says its CRC-32.
+flag 1 end of locks u32 × count (cumulative), lock hash u64 each, lock mode u8 each · the data. A block carries no
+checksum of its own: `plans.BlockRef`, which refers to it, has its CRC-32.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def encode(
     data: Sequence[Buffer],
     locks: Sequence[bytes] | None,
 ) -> bytes:
-    """A block of rows: their headers, the CRCs and lengths of their bodies, the bodies in any pieces.
+    """Encode a block from its rows' headers, the CRCs and lengths of their bodies, and the bodies in any pieces.
 
-    `locks` holds each row's, one after the other as `Lock` has them; None without any.
+    `locks` holds the encoded locks of each row, in the layout of `Lock`; None if no row has any.
     """
     parts: list[Buffer] = [
         headers.astype("<i4", copy=False).tobytes(),
@@ -54,16 +54,17 @@ def encode(
 
 
 class Block:
-    """A block, read: its columns as they lie in `raw`."""
+    """A decoded block. Its columns are views of `raw`, not copies."""
 
     __slots__ = ("crcs", "data", "ends", "headers", "lock_ends", "lock_hashes", "lock_modes")
 
     def __init__(self, raw: Buffer) -> None:
-        """Raises `SinkStateDamaged` unless it is a block of this version, whole."""
+        """Decode `raw`. Raises `SinkStateDamaged` unless it is one whole block of this version."""
         try:
             magic, version, flags, count, size, locks = _HEADER.unpack_from(raw)
         except struct.error:
             magic, version, flags, count, size, locks = b"", 0, 0, 0, 0, 0
+        # The lengths that the header names must add up to all of `raw`, before anything is read by them.
         lock_bytes = (4 * count + LOCK_BYTES * locks) if flags & LOCKS else 0
         if magic != _MAGIC or version != VERSION or len(raw) != _HEADER.size + 12 * count + lock_bytes + size:
             raise SinkStateDamaged("staged rows do not read as a block of this version")
@@ -84,8 +85,9 @@ class Block:
 
 
 def joined(blocks: Sequence[Block]) -> Group:
-    """The rows of these blocks, in their order, as one group."""
+    """Return the rows of these blocks, in order, as one group."""
     data: Buffer = blocks[0].data if len(blocks) == 1 else b"".join([block.data for block in blocks])
+    # Most writes have no locks: their groups then carry no lock columns at all.
     with_locks = any(len(block.lock_hashes) for block in blocks)
     columns: list[Buffer] = []
     if with_locks:
@@ -104,6 +106,6 @@ def joined(blocks: Sequence[Block]) -> Group:
 
 
 def _ends(ends: Sequence[np.ndarray[Any, Any]], totals: Sequence[int]) -> bytes:
-    """Cumulative columns, each on top of those before it."""
+    """Concatenate cumulative columns, raising each by the totals of those before it."""
     bases = [0, *accumulate(totals)]
     return np.concatenate([each + np.uint32(base) for each, base in zip(ends, bases, strict=False)]).tobytes()

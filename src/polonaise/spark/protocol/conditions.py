@@ -1,7 +1,7 @@
-"""Ranges out of a condition: `partition = 0 and transaction_id >= 100` as options of the source.
+"""Find ranges in a condition: `partition = 0 and transaction_id >= 100` becomes options of the source.
 
-Only what is certain is taken: comparisons of one column with one literal, joined by `and`. Whatever else the condition
-says stays with Spark, which is given all of it in any case; so what is missed here costs time and nothing else.
+Only what is certain is used: comparisons of one column with one literal, joined by `and`. Spark applies the whole
+condition in any case. So a range that is missed here costs time, and a range that is too narrow would lose rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _TERM: Final = re.compile(
 )
 _IN: Final = re.compile(r"\s*(partition|header)\s+in\s*\(\s*(-?\d{1,9}(?:\s*,\s*-?\d{1,9})*)\s*\)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"'[^']*'|[()]|\band\b", re.IGNORECASE)
-"""What a condition is divided by: texts are passed over, and what is in parentheses is one thing."""
+"""Matches strings, parentheses and `and`: a condition is divided at an `and` that is in neither of the others."""
+# Whatever could make a part mean something else than it says (OR, NOT, comments, escapes): then nothing is used.
 _TANGLED: Final = re.compile(r"""\b(or|not|between|case|like)\b|--|/\*|[\\"`!;]""", re.IGNORECASE)
 _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
 """Times that Python and Spark read alike."""
@@ -34,10 +35,10 @@ class _Term(NamedTuple):
 
 
 class Ranges(NamedTuple):
-    """What a condition leaves, as far as that is certain."""
+    """The ranges that a condition allows, as far as that is certain."""
 
     partitions: frozenset[int] | None = None
-    """None for all."""
+    """The partitions that may match; None for all."""
     headers: frozenset[int] | None = None
     ids: Span = Span(0, INT64_MAX)
     since: datetime | None = None
@@ -46,7 +47,7 @@ class Ranges(NamedTuple):
 
 
 def ranges_in(where: str) -> Ranges:
-    """The ranges that `where` leaves; all there is when it is too tangled to be sure."""
+    """Return the ranges that `where` allows; everything if it is too complex to be sure."""
     parts = [] if _TANGLED.search(where) else _conjuncts(where)
     terms = [
         _Term(found[1].lower(), found[2], found[3]) if found[1] else _Term("timestamp", found[5], found[6])
@@ -58,7 +59,7 @@ def ranges_in(where: str) -> Ranges:
 
 
 def _conjuncts(where: str) -> list[str]:
-    """What is joined by `and` on the outside, where nothing binds less; nothing if parentheses or texts do not end."""
+    """Split at the outermost `and`s. Empty if parentheses or strings are not closed."""
     parts: list[str] = []
     depth = begin = 0
     for token in _TOKEN.finditer(where):
@@ -74,12 +75,13 @@ def _conjuncts(where: str) -> list[str]:
 
 
 def _listed(column: str, parts: list[str], terms: list[_Term]) -> frozenset[int] | None:
-    """The values that the column may have; None when the condition does not say."""
+    """Return the values that the condition allows for a column; None if it does not restrict the column."""
     lists = [found for found in map(_IN.fullmatch, parts) if found is not None and found[1].lower() == column]
     sets = [frozenset(int(each) for each in found[2].split(",")) for found in lists]
     sets += [frozenset({int(term.value)}) for term in terms if term.column == column and term.operator in ("=", "==")]
     if not sets:
         return None
+    # Values beyond 32 bits match no row: an empty set is the right answer for them.
     return frozenset(each for each in frozenset.intersection(*sets) if _INT32.first <= each <= _INT32.last)
 
 
@@ -97,7 +99,7 @@ def _ids(terms: list[_Term]) -> Span:
 
 
 def _times(terms: list[_Term]) -> tuple[datetime | None, datetime | None]:
-    """Bounds by commit time, of literals that name their zone: what others mean is for the session to say."""
+    """Return bounds by commit time. Only literals with a time zone count: others depend on the session."""
     since: list[datetime] = []
     until: list[datetime] = []
     for term in terms:
@@ -107,7 +109,7 @@ def _times(terms: list[_Term]) -> tuple[datetime | None, datetime | None]:
         if term.operator in (">", ">=", "=", "=="):
             since.append(moment)
         if term.operator in ("<", "<=", "=", "=="):
-            # `<=` needs the moment itself, and Spark takes away what `<` does not want.
+            # Bounds are exclusive: `<=` needs the moment itself. For `<` it is one too many, which Spark filters out.
             until.append(moment + timedelta(microseconds=1))
     return max(since, default=None), min(until, default=None)
 

@@ -1,4 +1,4 @@
-"""Columns as Spark's DDL writes them, looked at before Spark does: it would name a place in a longer text of ours."""
+"""Check columns given as Spark DDL before Spark sees them: its errors would point into a longer text of ours."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAME: Final = re.compile(r"`.*`|\w+", re.DOTALL)
 
 
 def checked_columns(text: str) -> str:
-    """The text, if each of its columns has a name and a type that there is. Raises `ValueError`, naming the column.
+    """Return `text` if each of its columns has a name and a known type. Raises `ValueError`, naming the column.
 
-    What else may be wrong is left to Spark.
+    Other mistakes are left to Spark.
     """
     for field in _parts(_TOKEN.findall(text)):
         _check_field(field, "column")
@@ -66,7 +66,7 @@ _EXAMPLES: Final = {"array": "array<string>", "map": "map<string,long>", "struct
 
 
 def _inside(tokens: Sequence[str], whose: str) -> Sequence[str]:
-    """What is between `<`, which is left out here, and its `>`."""
+    """Return the tokens before the `>` that closes a `<` which stood before `tokens`."""
     depth = 1
     for place, token in enumerate(tokens):
         depth += (token == "<") - (token == ">")
@@ -76,7 +76,7 @@ def _inside(tokens: Sequence[str], whose: str) -> Sequence[str]:
 
 
 def _parts(tokens: Sequence[str]) -> list[Sequence[str]]:
-    """Cut at the commas that are in no brackets."""
+    """Cut at the commas outside of brackets."""
     found: list[list[str]] = [[]]
     open_: list[str] = []
     for token in tokens:

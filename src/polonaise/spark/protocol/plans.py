@@ -1,7 +1,7 @@
-"""What tasks have staged, and the plan of a partition's batch: which blocks make which group, in which order.
+"""Records of what tasks have staged, and plans, which order the staged blocks of one partition into groups.
 
-A plan is cut once. As an object it is one line of JSON and, behind it, the blocks that travelled with messages; the
-line begins with the format and the CRC-32 of all that follows.
+A batch is cut into groups once, by its plan. A stored plan is one line of JSON followed by the blocks that travelled
+inside tasks' messages; before it stand the format's name and the CRC-32 of all that follows.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from polonaise.terms import PartitionId
 PLANS: Final = "plans/"
 STAGED: Final = "staged/"
 INLINE: Final = -1
-"""In the place of an object: within the message, or the plan, itself."""
+"""`BlockRef.object` of a block that lies within the message, or the plan, itself."""
 _MAGIC: Final = b"polonaise-plan 1 "
 _CRC_DIGITS: Final = 8
 
 
 class BlockRef(NamedTuple):
-    """Where a block is, and what it weighs."""
+    """Place and size of a staged block."""
 
     partition: PartitionId
     object: int
-    """Its place among the objects of the message or plan, or `INLINE`."""
+    """Index among the objects of the message or plan, or `INLINE`."""
     offset: int
     length: int
     rows: int
     weight: int
-    """Bytes of bodies and locks."""
+    """Bytes of bodies and locks, as a group's limit counts them."""
     crc: int
 
 
 class Staged(NamedTuple):
-    """All that one task has staged."""
+    """Everything that one task has staged: the message of a task to the driver."""
 
     task: int
-    """The Spark partition: rows go into the log in the order of these."""
+    """The Spark partition. Rows go into the log in ascending order of this number."""
     objects: Sequence[str]
     blocks: Sequence[BlockRef]
     inline: bytes
-    """The blocks that are in no object."""
+    """The blocks that are in no object, one after the other."""
 
 
 class Plan(NamedTuple):
-    """The chain of groups of one batch in one partition."""
+    """The groups of one batch in one partition, in the order in which they are appended."""
 
     app: str
     batch: int
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
     groups: Sequence[Sequence[BlockRef]]
     inline: bytes
     cluster: str = ""
-    """The key of the log's cluster, hexadecimal: logs may share a staging store."""
+    """The cluster key of the log, hexadecimal: several logs may share a staging store."""
 
     def pack(self) -> bytes:
         said = {
@@ -75,7 +75,7 @@ class Plan(NamedTuple):
 
     @classmethod
     def parse(cls, raw: bytes, name: str) -> Plan:
-        """Raises `SinkStateDamaged` for bytes that are not a plan of this version."""
+        """Decode a stored plan. Raises `SinkStateDamaged` for bytes that are not a plan of this version."""
         start = len(_MAGIC) + _CRC_DIGITS + 1
         body = raw[start:]
         if not raw.startswith(_MAGIC) or raw[len(_MAGIC) : start] != b"%08x\n" % crc32(body):
@@ -87,7 +87,10 @@ class Plan(NamedTuple):
 
 
 def plans_of(app: str, batch: int, staged: Iterable[Staged], limits: Limits, cluster: str = "") -> list[Plan]:
-    """For each partition that has rows: these in the order of tasks, in as few groups as they fit in; whole blocks."""
+    """Return a plan for each partition that has rows: blocks in the order of tasks, in as few groups as possible.
+
+    Blocks are never divided.
+    """
     drafts: dict[PartitionId, _Draft] = {}
     for task in sorted(staged, key=lambda each: each.task):
         for ref in task.blocks:
@@ -99,24 +102,25 @@ def plans_of(app: str, batch: int, staged: Iterable[Staged], limits: Limits, clu
 
 
 MARK_PARTITION: Final = 0
-"""Where a batch that has no rows leaves its mark."""
+"""The partition whose register records a batch without rows."""
 
 
 def plan_of_nothing(app: str, batch: int, cluster: str = "") -> Plan:
-    """The plan of a batch without rows: one group of nothing, which says in the register that the batch was there."""
+    """Return the plan of a batch without rows: one empty group, which sets the register and so records the batch."""
     return Plan(app, batch, MARK_PARTITION, [], [[]], b"", cluster)
 
 
 class _Draft:
-    """A plan before it is cut."""
+    """The blocks of one partition before they are cut into groups."""
 
     def __init__(self) -> None:
         self.places: dict[str, int] = {}
-        """Of objects, in the order in which they come."""
+        """Index of each object, in the order of first use."""
         self.refs: list[BlockRef] = []
         self.inline: list[bytes] = []
         self._inline_bytes = 0
 
+    # Each task counts its objects and inline bytes from 0; a plan has one list and one run of inline bytes for all.
     def take(self, task: Staged, ref: BlockRef) -> None:
         if ref.object == INLINE:
             self.inline.append(task.inline[ref.offset : ref.offset + ref.length])
@@ -132,6 +136,7 @@ def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
     rows = weight = 0
     for ref in refs:
         rows, weight = rows + ref.rows, weight + ref.weight
+        # A block is never larger than a group may be (`staging.Stage` closes it before), so each fits somewhere.
         if not groups or rows > limits.group_count_max or weight > limits.group_bytes_max:
             groups.append([])
             rows, weight = ref.rows, ref.weight
@@ -140,16 +145,16 @@ def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
 
 
 def plans_folder(app: str) -> str:
-    """Where an application's plans are."""
+    """Return the folder of an application's plans. Hashed: an application's name may not be a valid file name."""
     return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/"
 
 
 def plans_prefix(app: str, batch: int) -> str:
-    """What the names of a batch's plans begin with. Not a folder of its own: deleting leaves empty ones behind."""
+    """Return the prefix of the names of a batch's plans. Not a folder: deleting plans would leave empty ones behind."""
     return f"{plans_folder(app)}{batch:020d}-"
 
 
 def check_block(ref: BlockRef, raw: bytes, where: str) -> None:
-    """Raises `SinkStateDamaged` unless these are the bytes that were staged."""
+    """Raise `SinkStateDamaged` unless `raw` is exactly what was staged."""
     if len(raw) != ref.length or crc32(raw) != ref.crc:
         raise SinkStateDamaged(f"staged rows in {where} at {ref.offset} are not those that were written there")

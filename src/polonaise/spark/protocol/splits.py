@@ -1,4 +1,4 @@
-"""How a range of history is divided into tasks: which of them read fragments, which ask the servers."""
+"""Divide a range of history into tasks, and decide which of them read fragments and which ask the servers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from polonaise.terms import PartitionId, TransactionId
 
 
 class Split(NamedTuple):
-    """What one task reads."""
+    """The part of a partition's history that one task reads."""
 
     partition: PartitionId
     span: Span
     fragment: FragmentName | None
-    """Where it is; None for the servers."""
+    """The fragment to read; None to ask the servers."""
     fragment_bytes: int = 0
     cluster_key: bytes | None = None
-    """Whose fragment it has to be, or whose log; None when nobody knows."""
+    """Cluster key that the fragment or log must carry; None if unknown."""
     bounds: Bounds | None = None
-    """Of one replica's files, which it is read from; None for the servers, and for fragments."""
+    """Bounds of the replica whose files are read; None for servers and fragments."""
 
 
 class Extent(NamedTuple):
-    """A contiguous range of one partition that is read from one place, and about how many bytes it has there."""
+    """A contiguous range of one partition that is read from one place, and roughly how many bytes it has there."""
 
     partition: PartitionId
     span: Span
@@ -34,7 +34,7 @@ class Extent(NamedTuple):
     bytes: int
     fragment_bytes: int = 0
     bounds: Bounds | None = None
-    """Of one replica's files, which are not divided: they are read from their beginning."""
+    """Bounds of the replica whose files are read. Those are never divided: they are read from their beginning."""
 
     @property
     def rows(self) -> int:
@@ -42,7 +42,7 @@ class Extent(NamedTuple):
 
 
 def cold_extents(fragments: Mapping[FragmentName, int], partition: PartitionId, wanted: Span) -> list[Extent]:
-    """What of a range can be read from fragments; `fragments` says how many bytes each has."""
+    """Return what of `wanted` can be read from fragments. `fragments` gives the size of each in bytes."""
     extents = []
     for fragment, span in cover(fragments, wanted).pieces:
         share = (span.last - span.first + 1) / (fragment.last - fragment.first + 1)
@@ -52,7 +52,7 @@ def cold_extents(fragments: Mapping[FragmentName, int], partition: PartitionId, 
 
 
 def rest_of(extents: Sequence[Extent], wanted: Span) -> list[Span]:
-    """What of a range they leave over."""
+    """Return the parts of `wanted` that the extents do not cover."""
     rest: list[Span] = []
     following = wanted.first
     for extent in sorted(extents, key=lambda each: each.span):
@@ -65,10 +65,12 @@ def rest_of(extents: Sequence[Extent], wanted: Span) -> list[Span]:
 
 
 def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> list[Split]:
-    """At least `splits_min` splits, where there are so many transactions, each of about `split_bytes_max` at most."""
+    """Divide extents into splits of about `split_bytes_max` bytes or less, and at least `splits_min` if possible."""
     total = sum(max(extent.bytes, extent.rows) for extent in extents)
+    # A fragment may hold few bytes per row, as it is compressed: each row counts for one byte at least.
     size = min(split_bytes_max, max(total // splits_min, 1))
     splits = [split for extent in extents for split in _divided(extent, size)]
+    # A replica's files are not divided, however many splits were asked for.
     if any(extent.bounds is not None for extent in extents):
         return splits
     while len(splits) < splits_min:
@@ -80,7 +82,7 @@ def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> 
 
 
 def _divided(extent: Extent, size: int) -> Iterator[Split]:
-    """Equal parts by ids: how large each transaction is nobody knows."""
+    """Divide an extent into equal numbers of ids: the size of single transactions is not known."""
     if extent.bounds is not None:
         yield Split(extent.partition, extent.span, None, bounds=extent.bounds)
         return

@@ -1,11 +1,11 @@
-"""One replica of one partition: what it has promised, and to which session.
+"""The decisions of one replica of one partition: what it has promised, and to which session.
 
 Raising the fence shuts out every older session: a server that has lost its partition can still send, but nothing it
 sends is written. Joining makes the copy part of a session; only then does it take appends, and only from the
 connection on which it joined.
 
-Each method returns what to do, in order; the order is the promise. The shell carries it out and stops at the first
-action that fails.
+Each method returns actions; their order is the promise. The shell carries them out in that order, and stops at the
+first one that fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class StoreBatches:
     """Write these batches and sync them."""
 
     batches: Sequence[Batch]
@@ -36,28 +36,28 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Remove everything above this id, durably."""
+    """Remove everything above this id from the log, durably."""
 
     last: TransactionId
 
 
 @dataclass(frozen=True, slots=True)
 class DropBelow:
-    """Drop what lies below this id, or some of it, durably; and answer with where the log begins then."""
+    """Drop some or all of what lies below this id, durably; then answer with the id from which the log is held."""
 
     before: TransactionId
 
 
 class TellSession(NamedTuple):
-    """Answer with everything this copy can prove, as it is now."""
+    """Answer with everything that this copy can prove after the actions before this one."""
 
 
 class TellEnd(NamedTuple):
-    """Answer with how the log ends now."""
+    """Answer with the last id of the log, and its CRC, after the actions before this one."""
 
 
 class Acknowledge(NamedTuple):
-    """Everything of this session up to this number is synced."""
+    """Tell the owner that everything of this session up to this number is synced."""
 
     session: SessionId
     number: int
@@ -65,28 +65,34 @@ class Acknowledge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer that it was not done, and why."""
+    """Answer that a message was not carried out, and why."""
 
     error: PolonaiseError
     detail: int = 0
+    """The number that goes with the error: for `Fenced`, the newer session."""
     number: int = 0
-    """Of the `Store` that is refused; 0 for the one message that was asked."""
+    """The number of the `Store` that is refused; 0 to answer the message at hand."""
 
 
-Action: TypeAlias = Save | Append | Cut | DropBelow | TellSession | TellEnd | Acknowledge | Refuse
+Action: TypeAlias = Save | StoreBatches | Cut | DropBelow | TellSession | TellEnd | Acknowledge | Refuse
 
 
 class StoreRequest(NamedTuple):
-    """One message of a session's ordered conversation; without batches it is a barrier."""
+    """One numbered message of a session; without batches it is a barrier."""
 
     connection: Hashable
+    """The connection that it arrived on."""
     session: SessionId
     number: int
     batches: Sequence[Batch]
 
 
 class Replica:
-    """The decisions. `promises`, `last` and `last_crc` are kept true by the shell, before each call."""
+    """Decides what to do about each message of an owner.
+
+    Before each call the shell sets `promises`, `last` and `last_crc` to what is durable. A decision is never applied
+    here in advance: if carrying it out fails, nothing has to be taken back.
+    """
 
     __slots__ = ("_asked", "_joined_on", "last", "last_crc", "promises")
 
@@ -100,65 +106,82 @@ class Replica:
     # ------------------------------------------------------------------ sessions
 
     def last_session_info(self, session: SessionId) -> list[Action]:
-        """Raise the fence, durably, before anything is told. Nothing else raises it.
+        """Raise the fence to `session`, then tell what this copy can prove. No other message raises the fence.
 
-        Bytes whose sync failed are no part of what is told, and never were acknowledged: they are cut like a torn
-        tail. Those above a loss stay where they are until it is decided what the log is.
+        Bytes whose sync failed were never acknowledged and are not told of: they are cut, like a torn tail. Bytes above
+        a loss stay where they are until it is decided what the log is.
         """
         promises = self.promises
+        # The same session may ask again: its answer may have been lost on the way.
         if session < promises.fence or session <= NO_SESSION:
             return [self._fenced()]
         self._asked = session
         actions: list[Action] = []
+        # On disk before the answer: were the fence lost in a crash, an older session's owner could go on to commit what
+        # the asker has decided does not exist.
         if session != promises.fence:
             actions.append(Save(replace(promises, fence=session)))
+        # Before the answer too: from now on the copy ends where it says that it ends. After a loss the bytes may have
+        # been acknowledged, and may be the last trace of a commit.
         if promises.untrusted and not promises.may_have_lost:
             actions.append(Cut(self.last))
         return [*actions, TellSession()]
 
     def truncate(self, session: SessionId, last: TransactionId) -> list[Action]:
-        """Cut what is above `last`: a copy that is being made clean for a session it has not joined yet.
+        """Cut everything above `last` on a copy that is being made clean, for a session that it has not joined yet.
 
-        Nothing confirmed is ever cut, but for what lies above a loss: that is copied anew in any case.
+        Nothing confirmed is ever cut, except above a loss: that part is copied anew in any case.
         """
         refused = self._refused(session)
         if refused:
             return refused
         promises = self.promises
+        # Once joined, what it holds counts for the session. A cut that arrives now is a late one of the same attempt.
         if promises.joined == session:
             return [Refuse(OutOfOrder(f"a copy that has joined session {session} is not cut in it"))]
+        # A second line of defence: an owner that asks for less has decided wrongly, and confirmed ids are committed.
         lost_above = promises.lost_above if promises.may_have_lost else self.last
         if last < min(promises.confirmed, self.last, lost_above):
             return [Refuse(OutOfOrder(f"ids up to {promises.confirmed} are confirmed: they are not cut at {last}"))]
         return [Cut(last), TellEnd()]
 
     def copy(self, session: SessionId, batches: Sequence[Batch]) -> list[Action]:
-        """Take decided batches from another replica: only while this copy has not joined the session."""
+        """Store decided batches that were read from another replica, as long as this copy has not joined the session.
+
+        What may have been lost stays noted: a copy that is repaired in part must not look whole after a crash.
+        """
         refused = self._refused(session)
         if refused:
             return refused
+        # After the join batches come as appends, in the session's order. A copy that arrives now is a late one.
         if self.promises.joined == session:
             return [Refuse(OutOfOrder(f"a copy that has joined session {session} takes appends, not copies"))]
-        return [Append(batches), TellEnd()]
+        return [StoreBatches(batches), TellEnd()]
 
     def join(self, connection: Hashable, session: SessionId, prepared: TransactionId, last_crc: int) -> list[Action]:
-        """Become part of the session: the log ends at exactly `prepared`, so nothing is lost any more."""
+        """Become part of the session, if the log ends at exactly `prepared` with this CRC; that clears every loss."""
         refused = self._refused(session)
         if refused:
             return refused
         promises = self.promises
+        # Bytes that are not believed lie behind the end: appends would be written over or after them.
         if promises.untrusted:
             return [Refuse(PartitionUnavailable(f"bytes above {self.last} are not to be believed: cut them first"))]
         if self.last != prepared or self.last_crc != last_crc:
             return [Refuse(OutOfOrder(f"this copy ends at {self.last}, CRC {self.last_crc:#010x}; not at {prepared}"))]
+        # The connection counts from now on, the promise from the save: the messages behind this one are looked at only
+        # after it was carried out, and where it fails, `promises.joined` refuses them.
         self._joined_on = connection
+        # The loss is cleared here and nowhere else. `prepared` is the end of the log by decision, and equal CRCs there
+        # are equal logs, so whatever was lost is back.
         joined = replace(promises, joined=session, prepared=prepared, lost_above=UNRESOLVED)
         return [TellEnd()] if joined == promises else [Save(joined), TellEnd()]
 
     def confirm(self, session: SessionId, low_water_mark: TransactionId) -> list[Action]:
-        """Ids up to there are certainly clean. The mark is never lowered, and never above what is held.
+        """Note that ids up to `low_water_mark` are certainly the log's. The mark never falls, nor exceeds the end.
 
-        A copy that may have lost holds these ids now: they need not be cut and copied again in the next session.
+        On a copy that may have lost, this moves the loss up as well: the confirmed ids are held again, and need not be
+        cut and copied once more in the next session.
         """
         refused = self._refused(session)
         if refused:
@@ -174,9 +197,9 @@ class Replica:
     def trim(self, session: SessionId, before: TransactionId) -> list[Action]:
         """Drop ids below `before`, which the owner knows to be archived.
 
-        What is confirmed and held is never cut, so what goes here is the log's for good. The batch with the confirmed
-        mark stays: no session can be decided to begin below it. That holds, too, of a copy that takes no part yet and
-        is filled with what the others have dropped.
+        Only ids that are confirmed and held may go: they are never cut, so they are the log's for good. The batch with
+        the confirmed mark stays, because no session can be decided to begin below it. The same goes for a copy that
+        takes no part yet and is filled with what the others have dropped already.
         """
         refused = self._refused(session)
         if refused:
@@ -194,10 +217,10 @@ class Replica:
     # ------------------------------------------------------------------ writing and reading
 
     def store(self, requests: Sequence[StoreRequest]) -> list[Action]:
-        """Messages of one connection that arrived while the last sync ran: one write, one sync, one acknowledgement.
+        """Store the messages of one connection that arrived during the last sync: one write, one sync, one answer.
 
-        At the first that must be refused the rest are refused too: they follow on it. It was the last of its
-        connection in this session.
+        From the first message that must be refused, the rest are dropped: they follow on it. The connection then has no
+        part in this session any more.
         """
         batches: list[Batch] = []
         last, crc = self.last, self.last_crc
@@ -205,18 +228,22 @@ class Replica:
         refused: Refuse | None = None
         for request in requests:
             refused = self._refused_store(request)
+            # The next id and the predecessor's CRC: ids without gaps do not prove that it is the same log before them.
             for batch in request.batches:
                 if refused is None and (batch.first != last + 1 or batch.previous_crc != crc):
                     refused = Refuse(OutOfOrder(f"a batch from {batch.first} on does not follow {last}"))
                 last, crc = batch.last, batch.crc
             if refused is not None:
                 refused = replace(refused, number=request.number)
+                # A message of an older session, still on its way when the fence rose, says nothing about this one.
                 if request.session == self.promises.fence:
                     self.store_failed(request.connection)
                 break
             batches += request.batches
             taken = request
-        actions: list[Action] = [Append(batches)] if batches else []
+        # Written and synced, then acknowledged, then refused: if the write fails, nothing is acknowledged. One
+        # acknowledgement, of the last number, is enough, for it speaks for all before it.
+        actions: list[Action] = [StoreBatches(batches)] if batches else []
         if taken is not None:
             actions.append(Acknowledge(taken.session, taken.number))
         if refused is not None:
@@ -224,10 +251,12 @@ class Replica:
         return actions
 
     def _refused_store(self, request: StoreRequest) -> Refuse | None:
-        """A copy that has lost something since it joined has no part in the session: not even barriers are its.
+        """Return why this copy may not take a message of the session, or None if it may.
 
-        Nor has one whose disk did not keep what it was given last.
+        A copy that has lost something since it joined may not even acknowledge barriers: an acknowledgement says that
+        everything before it is still here. The same goes for a copy that could not sync what it was given last.
         """
+        # The fence before everything else: a deposed owner has to learn that it is deposed, not what ails the copy.
         if request.session != self.promises.fence:
             return self._fenced()
         if self.promises.may_have_lost:
@@ -239,39 +268,45 @@ class Replica:
         return None
 
     def read(self, session: SessionId) -> Refuse | None:
-        """Whether the owner in this session may read; None lets it."""
+        """Return why the owner in this session may not read, or None if it may."""
         return self._fenced() if self._is_other(session) else self._unasked()
 
     def store_failed(self, connection: Hashable) -> None:
-        """A `Store` of this connection was not carried out: it has no part in the session any more.
+        """End the part of a connection in the session, because one of its `Store`s was not carried out.
 
-        An acknowledgement speaks for all numbers before it, so none may follow on one that was refused, not even of a
-        barrier or of a batch that would fit.
+        An acknowledgement speaks for all numbers before it. So none may follow on a refused message, not even of a
+        barrier, or of a batch that would fit.
         """
         self.disconnected(connection)
 
     def disconnected(self, connection: Hashable) -> None:
-        """A broken connection ends this replica's part in the session that it joined there."""
+        """End this replica's part in the session that it joined on this connection.
+
+        What was sent on a broken connection may be lost, so nothing on another one can be known to follow on it.
+        """
         if self._joined_on is connection:
             self._joined_on = None
 
     def _refused(self, session: SessionId) -> list[Action]:
+        """Return the refusal of a message of this session, or an empty list if it may be obeyed."""
         refused = self._fenced() if self._is_other(session) else self._unasked()
         return [refused] if refused else []
 
     def _unasked(self) -> Refuse | None:
-        """A node that was restarted says nothing before it was asked what it can prove.
+        """Return the refusal for a copy that was opened and not yet asked what it can prove, else None.
 
-        Its disk may have been put back to an earlier day, with the fence of this very session on it.
+        Its disk may have been put back to an earlier day, with the fence of this very session on it. An owner that goes
+        on with it, as if it were still the copy of before, would count what is gone.
         """
         if self._asked == self.promises.fence:
             return None
         return Refuse(NotJoined("this copy was not asked for its last session since it was opened: ask it first"))
 
     def _is_other(self, session: SessionId) -> bool:
-        """Whether this is not the session that the fence stands for; before the first there is none."""
+        """Whether this is another session than the fence's, larger or smaller; before the first one, any session."""
         return session != self.promises.fence or session <= NO_SESSION
 
     def _fenced(self) -> Refuse:
+        """Return the refusal that tells which session is the latest here."""
         fence = self.promises.fence
         return Refuse(Fenced(f"session {fence} is the latest here"), detail=fence)

@@ -1,4 +1,4 @@
-"""What one replica by itself tells of the transactions that it holds: which of them are known to be committed."""
+"""The standing of a transaction on a single replica: whether that replica by itself proves it to be committed."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from polonaise.terms import TransactionId
 
 
 class Standing(enum.Enum):
-    """What one replica by itself tells of a transaction that it holds."""
+    """The standing of a transaction that one replica holds."""
 
     COMMITTED = "committed"
-    """It has been told so."""
+    """An owner has confirmed the transaction to this replica."""
     UNPROVED = "unproved"
-    """It was written here. It may be committed, or may never have been: a quorum of replicas would tell."""
+    """The transaction was written here. Only a quorum of replicas could tell whether it is committed."""
     UNTRUSTED = "untrusted"
     """Its sync failed, or the node has found damage below it: the node itself would cut it."""
 
 
 class Bounds(NamedTuple):
-    """Up to where the transactions of one replica are what."""
+    """The ids that bound the standings of one replica's transactions."""
 
     confirmed: TransactionId
-    """`COMMITTED`."""
+    """Transactions up to this id are `COMMITTED`."""
     trusted: TransactionId | None = None
-    """Above it `UNTRUSTED`; None when all are trusted."""
+    """Transactions above this id are `UNTRUSTED`; None if all are trusted."""
     lost: TransactionId | None = None
-    """The node says that it may have lost what was above; None when it does not."""
+    """The replica may have lost transactions above this id; None if it has lost nothing."""
 
     def standing_of(self, id: TransactionId) -> Standing:
+        """Return the standing of a transaction that this replica holds."""
         if self.trusted is not None and id > self.trusted:
             return Standing.UNTRUSTED
         return Standing.COMMITTED if id <= self.confirmed else Standing.UNPROVED

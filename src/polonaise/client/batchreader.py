@@ -1,0 +1,325 @@
+"""Readers of one partition, in batches or transactions: one answer is consumed while the next are on their way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple
+
+from polonaise.client.protocol.ahead import Ahead
+from polonaise.client.protocol.continuity import Continuity
+from polonaise.client.requests import Requests
+from polonaise.client.settings import ClientSettings
+from polonaise.client.waiting import retrieve
+from polonaise.errors import DataDamaged, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
+from polonaise.log.batch import Batch, split
+from polonaise.terms import PartitionId, Transaction, TransactionId
+from polonaise.wire.messages import WHOLE, Batches, Read
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class _PartRequest(NamedTuple):
+    """A request for a part of the range, under way."""
+
+    first: TransactionId
+    last: TransactionId
+    """The last id of the part. Batches that begin in it are wanted; the answer may hold fewer. `WHOLE` for no bound."""
+    coming: asyncio.Task[Batches]
+
+
+class BatchReader:
+    """Yields the batches of one partition, whole and verified, in order; returned by `Log.read_batches`.
+
+    ::
+
+        async for batch in log.read_batches(0):
+            print(batch.first, batch.last, sum(batch.headers))
+
+    Promises ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were written.
+    Raises `BatchDamaged`, `OutOfOrder` or `LogForked` rather than yield anything else, and the same error again if it
+    is used further. A wait may be given up (`asyncio.wait_for(anext(reader), 1)`); the next one goes on from there, as
+    it does after `DeadlineExceeded`. For one task at a time. If it is left before its end, close it with `aclose`, or
+    leave it to the garbage collector.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        settings: ClientSettings,
+        partition: PartitionId,
+        *,
+        after: TransactionId = -1,
+        until: TransactionId | None = None,
+        follow: bool = False,
+        with_data: bool = True,
+        since_us: int = 0,
+        timeout: float,
+    ) -> None:
+        self._requests = requests
+        self._settings = settings
+        self._partition = partition
+        self._until = until
+        self._follow = follow
+        self._with_data = with_data
+        self._since_us = since_us
+        self._timeout = timeout
+        self._first = after + 1
+        self._continuity: Continuity | None = None if since_us else Continuity(after + 1)
+        self._end: TransactionId | None = until
+        """The last id that is wanted; None while not known."""
+        self._end_known = False
+        self._fruitless_s: float | None = None
+        """The loop's time since which answers have been empty although the range is not; None while they are not."""
+        self._ahead: Ahead | None = None
+        """Divides the rest of the range into parts; None while only one request at a time can be made."""
+        self._batches: deque[Batch] = deque()
+        self._asked: deque[_PartRequest] = deque()
+        self._done = False
+        self._broken: PolonaiseError | None = None
+        """The error that ended the reading; None while it goes on, and at its regular end."""
+        self._waited_for = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        while not self._batches:
+            if self._broken is not None:
+                raise fresh(self._broken)
+            if self._done:
+                raise StopAsyncIteration
+            if self._waited_for:
+                raise RuntimeError("another task waits for what this reading brings next: one at a time")
+            self._waited_for = True
+            try:
+                await self._take_answer()
+            finally:
+                self._waited_for = False
+        return self._batches.popleft()
+
+    async def aclose(self) -> None:
+        """Stop reading; cancel the requests under way."""
+        self._done = True
+        self._broken = None
+        self._batches.clear()
+        self._drop_asked()
+
+    def __del__(self) -> None:
+        """Cancel the requests under way of a reader that was left before its end."""
+        for asked in getattr(self, "_asked", ()):
+            if not asked.coming.done():
+                # From whatever thread the garbage collector runs in. `RuntimeError`: the loop is closed.
+                with suppress(RuntimeError):
+                    asked.coming.get_loop().call_soon_threadsafe(asked.coming.cancel)
+
+    async def _take_answer(self) -> None:
+        if not self._follow and not self._end_known:
+            await self._find_end()
+            if self._done:
+                return
+        self._ask()
+        asked = self._asked[0]
+        if not asked.coming.done():
+            await asyncio.wait((asked.coming,))  # a cancelled wait leaves the request under way, for the next wait
+        if self._done:
+            return  # closed meanwhile
+        try:
+            answer = asked.coming.result()
+        except BaseException:
+            self._drop_asked()  # the next call begins anew from here
+            raise
+        self._asked.popleft()
+        batches = self._checked(answer)
+        if batches:
+            self._advance(asked, batches)
+        elif not self._follow:
+            # An empty answer. Read by time, there may be nothing; but an id up to the end is committed, and the server
+            # that answered does not know that (yet).
+            self._done = self._since_us > 0 and self._end is not None and answer.committed >= self._end
+            if not self._done:
+                if asked.first == self._first:  # here a batch must begin; in a later part there need not
+                    await self._pause()
+                self._ask_rest_of(asked)
+        if self._end is not None and self._first > self._end:
+            self._done = True
+        if self._done:
+            self._drop_asked()
+        else:
+            self._ask()
+        # An answer may reach beyond the end that is wanted.
+        self._batches.extend(batch for batch in batches if self._end is None or batch.first <= self._end)
+
+    def _advance(self, asked: _PartRequest, batches: list[Batch]) -> None:
+        """Move on behind what an answer brought, and learn from its size how large the next parts may be."""
+        ids, size = batches[-1].last + 1 - self._first, sum(batch.length for batch in batches)
+        self._first = batches[-1].last + 1
+        self._since_us = 0
+        self._fruitless_s = None
+        if self._ahead is not None:
+            self._ahead.answered(ids, size, whole=self._first > asked.last)
+            self._ask_rest_of(asked)
+        elif self._end_known and self._end is not None:
+            self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
+
+    def _ask_rest_of(self, asked: _PartRequest) -> None:
+        """Request what an answer left over of its part, first of all; drop the parts in which no batch can begin."""
+        if self._ahead is not None and self._first <= asked.last:
+            self._asked.appendleft(self._ask_for(self._first, asked.last))
+        while self._ahead is not None and self._asked and self._asked[0].last < self._first:
+            self._asked.popleft().coming.cancel()
+
+    def _drop_asked(self) -> None:
+        self._ahead = None
+        while self._asked:
+            self._asked.pop().coming.cancel()
+
+    async def _find_end(self) -> None:
+        """Set the end of the reading to what is committed now.
+
+        The owner proves it: an answer to a read may come from a server that has been replaced, or has just begun.
+        """
+        mark = await self._requests.high_water_mark(self._partition, self._timeout)
+        self._end = mark if self._until is None else min(mark, self._until)
+        self._end_known = True
+        self._done = self._done or self._first > self._end
+
+    async def _pause(self) -> None:
+        """Pause before a request is repeated. A wait that is given up can be continued, anew from here."""
+        try:
+            await self._rest()
+        except BaseException:
+            self._fruitless_s = None
+            self._drop_asked()
+            raise
+
+    async def _rest(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._fruitless_s is None:
+            self._fruitless_s = now
+        if now - self._fruitless_s > self._timeout:
+            raise DeadlineExceeded(
+                f"partition {self._partition} was asked for {self._first} to {self._end} and sent nothing "
+                f"for {self._timeout:g} s"
+            )
+        await asyncio.sleep(self._settings.retry_s_min)
+
+    def _checked(self, answer: Batches) -> list[Batch]:
+        """Return the batches of an answer, verified, each the successor of the one before.
+
+        Bytes are verified before successors: a batch damaged on its way must not look like a forked log.
+        """
+        try:
+            batches = split(answer.payload[0] if answer.payload else b"")
+            return [batch for batch in batches if self._is_new(batch)]
+        except PolonaiseError as error:
+            self._broken = fresh(error)
+            self._drop_asked()
+            raise
+
+    def _is_new(self, batch: Batch) -> bool:
+        """Whether the batch is the next one. A batch that reaches from one part into the next arrives twice."""
+        if batch.partition != self._partition:
+            raise ProtocolError(f"asked for partition {self._partition} and got {batch.partition}")
+        if self._continuity is None:
+            # Read by time: the first batch says where the reading begins.
+            if batch.first > self._first:
+                self._continuity = Continuity(batch.first)
+            else:
+                self._continuity = Continuity(self._first)
+        return self._continuity.follows(batch)
+
+    def _ask(self) -> None:
+        """Make as many requests as are useful at once."""
+        if self._ahead is None:
+            if not self._asked:
+                self._asked.append(self._ask_for(self._first, WHOLE))
+            return
+        while len(self._asked) < self._settings.reads_ahead:
+            part = self._ahead.next_part(self._first)
+            if part is None:
+                return
+            self._asked.append(self._ask_for(*part))
+
+    def _ask_for(self, first: TransactionId, last: TransactionId) -> _PartRequest:
+        wait_s = self._settings.follow_s_max if self._follow else 0.0
+        request = Read(
+            first=first,
+            bytes_max=self._settings.read_bytes,
+            wait_ms=int(wait_s * 1000),
+            with_data=int(self._with_data),
+            after_time_us=self._since_us,
+            part_last=last,
+        )
+        coming = asyncio.get_running_loop().create_task(
+            self._requests.ask(self._partition, request, Batches, self._timeout + wait_s, wait_s=wait_s)
+        )
+        coming.add_done_callback(retrieve)
+        return _PartRequest(first, last, coming)
+
+
+def first_batch(answer: Batches) -> Batch | None:
+    """Return the first batch of an answer, verified; None if the answer is empty. Raises `BatchDamaged`."""
+    return Batch.parse(answer.payload[0]) if answer.payload else None
+
+
+class TransactionReader:
+    """Yields the transactions of one partition in order, each body checked against its CRC; returned by `Log.read`.
+
+    ::
+
+        async for tx in log.read(0, after=-1):
+            print(tx.id, tx.data)
+
+    It ends where the reading ends, and nowhere else. A wait may be given up (`asyncio.wait_for(anext(reader), 1)`); the
+    next one goes on from there, as it does after an error that may pass, such as `DeadlineExceeded`. Any other error is
+    raised again if the reader is used further. For one task at a time. If it is left before its end, close it with
+    `aclose`, or leave it to the garbage collector.
+    """
+
+    # Not an asynchronous generator: any exception raised within one, even its caller's cancellation, ends it for good.
+
+    def __init__(
+        self, batches: BatchReader, after: TransactionId, until: TransactionId | None, since_us: int = 0
+    ) -> None:
+        self._batches = batches
+        self._after = after
+        self._until = until
+        self._since_us = since_us
+        self._held: Iterator[Transaction] = iter(())
+        """The transactions of the present batch that were not yielded yet."""
+        self._broken: DataDamaged | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Transaction:
+        while True:
+            try:
+                # Only the next one: it is taken and returned in one step, so that a cancelled wait loses none.
+                for tx in self._held:
+                    return tx
+            except DataDamaged as error:
+                self._broken = fresh(error)
+                await self._batches.aclose()
+                raise
+            if self._broken is not None:
+                raise fresh(self._broken)
+            self._held = self._wanted(await self._batches.__anext__())
+
+    async def aclose(self) -> None:
+        """Stop reading; cancel the requests under way."""
+        self._held = iter(())
+        self._broken = None
+        await self._batches.aclose()
+
+    def _wanted(self, batch: Batch) -> Iterator[Transaction]:
+        """Return the transactions of a batch that lie in the range."""
+        if batch.commit_time_us < self._since_us:
+            return iter(())
+        found, until = batch.transactions(self._after), self._until
+        return found if until is None or batch.last <= until else takewhile(lambda tx: tx.id <= until, found)

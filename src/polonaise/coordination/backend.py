@@ -1,0 +1,86 @@
+"""The port to what keeps the coordinator's bytes: values that change by compare-and-set, and names of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from polonaise.errors import CoordinatorDamaged
+
+
+class Entry(NamedTuple):
+    """A value as a backend keeps it."""
+
+    cluster_key: bytes
+    """The key of the cluster that the value was written for."""
+    version: int
+    """A number that rises by one with each change; for a name, with each renewal."""
+    contents: bytes
+
+
+class Backend(Protocol):
+    """A store of entries by their keys, for several processes; each process has an object of its own.
+
+    A backend decides nothing: what may be written, and what may be believed, is up to `coordination.coordinator`. Every
+    call may raise `CoordinatorUnavailable`; after a change that means that the change may have been made. An entry that
+    does not read as it was written is `CoordinatorDamaged`. A call that is cancelled leaves nothing behind but a change
+    that had begun; this process's next read of that entry sees the change, or nobody ever will.
+
+    `str()` of a backend names it, in messages.
+    """
+
+    def place(self, key: str) -> str:
+        """Return where this entry is kept, in words that an operator finds it by."""
+
+    async def create(self, entries: Mapping[str, Entry]) -> bool:
+        """Make a cluster of all these entries, the description among them; return False when one exists.
+
+        A call that is cut short at any point makes no cluster, and can be repeated.
+        """
+
+    async def read(self, key: str) -> Entry | None:
+        """Return the present entry, or None without one.
+
+        Nothing takes the returned entry back, no loss of power either, because callers act upon it.
+        """
+
+    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+        """Replace the entry and return the new one, or None, with nothing changed, when it is no longer `present`.
+
+        With `present` None, replace whatever entry there is. Only `create` makes a first entry: `CoordinatorDamaged`
+        without one.
+        """
+
+    async def changed(self, key: str, version: int) -> None:
+        """Return once the entry has another version than this, or soon after. May return before: read again."""
+
+    async def register(self, name: str, entry: Entry) -> bool:
+        """Take a name, `folder/number`, for as long as this process lives.
+
+        Returns False when another living process has it. Taking one's own name again changes nothing.
+        """
+
+    async def renew(self, name: str) -> None:
+        """Raise the version of one's own name. Does nothing when another process has it by now."""
+
+    async def leave(self, name: str) -> None:
+        """Give up one's own name. Does nothing when another process has it by now."""
+
+    async def registered(self, folder: str) -> Mapping[str, Entry]:
+        """Return the names in this folder whose processes live, by the part after the slash."""
+
+    async def close(self) -> None:
+        """Give up all of this process's names, and wait for what is under way. May be called again."""
+
+
+def damaged(place: str, what: str) -> CoordinatorDamaged:
+    """Return the refusal of a damaged entry: the place, what is wrong with it, and what to do."""
+    return CoordinatorDamaged(
+        f"{place}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator as it "
+        "was last; an older copy, or a new one, would let two owners write in one session"
+    )
+
+
+def missing(place: str) -> CoordinatorDamaged:
+    """Return the refusal for the lack of an entry that every cluster has."""
+    return damaged(place, "it is missing, in a cluster that has it")

@@ -1,0 +1,327 @@
+"""The coordinator: what servers and clients ask of it, and its rules, whatever backend keeps the values."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeVar, cast
+
+from polonaise.coordination.backend import Backend, Entry, damaged, missing
+from polonaise.coordination.lease import Leases
+from polonaise.coordination.values import (
+    ASSIGNMENT,
+    DESCRIPTION,
+    MEMBERS,
+    UNIQUE_ID,
+    Assignment,
+    Beginning,
+    ClusterDescription,
+    CoordinatorValue,
+    PartitionValue,
+    Registration,
+    Versioned,
+    partition_key,
+)
+from polonaise.errors import (
+    AlreadyInitialized,
+    Closed,
+    CoordinatorDamaged,
+    DirectoryInUse,
+    NotInitialized,
+    PolonaiseError,
+    UnknownPartition,
+    WrongClusterKey,
+)
+from polonaise.host import Clock
+from polonaise.terms import PartitionId, ServerId
+
+UNIQUE_ID_MAX: Final = 2**31 - 1
+"""The largest unique id: a batch has signed 32-bit client ids."""
+
+V = TypeVar("V", bound=CoordinatorValue)
+
+
+def first_entries(description: ClusterDescription, beginning: Beginning | None = None) -> dict[str, Entry]:
+    """Return the entries of a new cluster."""
+    beginning = beginning or Beginning()
+    initial = PartitionValue.initial(description.storage)
+    values: dict[str, tuple[int, bytes]] = {
+        partition_key(partition): (0, beginning.partitions.get(partition, initial).encode())
+        for partition in range(description.partitions)
+    }
+    values[ASSIGNMENT] = 0, beginning.assignment.encode()
+    values[UNIQUE_ID] = beginning.unique_id, b"{}"
+    values[DESCRIPTION] = 0, description.encode()
+    return {key: Entry(description.key, *value) for key, value in values.items()}
+
+
+class _Known(NamedTuple):
+    """An entry that this process has read or written, and its decoded value."""
+
+    entry: Entry
+    value: object
+
+
+class Membership:
+    """The registration of this process.
+
+    Lasts until left, until the process is dead, or until it has not been renewed for the time of a lease
+    (`coordination.lease`).
+    """
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        self._backend = backend
+        self._name = name
+        self.left = False
+        """Whether the registration was ended by this process."""
+
+    async def renew(self) -> None:
+        """Renew the lease. To be called every `RENEW_S`, by a task that would hang if the process did not work."""
+        await self._backend.renew(self._name)
+
+    async def leave(self) -> None:
+        """End the registration. Doing so twice is no error."""
+        self.left = True
+        await self._backend.leave(self._name)
+
+
+class Coordinator:
+    """The coordinator of a cluster: a value per partition, the assignment of partitions, and the description.
+
+    Values are changed by compare-and-set only. Every call may raise `CoordinatorUnavailable`; after a *change* that
+    means the change may or may not have been made, and the caller reads again before it does anything else.
+
+    A value that is missing, damaged, of another cluster, or older than this process has seen it, is refused
+    (`CoordinatorDamaged`, `WrongClusterKey`) and never taken for an empty one: a lost or older value can let two owners
+    write in one session.
+    """
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._closed = False
+        self._description: ClusterDescription | None = None
+        self._known: dict[str, _Known] = {}
+        """The latest entry of each value that this process knows, decoded once, because values are read often."""
+        self._memberships: dict[ServerId, Membership] = {}
+        self._leases = Leases()
+
+    # -------------------------------------------------------------- the cluster
+
+    async def initialize(self, description: ClusterDescription, beginning: Beginning | None = None) -> None:
+        """Make the cluster, with the initial value of every partition. Raises `AlreadyInitialized` if one exists.
+
+        `beginning` holds the first values of a log that was restored from elsewhere.
+        """
+        self._check_open()
+        if not await self._backend.create(first_entries(description, beginning)):
+            raise AlreadyInitialized(f"{self._backend} holds a cluster: use it, or choose another place")
+        self._description = description
+
+    async def describe(self) -> ClusterDescription:
+        """Return the cluster's description. Raises `NotInitialized` when no cluster exists here."""
+        self._check_open()
+        place = self._backend.place(DESCRIPTION)
+        entry = await self._backend.read(DESCRIPTION)
+        if entry is None:
+            if self._description is not None:
+                raise damaged(place, "it is missing, and this process has read it before")
+            raise NotInitialized(
+                f"no cluster in {self._backend}: correct the path, or wait until the first server has made it "
+                "(polonaise server run --coordinator … --storage …)"
+            )
+        description = self._learn(DESCRIPTION, entry, self._seen(DESCRIPTION), ClusterDescription)
+        if description.key != entry.cluster_key:
+            raise damaged(place, "it names two cluster keys")
+        self._description = description
+        return description
+
+    async def unique_id(self) -> int:
+        """Return a number that was never given out before, from 1, below 2**31.
+
+        A number that no caller got, because the call failed, is not used again.
+        """
+        await self._cluster()
+        floor = self._seen(UNIQUE_ID) + 1
+        # The entry's version is the number. Nothing is compared, so that callers need not try again: each of them gets
+        # a version of its own.
+        entry = await self._backend.compare_and_set(UNIQUE_ID, b"{}", None)
+        assert entry is not None
+        self._check(UNIQUE_ID, entry, floor)
+        self._remember(UNIQUE_ID, entry, None)
+        if entry.version > UNIQUE_ID_MAX:
+            raise PolonaiseError(f"all {UNIQUE_ID_MAX} unique ids of {self._backend} have been given out")
+        return entry.version
+
+    async def close(self) -> None:
+        """End this process's registrations, and its use of the backend; later calls raise `Closed`.
+
+        Changes under way are brought to their end.
+        """
+        self._closed = True
+        await self._backend.close()
+
+    # -------------------------------------------------------------- values
+
+    async def partition(self, partition: PartitionId) -> Versioned[PartitionValue]:
+        """Return the partition's value. Raises `UnknownPartition`."""
+        return await self._get(await self._partition_key(partition), PartitionValue)
+
+    async def set_partition(
+        self, partition: PartitionId, value: PartitionValue, expected_version: int
+    ) -> Versioned[PartitionValue] | None:
+        """Replace the partition's value if its version is still `expected_version`, and return the new version.
+
+        Returns None when another process was first; nothing was changed then. Raises `UnknownPartition`.
+        """
+        return await self._set(await self._partition_key(partition), value, expected_version)
+
+    async def assignment(self) -> Versioned[Assignment]:
+        """Return the assignment: the same object for as long as it stays the same."""
+        return await self._get(ASSIGNMENT, Assignment)
+
+    async def assignment_after(self, version: int) -> Versioned[Assignment]:
+        """Return the assignment once its version is above `version`. Waits without a limit: bring a deadline."""
+        while (current := await self.assignment()).version <= version:
+            await self._backend.changed(ASSIGNMENT, current.version)
+        return current
+
+    async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
+        """Replace the assignment if its version is still `expected_version`, and return the new version.
+
+        Returns None when another process was first; nothing was changed then.
+        """
+        return await self._set(ASSIGNMENT, value, expected_version)
+
+    # -------------------------------------------------------------- members
+
+    async def register(self, registration: Registration) -> Membership:
+        """Announce this process as a member; the entry goes when the process does. Doing so again changes nothing.
+
+        Raises `DirectoryInUse` when another living process has registered under this server id.
+        """
+        cluster = await self._cluster()
+        server = registration.server
+        name = _member(server)
+        if not await self._backend.register(name, Entry(cluster.key, 0, registration.encode())):
+            raise DirectoryInUse(
+                f"{self._backend.place(name)}: another living process is server {server}; take a new unique id"
+            )
+        if not self._is_mine(server):
+            self._memberships[server] = Membership(self._backend, name)
+        return self._memberships[server]
+
+    async def members(self) -> list[Registration]:
+        """Return the members that are registered, alive and working, by server id."""
+        cluster = await self._cluster()
+        found = await self._backend.registered(MEMBERS)
+        now_s = self._clock.monotonic_s()
+        entries = {int(name): entry for name, entry in found.items()}
+        self._leases.keep_only(entries)
+        return [
+            self._registration(server, entry, cluster.key)
+            for server, entry in sorted(entries.items())
+            # A process that asks is alive: its own lease is not judged.
+            if self._is_mine(server) or not self._leases.has_run_out(server, entry.version, now_s)
+        ]
+
+    def _is_mine(self, server: ServerId) -> bool:
+        """Tell whether this process has registered as this server."""
+        return server in self._memberships and not self._memberships[server].left
+
+    def _registration(self, server: ServerId, entry: Entry, cluster_key: bytes) -> Registration:
+        """Return the registration in an entry. Raises `CoordinatorDamaged` unless the entry is that of this server."""
+        try:
+            found = Registration.decode(entry.contents)
+        except CoordinatorDamaged:
+            found = None
+        if found is None or found.server != server or entry.cluster_key != cluster_key:
+            raise CoordinatorDamaged(
+                f"{self._backend.place(_member(server))}: the registration of a living server does not read: restart "
+                f"server {server}"
+            )
+        return found
+
+    # -------------------------------------------------------------- reading and changing
+
+    def _check_open(self) -> None:
+        """Raise `Closed` after `close`."""
+        if self._closed:
+            raise Closed(f"the coordinator in {self._backend} was closed by this process")
+
+    async def _cluster(self) -> ClusterDescription:
+        """Return the description, which never changes, from memory when it was read before."""
+        self._check_open()
+        return self._description or await self.describe()
+
+    async def _partition_key(self, partition: PartitionId) -> str:
+        """Return the key of the partition's value. Raises `UnknownPartition`."""
+        cluster = await self._cluster()
+        if not 0 <= partition < cluster.partitions:
+            raise UnknownPartition(f"partition {partition} of a cluster with {cluster.partitions} partitions")
+        return partition_key(partition)
+
+    async def _get(self, key: str, kind: type[V]) -> Versioned[V]:
+        """Read a value, and refuse one that must not be believed."""
+        await self._cluster()
+        # Before the read: answers to two reads may overtake each other, and the older one is right all the same.
+        floor = self._seen(key)
+        entry = await self._backend.read(key)
+        if entry is None:
+            raise missing(self._backend.place(key))
+        return Versioned(entry.version, self._learn(key, entry, floor, kind))
+
+    async def _set(self, key: str, value: V, expected_version: int) -> Versioned[V] | None:
+        """Compare and set a value. Returns None when it has another version than expected."""
+        await self._cluster()
+        if key not in self._known or self._seen(key) != expected_version:
+            await self._get(key, type(value))  # so that a damaged value is refused, and never replaced
+        present = self._known[key].entry
+        if present.version != expected_version:
+            return None
+        entry = await self._backend.compare_and_set(key, value.encode(), present)
+        if entry is None:
+            return None
+        self._remember(key, entry, value)
+        return Versioned(entry.version, value)
+
+    def _seen(self, key: str) -> int:
+        """Return the latest version of a value that this process knows; -1 for none."""
+        known = self._known.get(key)
+        return -1 if known is None else known.entry.version
+
+    def _learn(self, key: str, entry: Entry, floor: int, kind: type[V]) -> V:
+        """Return the decoded value of an entry that may be believed. `floor`: see `_check`."""
+        known = self._known.get(key)
+        if known is not None and known.entry == entry:
+            return cast(V, known.value)
+        self._check(key, entry, floor)
+        try:
+            value = kind.decode(entry.contents)
+        except CoordinatorDamaged as error:
+            raise damaged(self._backend.place(key), error.text) from error
+        self._remember(key, entry, value)
+        return value
+
+    def _check(self, key: str, entry: Entry, floor: int) -> None:
+        """Refuse an entry of another cluster, or of a version below `floor`.
+
+        `floor` is the version that was known when the entry was asked for. One that has become known since is no
+        measure: answers may overtake each other.
+        """
+        place = self._backend.place(key)
+        if self._description is not None and entry.cluster_key != self._description.key:
+            raise WrongClusterKey(
+                f"{place} belongs to cluster {entry.cluster_key.hex()}, this process to "
+                f"{self._description.key.hex()}: the coordinator was replaced under it"
+            )
+        if entry.version < floor:
+            raise damaged(place, f"it went back from version {floor} to {entry.version}")
+
+    def _remember(self, key: str, entry: Entry, value: object) -> None:
+        """Keep the entry and its value, unless a later one is known."""
+        if self._seen(key) <= entry.version:
+            self._known[key] = _Known(entry, value)
+
+
+def _member(server: ServerId) -> str:
+    """Return the name by which this server registers."""
+    return f"{MEMBERS}/{server}"

@@ -1,0 +1,215 @@
+"""The schedule of the scrub of fragments: which one is read through next, and when.
+
+Every fragment is read again and again, in rounds, at a bounded rate, so that what rots in a store is found while the
+log can still mend it. One that was found damaged and could not be repaired is looked at again sooner: an operator may
+have restored it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, TypeAlias
+
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.terms import PartitionId
+
+DAMAGES_MAX: Final = 100
+"""How many findings are remembered, the latest ones."""
+_RESTORED: Final = 10
+"""How many times longer a fragment waits that only an operator can restore, compared with trouble that may pass."""
+_ROUND_S_MIN: Final = 1.0
+"""The least time from the beginning of a round to that of the next one: there may be nothing to read."""
+
+
+class FragmentDamage(NamedTuple):
+    """A fragment that was not as it was written when the scrub read it."""
+
+    partition: PartitionId
+    path: str
+    what: str
+    found_us: int
+    repaired_us: int = 0
+    """When the fragment was repaired or restored; 0 while it is damaged."""
+    why: str = ""
+    """What keeps the fragment from being repaired, and what to do; empty while no obstacle is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentsScrubbed:
+    """How far the scrub of a store is, and what it found. Times are wall-clock µs; 0 for never."""
+
+    rounds: int = 0
+    """How many rounds have ended."""
+    fragments: int = 0
+    """How many fragments of the present round, or the last one, are done."""
+    fragments_of: int = 0
+    """How many fragments that round has."""
+    bytes: int = 0
+    """How many bytes that round has read."""
+    started_us: int = 0
+    finished_us: int = 0
+    found: int = 0
+    """How many fragments were found damaged since the server started."""
+    repaired: int = 0
+    """How many of them are as they were written again."""
+    damages: tuple[FragmentDamage, ...] = ()
+    trouble: str = ""
+    """Why the store can't be read at the moment; empty while it can."""
+
+
+class ListStore(NamedTuple):
+    """Begin a round: list what is to be read in it, and call `listed` or `unreachable`."""
+
+
+class Verify(NamedTuple):
+    """Read this fragment through; then call `good`, `damaged`, `gone`, `unreadable` or `unreachable`."""
+
+    name: FragmentName
+    size: int
+
+
+class Pause(NamedTuple):
+    """Do nothing for so many seconds, and call `next` again."""
+
+    seconds: float
+
+
+Step: TypeAlias = ListStore | Verify | Pause
+
+
+class FragmentScrub:
+    """The decisions of the scrub. Times are monotonic seconds unless their names say otherwise."""
+
+    __slots__ = ("_again", "_again_s", "_bytes_per_s", "_every_s", "_next_s", "_round_s", "_waiting", "scrubbed")
+
+    def __init__(self, bytes_per_s: int, every_s: float, first_s: float, again_s: float = 60.0) -> None:
+        """Read `bytes_per_s`, in rounds that begin `every_s` after each other or later, the first at `first_s`.
+
+        What may pass is tried again after `again_s`: a store that does not answer, a partition that is not ready.
+        """
+        self._bytes_per_s = bytes_per_s
+        self._every_s = max(every_s, _ROUND_S_MIN)
+        self._again_s = again_s
+        self._round_s = first_s
+        """When the next round may begin."""
+        self._next_s = first_s
+        """When anything may be read next."""
+        self._waiting: deque[Verify] = deque()
+        """The fragments that this round has still to read; the first of them is being read."""
+        self._again: dict[FragmentName, tuple[float, Verify]] = {}
+        """The fragments to look at again outside of a round, and when."""
+        self.scrubbed = FragmentsScrubbed()
+
+    def next(self, now_s: float) -> Step:
+        """Return what to do now."""
+        if now_s < self._next_s:
+            return Pause(self._next_s - now_s)
+        for due_s, verify in self._again.values():
+            if due_s <= now_s:
+                return verify
+        if self._waiting:
+            return self._waiting[0]
+        if now_s >= self._round_s:
+            return ListStore()
+        return Pause(min([self._round_s, *(due_s for due_s, _ in self._again.values())]) - now_s)
+
+    def listed(self, now_s: float, wall_us: int, fragments: Mapping[FragmentName, int]) -> None:
+        """Begin a round of these fragments, each with its size in bytes.
+
+        Damaged fragments that are gone from the store are forgotten: what does not exist is no damage.
+        """
+        self._round_s = now_s + self._every_s
+        self._waiting = deque(Verify(name, size) for name, size in sorted(fragments.items()))
+        there = {name.path for name in fragments}
+        damages = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path in there)
+        self._again = {name: again for name, again in self._again.items() if name in fragments}
+        self.scrubbed = replace(
+            self.scrubbed, fragments=0, fragments_of=len(fragments), bytes=0, started_us=wall_us, damages=damages,
+            trouble="",
+        )  # fmt: skip
+        self._end_round(wall_us)
+
+    def pace(self, now_s: float, bytes_read: int) -> float:
+        """Note that so many bytes were read, and return how many seconds to wait before more are."""
+        self.scrubbed = replace(self.scrubbed, bytes=self.scrubbed.bytes + bytes_read, trouble="")
+        self._next_s = max(self._next_s, now_s) + bytes_read / self._bytes_per_s
+        return self._next_s - now_s
+
+    def good(self, wall_us: int, name: FragmentName) -> None:
+        """Note that the fragment is as it was written; if it was damaged before, it has been restored."""
+        self._mended(wall_us, name)
+        self._done(wall_us, name)
+
+    def gone(self, wall_us: int, name: FragmentName) -> None:
+        """Note that the fragment does not exist any more, or is no concern of this server's."""
+        kept = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path != name.path)
+        self.scrubbed = replace(self.scrubbed, damages=kept)
+        self._done(wall_us, name)
+
+    def damaged(self, wall_us: int, name: FragmentName, what: str) -> None:
+        """Note that the fragment is not as it was written. Call `repaired` or `not_repaired` next."""
+        if self._is_known(name):
+            return
+        kept = (*self.scrubbed.damages, FragmentDamage(name.partition, name.path, what, wall_us))[-DAMAGES_MAX:]
+        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)
+
+    def repaired(self, wall_us: int, name: FragmentName) -> None:
+        """Note that the fragment was written again, and read back."""
+        self._mended(wall_us, name)
+        self._done(wall_us, name)
+
+    def not_repaired(self, now_s: float, wall_us: int, verify: Verify, why: str, *, passing: bool) -> None:
+        """Note that the fragment could not be written again, and look at it again soon.
+
+        `passing` says that repairing it may succeed later without an operator.
+        """
+        name = verify.name
+        self._change(name, why=why)
+        self._done(wall_us, name)
+        self._again[name] = now_s + self._again_s * (1 if passing else _RESTORED), verify
+
+    def unreadable(self, now_s: float, wall_us: int, verify: Verify, why: str) -> None:
+        """Note that the fragment can't be read although the store answers.
+
+        It is tried again in a while, and the others are read.
+        """
+        self.damaged(wall_us, verify.name, f"{verify.name.path} is listed and not given out")
+        self.not_repaired(now_s, wall_us, verify, why, passing=True)
+
+    def unreachable(self, now_s: float, why: str) -> None:
+        """Note that the store can't be read, which says nothing of any fragment. Tried again in a while."""
+        self.scrubbed = replace(self.scrubbed, trouble=why)
+        self._next_s = now_s + self._again_s
+
+    def _is_known(self, name: FragmentName) -> bool:
+        """Tell whether the fragment is among the damages that are not repaired."""
+        return any(each.path == name.path and not each.repaired_us for each in self.scrubbed.damages)
+
+    def _mended(self, wall_us: int, name: FragmentName) -> None:
+        """Record the repair of a fragment that was damaged."""
+        if self._is_known(name):
+            self._change(name, repaired_us=wall_us, why="")
+            self.scrubbed = replace(self.scrubbed, repaired=self.scrubbed.repaired + 1)
+
+    def _change(self, name: FragmentName, *, why: str, repaired_us: int = 0) -> None:
+        """Change the record of an unrepaired damage."""
+        damages = tuple(
+            each._replace(why=why, repaired_us=repaired_us) if each.path == name.path and not each.repaired_us else each
+            for each in self.scrubbed.damages
+        )
+        self.scrubbed = replace(self.scrubbed, damages=damages)
+
+    def _done(self, wall_us: int, name: FragmentName) -> None:
+        """Take the fragment off the round, and end the round after the last one."""
+        self._again.pop(name, None)
+        if self._waiting and self._waiting[0].name == name:
+            self._waiting.popleft()
+            self.scrubbed = replace(self.scrubbed, fragments=self.scrubbed.fragments + 1)
+            self._end_round(wall_us)
+
+    def _end_round(self, wall_us: int) -> None:
+        """Count the round as ended if nothing is left to read."""
+        if not self._waiting:
+            self.scrubbed = replace(self.scrubbed, rounds=self.scrubbed.rounds + 1, finished_us=wall_us)

@@ -1,0 +1,596 @@
+"""One partition's log on one disk: append, read, cut and trim, and tell what may have been lost.
+
+Promises: an append that returned is on the disk; every CRC is checked before bytes are given out; nothing is cut before
+the control file says so; bytes that were good once and are not any more are reported, never skipped.
+
+`recovery.py` finds the log in its files when it is opened, `tail.py` writes its last segment, `segmentreader.py` reads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from polonaise.checksum import crc32
+from polonaise.errors import (
+    BatchDamaged,
+    Closed,
+    DiskFull,
+    HistoryTrimmed,
+    LogForked,
+    NotFound,
+    OutOfOrder,
+    PartitionUnavailable,
+    PolonaiseError,
+    RegistersFull,
+    SegmentDamaged,
+)
+from polonaise.host import Disk, File, Host
+from polonaise.log import registers, segment
+from polonaise.log.batch import Batch
+from polonaise.log.control import ControlSlot
+from polonaise.log.gate import Gate
+from polonaise.log.index import Index
+from polonaise.log.promises import SyncEvidence, TrimMark
+from polonaise.log.recovery import recover, remove_segment, segments_in
+from polonaise.log.segment import (
+    BATCH_BYTES_MAX,
+    PREAMBLE_BYTES_MAX,
+    DamageFound,
+    Segment,
+    SegmentHeader,
+    check_registers,
+)
+from polonaise.log.segmentreader import Opened, Reader, SegmentCache, removed
+from polonaise.log.tail import Tail
+from polonaise.terms import NO_TRANSACTION, UNRESOLVED, TransactionId
+
+_first = attrgetter("first")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The sizes at which a log begins a new segment."""
+
+    segment_bytes_max: int = 256 * 1024 * 1024
+    """A segment that has grown to so many bytes takes no further batches."""
+    segment_batches_max: int = 262_144
+    """A segment with so many batches takes no further ones: its index is in memory while it is written."""
+
+
+class PartitionLog:
+    """The open log of one partition.
+
+    `append`, `cut`, `trim`, `lose_above` and `close` are for one task, one call at a time; reads may run beside them
+    and see only what is synced. After a failure that leaves the files in doubt, `broken` says why, and the log has to
+    be opened anew.
+    """
+
+    def __init__(
+        self, host: Host, disk: Disk, directory: str, slot: ControlSlot, settings: LogSettings, cache: SegmentCache
+    ) -> None:
+        """Private: a log is opened with `open`."""
+        self._host = host
+        self._disk = disk
+        self._directory = directory
+        self._settings = settings
+        self._cache = cache
+        self._reader = Reader(disk, directory, cache)
+        self._sealed: list[Segment] = []
+        self._tail: Tail | None = None
+        self._opened_tail: Opened | None = None
+        self._gate = Gate()
+        self.slot = slot
+        """The partition's promises in the control file."""
+        self.broken: PolonaiseError | None = None
+        """The failure after which the log has to be opened anew; None while it can be used."""
+        self.damage = ""
+        """Description of the damage met when the log was opened or read last; empty for none."""
+
+    @classmethod
+    async def open(
+        cls,
+        host: Host,
+        directory: str,
+        slot: ControlSlot,
+        settings: LogSettings | None = None,
+        cache: SegmentCache | None = None,
+        disk: Disk | None = None,
+    ) -> PartitionLog:
+        """Open the log in `directory`, or make its first segment when there is none.
+
+        A torn tail is cut. Damage is recorded in the control file, and the bytes are left as they are until `cut`. Logs
+        of one node share a `cache`, and a `disk` that bounds how many files they have open. Raises what
+        `recovery.recover` does.
+        """
+        # Not `disk or host.disk`: both kinds have a length, and one without an open file is false.
+        disk = host.disk if disk is None else disk
+        cache = SegmentCache() if cache is None else cache
+        log = cls(host, disk, directory, slot, settings or LogSettings(), cache)
+        await disk.make_directory(directory)
+        # Synced even if the directory is older: the process that made it may have died before its name was durable.
+        await disk.sync_directory(directory.rpartition("/")[0] or ".")
+        try:
+            await log._load()
+        except BaseException:  # also when cancelled: only this call can close what was opened
+            await log._forget_all()
+            raise
+        return log
+
+    async def _load(self) -> None:
+        """Recover the log from its files, and note what was found."""
+        recovered = await recover(self._disk, self._directory, self.slot)
+        self._sealed = recovered.sealed
+        promises = self.slot.promises
+        self.damage = recovered.damage
+        # A damaged or untrusted log is left as it is. `cut` decides where it ends and which segment is its tail: until
+        # then a new first segment would turn a log that has lost everything into one that never had anything.
+        if recovered.tail is not None:
+            whole = not self.damage and not promises.untrusted
+            self._adopt(await self._renewed(recovered.tail) if whole else recovered.tail)
+        elif not self.damage and not promises.untrusted:
+            await self._begin()
+        # Up to `untrusted_above` everything was synced and may have been acknowledged: ending below it is a loss, even
+        # if no bytes look damaged.
+        if self.damage or (promises.untrusted and self.last < promises.untrusted_above):
+            await self.slot.record_loss(self.last)
+        elif not promises.untrusted:  # an untrusted log notes its evidence once it is cut
+            self._note()
+
+    # ------------------------------------------------------------------ what it holds
+
+    @property
+    def first(self) -> TransactionId:
+        """The first id that the log holds, or would hold: every id below was trimmed."""
+        return self.slot.trimmed.first
+
+    @property
+    def last(self) -> TransactionId:
+        """The last id that the log holds, synced and believed; -1 for an empty log."""
+        return self._tail.found.last if self._tail else NO_TRANSACTION
+
+    @property
+    def last_crc(self) -> int:
+        """The CRC of the batch that ends at `last`; 0 for an empty log."""
+        return self._tail.found.last_crc if self._tail else 0
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether the files may hold bytes above `last` that have to be cut before anything is appended."""
+        return self.slot.promises.untrusted
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments of the log in order, the tail last; none while no segment can be used."""
+        return [*self._sealed, self._tail.segment] if self._tail else []
+
+    def registers_snapshot(self) -> bytes:
+        """Return the registers as they are after `last`, encoded."""
+        return registers.snapshot(self._tail.found.registers) if self._tail else b""
+
+    # ------------------------------------------------------------------ writing
+
+    async def append(self, batches: Sequence[Batch]) -> None:
+        """Append the batches with one write and one sync. On return they are durable; otherwise none is in the log.
+
+        Raises `OutOfOrder`, `LogForked` and `BatchDamaged` for batches that do not follow or can't be stored, with
+        nothing changed; `RegistersFull`; `DiskFull` with the partial bytes removed; and `DiskFailed`, after which
+        nothing above `last` is believed and the log takes nothing until it was cut there. Nothing is lost by that: what
+        was not synced was not acknowledged.
+        """
+        tail = self._appendable()
+        self._check_follow(batches)
+        tail = await self._room(tail)
+        try:
+            await tail.write(batches)
+        except DiskFull:
+            # A write that found no room is no failed sync: once its partial bytes are gone, the log is as it was.
+            try:
+                await tail.take_back()
+            except PolonaiseError:
+                await self.slot.record_failed_sync(self.last)
+            raise
+        except PolonaiseError:
+            # After a failed sync the disk may have any part of these bytes. Reading them back, or syncing again, proves
+            # nothing: the system may show from memory what it has dropped.
+            await self.slot.record_failed_sync(self.last)
+            raise
+        # Only now: evidence says that bytes were synced, and after a crash what it covers must not be missing.
+        self._note()
+
+    def _check_whole(self) -> None:
+        """Raise `PartitionUnavailable` when the log has to be opened anew."""
+        if self.broken is not None:
+            raise PartitionUnavailable(f"the log has to be opened anew after: {self.broken.text}")
+
+    def _appendable(self) -> Tail:
+        """Return the tail. Raises `PartitionUnavailable` while the log has to be cut, or opened anew, first."""
+        self._check_whole()
+        if self._tail is None or self.untrusted:
+            raise PartitionUnavailable(f"bytes above {self.last} are not to be believed: cut it there first")
+        return self._tail
+
+    def _check_follow(self, batches: Sequence[Batch]) -> None:
+        """Raise unless the batches go on from the log's end and can be read back once they are stored."""
+        last, crc = self.last, self.last_crc
+        for batch in batches:
+            if batch.partition != self.slot.partition or batch.first != last + 1:
+                raise OutOfOrder(f"batch {batch.first}..{batch.last} of partition {batch.partition} after {last}")
+            # Each CRC covers the one before it, so this single comparison vouches for the whole log below.
+            if batch.previous_crc != crc:
+                raise LogForked(f"the batch from {batch.first} on follows another batch than the one held here")
+            # What a scan refuses to read must never be written: it would look like damage at the next opening.
+            if batch.length > BATCH_BYTES_MAX or not batch.has_data:
+                raise BatchDamaged(f"a batch of {batch.length} bytes that can't be stored")
+            check_registers(batch)
+            last, crc = batch.last, batch.crc
+
+    async def _room(self, tail: Tail) -> Tail:
+        """Return the segment to write to: the tail, or a new segment when the tail is full."""
+        count, settings = len(tail.index), self._settings
+        # A segment without batches is never full, whatever its preamble's size: the next one would begin with the same
+        # id, and so have the same name.
+        if not count or (tail.end < settings.segment_bytes_max and count < settings.segment_batches_max):
+            return tail
+        preamble = registers.snapshot(tail.found.registers)
+        if len(preamble) > PREAMBLE_BYTES_MAX:
+            raise RegistersFull(f"{len(preamble)} bytes of registers: no segment that begins with them could be opened")
+        try:
+            await tail.seal()
+        except PolonaiseError:
+            # After a crash the file may have another length than the next segment's header would say.
+            await self.slot.record_failed_sync(self.last)
+            raise
+        # The old segment is sealed before the new one exists: its header says, for good, where the old one ends.
+        header = self._header(preamble, tail)
+        fresh = await self._create(header, preamble)
+        # No await until the new tail is adopted: a reader in between would miss the sealed segment.
+        full, self._opened_tail = self._opened_tail, None
+        self._sealed.append(tail.segment)
+        self._adopt(fresh)
+        if full is not None:
+            await self._cache.release(full)
+        return fresh
+
+    def _header(self, preamble: bytes = b"", before: Tail | None = None) -> SegmentHeader:
+        """Return the header of the segment that goes on from `before`, which has batches; or of the first segment."""
+        slot = self.slot
+        return SegmentHeader(
+            created_us=self._host.clock.wall_us(),
+            cluster_key=slot.cluster_key,
+            partition=slot.partition,
+            previous_crc=before.found.last_crc if before else 0,
+            first=before.found.last + 1 if before else 0,
+            previous_first=before.header.first if before else NO_TRANSACTION,
+            previous_last=before.index.offsets[-1] if before else 0,
+            previous_end=before.end if before else 0,
+            preamble_bytes=len(preamble),
+            preamble_crc=crc32(preamble),
+        )
+
+    async def _begin(self) -> None:
+        """Make the first segment of an empty log."""
+        self._adopt(await self._create(self._header(), b""))
+
+    async def _renewed(self, tail: Tail) -> Tail:
+        """Return the tail, made anew if it is empty.
+
+        The sync of an empty segment's name may have failed in an earlier life, and no later sync makes up for that.
+        Batches are written only into a segment whose name was synced, so one that has any is left as it is.
+        """
+        if len(tail.index):
+            return tail
+        try:
+            preamble = await segment.read_preamble(tail.file, tail.header)
+            return await self._create(tail.header, preamble)
+        finally:
+            await tail.file.close()
+
+    async def _create(self, header: SegmentHeader, preamble: bytes) -> Tail:
+        """Make the segment durable, and return it as a tail."""
+        file = await segment.create(self._disk, self._directory, header, preamble)
+        return await self._tail_of(header, file)
+
+    async def _tail_of(self, header: SegmentHeader, file: File, limit: TransactionId | None = None) -> Tail:
+        """Load the segment in the open file as a tail. The file is closed if that fails."""
+        try:
+            return await Tail.load(self._disk, self._directory, header, file, limit)
+        except BaseException:  # also when cancelled: only this call can close the file
+            await file.close()
+            raise
+
+    def _adopt(self, tail: Tail) -> None:
+        """Make this the tail of the log, and give readers its file and its growing index."""
+        self._tail = tail
+        self._opened_tail = Opened(tail.file, tail.index, written=True)
+        self._cache.put(self._reader.path(tail.segment), self._opened_tail)
+
+    def _note(self) -> None:
+        """Note in the control file that the log is synced up to its end."""
+        assert self._tail is not None
+        self.slot.note(SyncEvidence(self._tail.header.first, self._tail.end, self.last))
+
+    # ------------------------------------------------------------------ trimming
+
+    def may_trim(self, before: TransactionId) -> bool:
+        """Tell whether the oldest segment is sealed and lies wholly below `before`."""
+        return bool(self._sealed) and self._sealed[0].last < before
+
+    async def trim(self, before: TransactionId) -> None:
+        """Drop the oldest segment for good, if `may_trim` allows it; otherwise do nothing. Only done on request.
+
+        One segment at a time, so that no other user of the log waits long.
+        """
+        self._check_whole()
+        if self.untrusted:
+            raise PartitionUnavailable(f"bytes above {self.last} are not to be believed: nothing is trimmed")
+        if not self.may_trim(before):
+            return
+        oldest, following = self.segments[0], self.segments[1].header
+        # The control file first, durably: a segment that is missing without being named there is damage, and a file
+        # that a crash leaves behind is removed by the next opening.
+        await self.slot.begin_trim(TrimMark(following.first, following.previous_crc))
+        # Reads that began before may still use the file: the gate waits for them.
+        async with self._gate.closed():
+            del self._sealed[0]
+            await self._cache.drop([self._reader.path(oldest)])
+            await remove_segment(self._disk, self._directory, oldest.first)
+
+    # ------------------------------------------------------------------ cutting
+
+    async def cut(self, last: TransactionId) -> None:
+        """Remove everything above `last`, durably; a crash on the way leaves less removed, never a hole.
+
+        Raises `OutOfOrder`, with nothing changed, unless a batch ends at `last`, and `DamageFound` for damaged bytes
+        below.
+        """
+        self._check_whole()
+        last = min(last, self.last)
+        if last == self.last and not self.untrusted:
+            return
+        async with self._gate.closed():
+            try:
+                target, count, crc = await self._target(last)
+            except DamageFound as error:
+                error.cuts = self.slot.cuts
+                raise
+            # From here on files and memory differ until all is done: a call that fails or is cancelled on the way has
+            # to leave a log that nobody uses before it was opened anew.
+            self.broken = PartitionUnavailable(f"a cut at {last} was broken off")
+            try:
+                await self._cut_at(target, count, last, crc)
+            except BaseException as error:
+                if isinstance(error, PolonaiseError):
+                    self.broken = error
+                if target is not None and target is not self._tail:  # else the cache has its file, and closes it
+                    await target.file.close()
+                raise
+            # After the cut only: until the untrusted bytes are gone for good, a restart must know of them.
+            if self.untrusted:
+                await self.slot.save(replace(self.slot.promises, untrusted_above=UNRESOLVED))
+            self.broken = None
+            self.damage = ""
+            self._note()
+
+    async def _cut_at(self, target: Tail | None, count: int, last: TransactionId, crc: int) -> None:
+        """Record the cut, then remove what lies above it from the log's end downwards.
+
+        That order keeps a crash harmless: the control file says first that nothing above is missed, and what is left of
+        the log after each step goes without a gap from its beginning.
+        """
+        first = target.header.first if target else NO_TRANSACTION
+        end = target.offset_at(count) if target else 0
+        await self.slot.begin_cut(SyncEvidence(max(first, 0), end, last))
+        await self._remove_above(target, first)
+        if target is None:
+            await self._begin()
+            return
+        try:
+            await target.cut(self._directory, count, last, crc)
+        except DamageFound as error:
+            # The cut has begun, and found the batches that are to stay damaged: ids down to there may be lost.
+            await self.slot.record_loss(error.last_good)
+            raise
+        self._retake(target)
+
+    async def _target(self, last: TransactionId) -> tuple[Tail | None, int, int]:
+        """Return the segment that will be the tail, how many of its batches stay, and the CRC of the last one.
+
+        Changes nothing. The segment is None for a log without one.
+        """
+        if self._tail is None:
+            return None, 0, 0
+        segments = self.segments
+        # A segment that begins at `last + 1` stays, without batches: its header already says where the log ends.
+        position = max(bisect_right(segments, last + 1, key=_first) - 1, 0)
+        chosen = segments[position]
+        if position == len(segments) - 1:
+            count = self._tail.place_of_end(last)
+            if count is None:
+                raise OutOfOrder(f"no batch ends at {last}")
+            if not count:
+                return self._tail, 0, chosen.header.previous_crc
+            if count == len(self._tail.index):
+                return self._tail, count, self.last_crc
+            held = await self._reader.read(chosen, last, last, 0)
+            return self._tail, count, held[0].crc
+        path = self._reader.path(chosen)
+        try:
+            file = await self._disk.open(path)
+        except NotFound as error:
+            raise removed(path, chosen.first) from error
+        try:
+            tail = await self._tail_of(chosen.header, file, limit=last)
+        except SegmentDamaged as error:
+            raise DamageFound(error.text, chosen.first - 1) from error
+        if tail.found.last != last:
+            bad = tail.found.bad
+            try:
+                # To a scan, zeros are the end of the bytes. Before the end of a sealed segment they were batches.
+                if not bad and await segment.end_of_bytes(file, tail.end, chosen.end) == tail.end < chosen.end:
+                    bad = f"zeros at offset {tail.end}"
+            finally:
+                await file.close()
+            if bad:
+                raise DamageFound(bad, tail.found.last)
+            raise OutOfOrder(f"no batch ends at {last}")
+        return tail, len(tail.index), tail.found.last_crc
+
+    async def _remove_above(self, target: Tail | None, first: TransactionId) -> None:
+        """Remove the segments after the target, the last one first, so that those left always follow each other."""
+        if target is not self._tail:
+            await self._forget_tail()
+            dropped = [each for each in self._sealed if each.first >= first]
+            self._sealed = self._sealed[: len(self._sealed) - len(dropped)]
+            await self._cache.drop(self._reader.path(each) for each in dropped)
+        # From the directory, not from memory: behind damage lie files that are not part of the log as it was opened.
+        for other in reversed(await segments_in(self._disk, self._directory)):
+            if other > first:
+                await remove_segment(self._disk, self._directory, other)
+
+    def _retake(self, tail: Tail) -> None:
+        """Go on with the segment that was cut as the tail."""
+        if tail is self._tail and self._opened_tail is not None:
+            self._opened_tail.index = tail.index
+        else:
+            self._adopt(tail)
+
+    async def _forget_all(self) -> None:
+        """Let go of every file of this log."""
+        try:
+            await self._cache.drop(self._reader.path(each) for each in self._sealed)
+        finally:
+            await self._forget_tail()
+
+    async def _forget_tail(self) -> None:
+        """Let go of the tail and its file. The log has no tail until the next `_adopt`."""
+        opened, self._opened_tail, self._tail = self._opened_tail, None, None
+        if opened is not None:
+            await self._cache.give_up(opened)
+
+    async def lose_above(self, last: TransactionId, why: str) -> None:
+        """Record that a read met damage above `last`, and open the log again, believing nothing above.
+
+        `why` becomes `damage`.
+        """
+        # Durably before anything else: after a crash this copy must not tell that it holds what it can't read.
+        await self.slot.record_loss(last)
+        async with self._gate.closed():
+            self.broken = PartitionUnavailable(f"it is being read again because of damage above {last}")
+            try:
+                await self._forget_all()
+                await self._load()
+            except PolonaiseError as error:
+                self.broken = error
+                raise
+            self.broken = None
+        self.damage = why
+
+    # ------------------------------------------------------------------ reading
+
+    async def read(
+        self,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        after_time_us: int = 0,
+        part_last: TransactionId = -1,
+    ) -> list[Batch]:
+        """Read batches from the one that holds `first` on, as far as one segment goes, none that ends above `last`.
+
+        At most `bytes_max` bytes, unless the first batch alone is larger. With `after_time_us` (microseconds UTC), not
+        from before the first batch of that commit time or a later one. With `part_last`, only those that begin at
+        `first` or above and at that id or below. An empty list means that there is none.
+
+        Raises `DamageFound`, and `HistoryTrimmed` when the range begins, or by its time may begin, below what is left.
+        """
+        async with self._gate.open():
+            self._check_whole()
+            # Damage is reported with the count of cuts at the start of the read: if the log is cut meanwhile, other
+            # bytes are there, and the report must not be taken for one about them.
+            cuts = self.slot.cuts
+            try:
+                if after_time_us:
+                    found = await self._first_at(after_time_us)
+                    # In a trimmed log, batches of that time may have lain before the first one that is left. Then
+                    # `first` stays as it is, and the check below says so.
+                    first = max(first, found) if found > self.first or not self.first else first
+                last = min(last, self.last)
+                if first > last or first < 0:
+                    return []
+                if first < self.first:
+                    raise HistoryTrimmed(f"ids below {self.first} were trimmed here", self.first)
+                return await self._reader.read(self._segment_of(first), first, last, bytes_max, part_last)
+            except DamageFound as error:
+                error.cuts = cuts
+                raise
+
+    async def check_beginning(self, first: TransactionId) -> int:
+        """Verify header and preamble of the segment that begins with `first`, and return how many bytes they are.
+
+        0 if no segment begins there. Raises `DamageFound`.
+        """
+        async with self._gate.open():
+            self._check_whole()
+            cuts = self.slot.cuts
+            if not self.first <= first <= self.last or (segment := self._segment_of(first)).first != first:
+                return 0
+            try:
+                return await self._reader.check_beginning(segment)
+            except DamageFound as error:
+                error.cuts = cuts
+                raise
+
+    async def check_tail_in_place(self) -> None:
+        """Raise `DamageFound` when the file of the tail was removed, which writing to it would not tell.
+
+        For the task that changes the log, between two changes.
+        """
+        if self._tail is None or self.broken is not None:
+            return
+        path, first = self._reader.path(self._tail.segment), self._tail.header.first
+        if await self._disk.identity(path) is None:
+            raise removed(path, first, self.slot.cuts)
+
+    def _segment_of(self, transaction: TransactionId) -> Segment:
+        """Return the segment that holds this transaction."""
+        if self._tail is not None and transaction >= self._tail.header.first:
+            return self._tail.segment
+        return self._sealed[bisect_right(self._sealed, transaction, key=_first) - 1]
+
+    async def _first_at(self, time_us: int) -> TransactionId:
+        """Return the first id of the first batch from this commit time on; `last + 1` when there is none."""
+        segments = self.segments
+        low, high = 0, len(segments)
+        while low < high:
+            middle = (low + high) // 2
+            times = (await self._index_of(segments[middle])).times
+            if not times or times[0] >= time_us:
+                high = middle
+            else:
+                low = middle + 1
+        # The search was by the first time of each segment: the one before may hold the time in its middle. If it does
+        # not, the next one begins with it.
+        for each in segments[max(low - 1, 0) : low + 1]:
+            index = await self._index_of(each)
+            position = index.position_at_time(time_us)
+            if position < len(index):
+                return index.firsts[position]
+        return self.last + 1
+
+    async def _index_of(self, listed: Segment) -> Index:
+        """Return the index of a segment that was listed a while ago: it may have grown since, or be sealed by now."""
+        return await self._reader.index(self._segment_of(listed.first))
+
+    async def close(self) -> None:
+        """Close the files. Everything appended is durable already; from now on nothing is read or written."""
+        async with self._gate.closed():
+            try:
+                # Not when broken: the file may not be what memory says, and an index for it would lie.
+                if self._tail is not None and self.broken is None:
+                    await self._tail.finish()
+            finally:
+                self.broken = Closed("the log was closed")
+                await self._forget_all()

@@ -1,0 +1,26 @@
+"""The scrub of a log's segments: read them to find out whether they can still be read."""
+
+from __future__ import annotations
+
+from polonaise.errors import HistoryTrimmed
+from polonaise.log.partitionlog import PartitionLog
+from polonaise.terms import TransactionId
+
+
+async def look(log: PartitionLog, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
+    """Verify some of the log, from the batch with `first` on: return how many bytes, and the id that follows.
+
+    The id is None at the end of the log. Every byte of a segment up to its last synced batch is covered by a checksum,
+    and so verified: header and registers with the segment's first batch. At most `bytes_max` bytes of batches, unless
+    one is larger. Raises `DamageFound`.
+    """
+    try:
+        first = max(first, log.first)
+        seen = await log.check_beginning(first)
+        batches = await log.read(first, log.last, bytes_max)
+    except HistoryTrimmed:  # trimmed since the look at `log.first`: go on with what is left
+        return 0, log.first
+    if not batches:
+        return seen, None
+    following = batches[-1].last + 1
+    return seen + sum(batch.length for batch in batches), following if following <= log.last else None

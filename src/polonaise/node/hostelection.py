@@ -1,0 +1,292 @@
+"""Decides which process hosts an embedded log: the one that holds the lock, and after its end the next one.
+
+The operating system frees the locks of a dead process, so a take-over waits for no lease. `docs/decisions/0009` has
+what else was weighed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from polonaise.errors import DirectoryGone, DirectoryInUse, HostFailed, PolonaiseError, Retry
+from polonaise.host import Identity
+from polonaise.host.files import identity, try_lock
+from polonaise.host.openfiles import check_room, too_many_open
+from polonaise.host.real import loop_factory, stop_at_mistakes
+from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped, host_log, lock_path
+
+_log = logging.getLogger(__name__)
+
+WATCH_S: Final = 0.1
+"""Mean seconds between attempts to get the lock: a take-over begins about so much after the end of the host."""
+_PRESENCE_S: Final = 1.0
+"""Seconds between looks whether the directory is still in its place. Removed files can be written to further; and once
+the lock file is removed, another process can make and lock a file of that name."""
+_RETRY_S_MAX: Final = 2.0
+"""The longest pause between attempts to host that fail."""
+_LEFTOVERS_S: Final = 5.0
+"""Seconds for which locks within the directory may outlive the host's: a dying process frees its files one by one."""
+_LOOP: Final = "an event loop of its own for the nodes of the log"
+_LOOP_DESCRIPTORS: Final = 16
+"""Descriptors of an event loop and of what the nodes open first. Checked before, because uvloop aborts the process when
+it gets only some of them."""
+_CANCELS_MAX: Final = 20
+"""Rounds of cancelling the tasks of failed nodes."""
+_CLOSE_S_MAX: Final = 20.0
+"""Seconds for which the clean end of the nodes is waited for."""
+
+OnFailure: TypeAlias = Callable[[PolonaiseError], None]
+
+
+class HostElection:
+    """One process's part in the election at one directory: a thread that tries for the lock, and hosts while it has it.
+
+    All logs that the process has open in the directory share it, by `take` and `leave`. The nodes run in the thread,
+    under an event loop of their own, so that an application that keeps its loop busy does not hold up other processes.
+    """
+
+    def __init__(self, identity: Identity, address: EmbeddedAddress) -> None:
+        self._identity = identity
+        self._address = address
+        self._stopping = threading.Event()
+        self._guard = threading.Lock()
+        self._cancel: Callable[[], None] | None = None
+        self._pause_s = WATCH_S
+        self._lock_file: Identity | None = None
+        """The identity of the lock file that this process has locked; None before the first."""
+        self._users = 0
+        self.listeners: list[OnFailure] = []
+        """The functions that are called, in the election's thread, with the error that ends this part for good."""
+        self.settled: Future[None] = Future()
+        """Done once a process hosts, this one or another; fails with the reason why this one can't."""
+        self.trouble: PolonaiseError | None = None
+        """Why this process could not host at its last attempt, if that may pass; else None."""
+        self.failure: PolonaiseError | None = None
+        """Why this process neither hosts nor tries any more; None while it does."""
+        self._thread = threading.Thread(target=self._run, name=f"host {address.directory}", daemon=True)
+
+    def _close(self) -> None:
+        """End the thread, and with it the nodes that it hosts. Waits for their clean end, within bounds."""
+        self._stopping.set()
+        with self._guard:
+            if self._cancel is not None:
+                self._cancel()
+        self._thread.join(_CLOSE_S_MAX)
+        if self._thread.is_alive():
+            _log.error(
+                "the nodes of the log in %s have not ended within %g s, a disk that hangs, perhaps: "
+                "they end with this process",
+                self._address.directory,
+                _CLOSE_S_MAX,
+            )
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        """Try for the lock, and host with it, until this part ends; the thread's function."""
+        path = lock_path(self._address.directory)
+        while self.failure is None and not self._stopping.is_set():
+            try:
+                lock = try_lock(path)
+            except DirectoryInUse:
+                self._pause_s = WATCH_S
+                self._settle()
+            except PolonaiseError as error:
+                # A process that has the log open already can go on without hosting it.
+                self._failed(error, passes=self.settled.done())
+            else:
+                try:
+                    self._host_with(path)
+                except PolonaiseError as error:
+                    self._failed(error, passes=self.settled.done() and error.retry is Retry.AGAIN)
+                finally:
+                    lock.release()  # only now: until the nodes have ended, another host would meet their files
+            # With jitter, so that processes do not all try, or fail, at the same time.
+            self._stopping.wait(self._pause_s * random.uniform(0.5, 1.5))
+
+    def _host_with(self, lock_path: str) -> None:
+        """Host while holding the lock; try again for a while if files of the host before are still locked."""
+        _log.info("this process (%d) has the lock of %s", os.getpid(), self._address.directory)
+        with contextlib.suppress(OSError):  # for messages to people who look for the host; nothing else rests on it
+            Path(lock_path).write_text(f"{os.getpid()}\n")
+        self._lock_file = identity(lock_path)
+        give_up_s = time.monotonic() + _LEFTOVERS_S
+        while True:
+            try:
+                self._host()
+                return
+            except DirectoryInUse:
+                if time.monotonic() >= give_up_s or self._stopping.wait(WATCH_S / 2):
+                    raise
+
+    def _host(self) -> None:
+        """Run the nodes until this part ends. Raises their fault, and `HostFailed` if they stopped themselves."""
+        host = EmbeddedHost(self._address.directory)
+        try:
+            check_room(_LOOP_DESCRIPTORS, _LOOP)
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                try:
+                    runner.run(self._until_left(host))
+                except (RuntimeError, NodesStopped):
+                    if host.failure is None:  # else it only says that the loop was stopped
+                        raise
+                if host.failure is not None:
+                    _end_all_tasks(runner.get_loop())
+        except OSError as error:
+            exhausted = too_many_open(error, _LOOP)
+            if exhausted is not None:
+                raise exhausted from error
+            raise HostFailed(f"this process can't have another event loop: {error}") from error
+        finally:
+            host.close()
+        if host.failure is not None:
+            safe = "" if isinstance(host.failure, DirectoryGone) else ", what was acknowledged is safe"
+            raise HostFailed(
+                f"the nodes of the log in {self._address.directory} stopped themselves in this process{safe}: "
+                f"{host.failure}; see the log, mend the cause, and open the log again"
+            ) from host.failure
+
+    async def _until_left(self, host: EmbeddedHost) -> None:
+        """Run the nodes in this loop until they are cancelled or end. Raises their fault."""
+        loop = asyncio.get_running_loop()
+        stop_at_mistakes(loop, host)
+        nodes = asyncio.ensure_future(host_log(host, self._address, self._started))
+        with self._guard:
+            self._cancel = lambda: _cancel_in(loop, nodes)
+        if self._stopping.is_set():  # set before `_cancel` was, so that `_close` could not call it
+            nodes.cancel()
+        watch = host.spawn(self._watch_place(host), f"presence of {self._address.directory}")
+        try:
+            await asyncio.wait([nodes])
+        finally:
+            watch.cancel()
+            with self._guard:
+                self._cancel = None
+        error = None if nodes.cancelled() else nodes.exception()
+        if host.failure is not None:
+            return  # errors that the nodes met after it, without their disk, mean nothing
+        if isinstance(error, PolonaiseError):
+            raise error
+        if error is not None:
+            host.fail(error)
+
+    async def _watch_place(self, host: EmbeddedHost) -> None:
+        """Raise `DirectoryGone`, which stops the nodes, once the path no longer leads to the lock that is held.
+
+        A process that opens the path after that would find another directory or none, and host a second log.
+        """
+        path = lock_path(self._address.directory)
+        there = self._lock_file
+        while there == self._lock_file:
+            await asyncio.sleep(_PRESENCE_S)
+            with contextlib.suppress(PolonaiseError):  # not to be read at the moment: that does not mean it is gone
+                there = await host.disk.identity(path)
+        raise DirectoryGone(
+            f"{path} was removed, moved or replaced under the running log, and perhaps all that is in its directory: "
+            "put back what belongs there"
+        )
+
+    def _started(self) -> None:
+        """Take note that the nodes serve."""
+        _log.info("this process (%d) hosts the log in %s", os.getpid(), self._address.directory)
+        self._pause_s = WATCH_S
+        self.trouble = None
+        self._settle()
+
+    def _settle(self) -> None:
+        """Release the logs that wait until a process hosts."""
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    def _failed(self, error: PolonaiseError, *, passes: bool) -> None:
+        """Pause longer after an attempt that failed; end this part for good if the error does not pass."""
+        if passes:
+            _log.warning("this process can't host the log in %s: %s", self._address.directory, error)
+            self._pause_s = min(2 * self._pause_s, _RETRY_S_MAX)
+            self.trouble = error
+            return
+        self.failure = error
+        # Forgotten first: a log that is opened anew stands for a new election, and is not told of this failure.
+        with _guard:
+            if _elections.get(self._identity) is self:
+                del _elections[self._identity]
+        if not self.settled.done():
+            self.settled.set_exception(error)
+        for listener in list(self.listeners):
+            listener(error)
+
+
+def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel the loop's tasks, again and again until none is left.
+
+    Without their disk, tasks that clean up behind themselves may wait for ever, and once is not enough.
+    """
+    for _ in range(_CANCELS_MAX):
+        tasks = asyncio.all_tasks(loop)
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(RuntimeError):  # a task has stopped the loop once more
+            loop.run_until_complete(asyncio.wait(tasks, timeout=0.05))
+    _log.error("tasks of the nodes do not end: %s", ", ".join(sorted(task.get_name() for task in tasks)))
+
+
+def _cancel_in(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    """Cancel a task from another thread."""
+    with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        loop.call_soon_threadsafe(task.cancel)
+
+
+# ---------------------------------------------------------------------- the elections of this process
+
+_guard = threading.Lock()
+_elections: dict[Identity, HostElection] = {}
+
+
+def take(address: EmbeddedAddress) -> HostElection:
+    """Take part in the election at an existing directory, until `leave`. The process has one part per directory."""
+    # By device and inode: two paths may lead to the same directory, and a process must not wait for its own lock.
+    status = os.stat(address.directory)
+    identity = (status.st_dev, status.st_ino)
+    with _guard:
+        election = _elections.get(identity)
+        if election is None:
+            election = _elections[identity] = HostElection(identity, address)
+            election._thread.start()
+        election._users += 1
+        return election
+
+
+def leave(election: HostElection) -> None:
+    """Give up one use of the election; end it with the last one. Returns when the nodes have stopped."""
+    with _guard:
+        election._users -= 1
+        if election._users:
+            return
+        if _elections.get(election._identity) is election:
+            del _elections[election._identity]
+    election._close()
+
+
+def _disown() -> None:
+    """Forget, in a forked child, the elections of its parent.
+
+    The child has none of the parent's threads, so it hosts nothing, and stands for election anew.
+    """
+    global _guard
+    _guard = threading.Lock()
+    _elections.clear()
+
+
+os.register_at_fork(after_in_child=_disown)

@@ -1,0 +1,63 @@
+"""Translate what Spark raises into errors of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from polonaise.errors import PolonaiseError, SparkFailed, error_of
+
+_OURS: Final = re.compile(r"^polonaise\.errors\.\w+: \[(\w+)\] (.*)$", re.MULTILINE)
+"""The last line of a traceback of ours in a task."""
+_JAVAS: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+"""The message of a Java exception, after the line that names the call."""
+_JAVA_ENDED: Final = "JAVA_GATEWAY_EXITED"
+_PYTHONS: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
+"""The last line of what a user's function raised in a task."""
+_NO_ANSWER: Final = re.compile(r"Answer from Java side is empty|error while sending or receiving|Connection refused")
+"""Messages of Py4J and Spark when Spark's driver is gone."""
+_WORKER_GONE: Final = re.compile(
+    r"Stream closed|Broken pipe|Connection reset|EOFException|Python worker exited unexpectedly|SIGKILL|exit code: 137"
+)
+"""Messages of Spark when one of its Python processes was killed and could say nothing itself."""
+_AGAIN: Final = (
+    "often for want of memory: look for a killed process in the system's log, give it more memory or fewer cores "
+    "(--master 'local[2]', --conf spark.driver.memory=4g), and run it again: it goes on from what was committed"
+)
+
+SPARKS: Final = (PySparkException, Py4JError)
+"""Errors of Spark. Py4J's are raised while Spark can't start, when nothing translates Java's exceptions."""
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Raise what Spark raises inside the block as `translated` returns it."""
+    try:
+        yield
+    except SPARKS as error:
+        raise translated(error) from error
+
+
+def translated(error: PySparkException | Py4JError) -> PolonaiseError:
+    """Return the error that a task of ours raised; or else what Spark says, in its first line, as `SparkFailed`."""
+    said = str(error)
+    if found := _OURS.findall(said):
+        code, text = found[-1]
+        return error_of(code, text.strip())
+    raised = _JAVAS.search(said) if isinstance(error, Py4JError) else None
+    if isinstance(error, PySparkException) and error.getCondition() == _JAVA_ENDED:
+        return SparkFailed("Spark's Java has ended as it began, and said why on stderr: correct the settings of Spark")
+    first = next((line for line in said.splitlines() if line.strip()), type(error).__name__).strip()
+    words = raised[1].strip() if raised else first
+    if isinstance(error, Py4JNetworkError) or _NO_ANSWER.search(said):
+        return SparkFailed(f"Spark's Java process, its driver, is gone ({words}), {_AGAIN}")
+    if found := _PYTHONS.findall(said):
+        return SparkFailed(f"{words}: {found[-1].strip()}")
+    if _WORKER_GONE.search(said):
+        return SparkFailed(f"a Python process of Spark's, in which it reads the log, is gone ({words}), {_AGAIN}")
+    return SparkFailed(words)

@@ -1,0 +1,171 @@
+"""The archived history behind a server's log: the port to its fragments, and the rules for using them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from polonaise.errors import (
+    AccessDenied,
+    FragmentsAhead,
+    HistoryTrimmed,
+    NotJoined,
+    PolonaiseError,
+    ProtocolError,
+    StoreUnavailable,
+)
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.log.batch import Batch
+from polonaise.server.replicas import expect
+from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import Batches, Confirm, Copy, Done, ReadBatches, Trim, Trimmed
+
+
+class ArchivedHistory(Protocol):
+    """The port to a fragment store. `fragments.history.FragmentHistory` implements it.
+
+    That module is loaded only by servers that were given a store.
+    """
+
+    async def highest(self, partition: PartitionId) -> TransactionId:
+        """Return the highest id in the store at this moment; -1 for none."""
+
+    async def up_to(self, partition: PartitionId) -> TransactionId:
+        """Return the id up to which the store is known to hold everything from 0 on; -1 for nothing."""
+
+    async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
+        """Return the fragments that hold everything up to `last` at this moment. Raises `NotArchived`."""
+
+    async def read(
+        self,
+        partition: PartitionId,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        after_time_us: int = 0,
+    ) -> list[Batch]:
+        """Return verified batches from the one that holds `first` on: `bytes_max` of them, and one at least.
+
+        With `after_time_us` (µs UTC), only from the first batch of that time or later; none if there is no such batch.
+        Raises `FragmentMissing`, `FragmentDamaged`, `StoreUnavailable`, `AccessDenied`, `WrongClusterKey`.
+        """
+
+    async def held(self) -> Mapping[FragmentName, int]:
+        """Return all fragments in the store at this moment, each with its size in bytes."""
+
+    async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
+        """Read a fragment through, calling `pause` after each piece. Raises `FragmentDamaged`, `NotFound`."""
+
+    async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
+        """Write a damaged fragment again, and return its size in bytes.
+
+        Raises `FragmentDamaged` unless the batches make the very same object.
+        """
+
+
+class ToCopy(NamedTuple):
+    """Batches for a replica that lacks them."""
+
+    payload: memoryview
+    held_from: TransactionId
+    """The id below which history is in fragments only, on no source; 0 when these batches came from a source."""
+
+
+async def read_to_copy(
+    ask: Callable[[StorageId, Message], Awaitable[Message]],
+    sources: Iterable[StorageId],
+    request: ReadBatches,
+    partition: PartitionId,
+    history: ArchivedHistory | None,
+    nobody: PolonaiseError,
+) -> ToCopy:
+    """Read batches for a replica that lacks them, from the first source that has them, or from the fragments.
+
+    The fragments are read only after a source has refused the ids as trimmed: an id that is merely missing somewhere
+    may be damage, and has to be told as that. Raises the last source's error when no source has the ids, `nobody` when
+    there is no source, and `HistoryTrimmed` in a server without fragments.
+    """
+    error = nobody
+    trimmed: HistoryTrimmed | None = None
+    held_from: list[TransactionId] = []
+    for source in sources:
+        try:
+            answer = expect(await ask(source, request), Batches)
+            if answer.payload:
+                return ToCopy(memoryview(answer.payload[0]), 0)
+            error = ProtocolError(f"{source} sent nothing")
+        except HistoryTrimmed as refused:
+            trimmed = refused
+            held_from.append(refused.first)
+        except PolonaiseError as failed:
+            error = failed
+    if trimmed is None:
+        raise error
+    found = await needed(history, trimmed, partition).read(partition, request.first, request.last, request.bytes_max)
+    return ToCopy(memoryview(b"".join(batch.view for batch in found)), min(held_from))
+
+
+async def copy_on(
+    ask: Callable[[Message], Awaitable[Message]], session: SessionId, name: StorageId, last: TransactionId, read: ToCopy
+) -> Done:
+    """Copy what was read to the replica `name`, which ends with `last`; return how it ends now.
+
+    Raises `ProtocolError` if the replica does not grow by that, for the caller would copy the same for ever; and what
+    the replica refuses with.
+    """
+    done = expect(await ask(Copy(session, payload=[read.payload])), Done)
+    if done.last <= last:
+        raise ProtocolError(f"{name} took a copy and did not grow")
+    await _drop_refilled(ask, session, done.last, read.held_from)
+    return done
+
+
+async def _drop_refilled(
+    ask: Callable[[Message], Awaitable[Message]], session: SessionId, last: TransactionId, held_from: TransactionId
+) -> None:
+    """Have a replica that is being filled from 0 drop the ids below `held_from`, which the others have dropped too.
+
+    It was given them only so that the rest can follow: kept, they would take many times the room that the others need.
+    `last`, where the replica ends now, must be committed.
+    """
+    if held_from <= 0:
+        return
+    # Confirmed first: a replica drops only what it knows to be committed.
+    expect(await ask(Confirm(session, last)), Done)
+    try:
+        while not expect(await ask(Trim(session, min(held_from, last))), Trimmed).done:
+            pass
+    except NotJoined:  # an older version trims only copies that take part: it keeps everything until the next trim
+        return
+
+
+def needed(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition: PartitionId) -> ArchivedHistory:
+    """Return the history; raise `HistoryTrimmed`, which says what to do, if there is none."""
+    if history is None:
+        raise HistoryTrimmed(
+            f"partition {partition}: {trimmed.text}, and this server was started without the fragments that hold them: "
+            "start it with --fragments and the address of the archive (embedded: ?fragments=), or read that itself"
+        )
+    return history
+
+
+async def check_not_ahead(history: ArchivedHistory, partition: PartitionId, closing: TransactionId) -> None:
+    """Raise `FragmentsAhead` if the store reaches above `closing`.
+
+    Only what is committed is ever archived. So a store that reaches further proves that committed transactions are
+    gone from the replicas. A store that can't be read is waited for: raises `StoreUnavailable` or `AccessDenied`.
+    """
+    try:
+        highest = await history.highest(partition)
+    except (StoreUnavailable, AccessDenied) as error:
+        raise type(error)(
+            f"partition {partition} takes nothing before its fragment store has told how far it reaches: {error.text}"
+        ) from error
+    if highest > closing:
+        raise FragmentsAhead(
+            f"partition {partition}: the fragments in {history} reach up to {highest}, the replicas hold no more than "
+            f"{closing}: acknowledged transactions are gone from these, or the fragments are of another life of the "
+            "log. Nothing is appended. Restore newer copies of the storage directories; or, to go on without the ids "
+            f"above {closing}, move the fragments that reach above it out of the store"
+        )

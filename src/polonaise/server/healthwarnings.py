@@ -1,0 +1,149 @@
+"""Warnings in the server's log about its partitions, by name, so that operators see what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from polonaise.host import Host
+from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.replicas import StorageLink
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import StorageId
+
+_log = logging.getLogger(__name__)
+_LOOK_S: Final = 1.0
+"""The seconds between two looks."""
+_FAULT_LASTS_S: Final = 10.0
+"""Faults that are no farther apart than this many seconds count as one trouble."""
+_NAMED_MAX: Final = 8
+"""The most partitions that a warning names; of the others it tells how many."""
+
+
+class _Trouble:
+    """Decides when to warn of a trouble: once it has lasted for `patience_s` seconds, and again every `again_s`.
+
+    A trouble that gets less has not lasted: many partitions take their time to open, one after the other.
+    """
+
+    def __init__(self, patience_s: float, again_s: float, over: str = "") -> None:
+        self._patience_s = patience_s
+        self._again_s = again_s
+        self._over = over
+        self._since_s: float | None = None
+        self._warn_at_s = 0.0
+        self._warned = False
+        self._holds = 0
+
+    def due(self, now: float, holds: int) -> float | None:
+        """Return the seconds that the trouble has lasted if a warning is due now, else None.
+
+        `holds` is its size now, such as a number of partitions; 0 ends it, with a line in the log if there is one.
+        """
+        if not holds:
+            if self._warned and self._over:
+                _log.warning("%s", self._over)
+            self._since_s, self._warned = None, False
+            return None
+        less, self._holds = holds < self._holds, holds
+        if self._since_s is None or (less and not self._warned):
+            self._since_s, self._warn_at_s = now, now + self._patience_s
+        if now < self._warn_at_s:
+            return None
+        self._warn_at_s, self._warned = now + self._again_s, True
+        return now - self._since_s
+
+
+class HealthWarnings:
+    """Warns of three things: partitions that are not ready, late replicas, and sessions that faults have ended."""
+
+    def __init__(
+        self,
+        host: Host,
+        settings: ServerSettings,
+        owners: Callable[[], Sequence[PartitionOwner]],
+        links: Mapping[StorageId, StorageLink],
+    ) -> None:
+        self._host = host
+        self._owners = owners
+        self._links = links
+        self._owners_before: frozenset[PartitionOwner] = frozenset()
+        """The owners at the last look."""
+        self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
+        self._late = _Trouble(settings.warn_s, settings.warn_again_s, "all storage nodes take part again")
+        self._faults = _Trouble(0.0, settings.warn_again_s)
+        self._faults_seen = 0
+        self._last_fault_s = float("-inf")
+
+    async def watch(self) -> None:
+        """Look and warn for ever."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            owners = [owner for owner in self._owners() if owner.stopped is None]
+            now = self._host.clock.monotonic_s()
+            if not self._owners_before.issubset(owners):
+                self._last_fault_s = float("-inf")  # of a partition, perhaps, that another server owns now
+            self._owners_before = frozenset(owners)
+            waiting = [owner for owner in owners if owner.session is None]
+            if (for_s := self._waiting.due(now, len(waiting))) is not None:
+                _log.warning("%s", self._not_ready(waiting, for_s))
+            late = self._left_out(owners)
+            # Not before all partitions are ready: who takes part in the others is not known.
+            if not waiting and (for_s := self._late.due(now, bool(late))) is not None:
+                _log.warning("%s", self._not_engaged(late, for_s))
+            faults = sum(owner.readiness.faults.total for owner in owners)
+            if faults > self._faults_seen:
+                self._last_fault_s = now
+            self._faults_seen = faults
+            if self._faults.due(now, now - self._last_fault_s < _FAULT_LASTS_S) is not None:
+                last = max(owners, key=lambda owner: owner.readiness.faults.total)
+                _log.warning("a session of %s was ended by %s", _named([last]), last.readiness.faults.last)
+
+    def _left_out(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
+        """Return each storage node that is late in some partition, with the owners of these partitions."""
+        late: dict[StorageId, list[PartitionOwner]] = {}
+        for owner in owners:
+            if owner.readiness.late and owner.session is not None:
+                for name in owner.readiness.late:
+                    late.setdefault(name, []).append(owner)
+        return late
+
+    def _not_engaged(self, late: Mapping[StorageId, Sequence[PartitionOwner]], for_s: float) -> str:
+        """Return the warning about late replicas."""
+        troubles = [
+            f"{name} in {_named(owners)} ({self._trouble_of(name, owners[0].readiness.late.get(name, ''))})"
+            for name, owners in late.items()
+        ]
+        return (
+            f"storage nodes take no part for {for_s:.0f} s: {'; '.join(troubles)}. "
+            "Commits go on with the others, and with fewer to spare"
+        )
+
+    def _trouble_of(self, name: StorageId, reason: str = "") -> str:
+        """Return what is wrong with a storage node, as far as this server knows."""
+        link = self._links[name]
+        if link.session is not None:
+            return f"connected, is being brought up to date{': ' if reason else ''}{reason}"
+        return str(link.last_error or "not tried yet")
+
+    def _not_ready(self, waiting: Sequence[PartitionOwner], for_s: float) -> str:
+        """Return the warning about partitions that are not ready."""
+        waits_for = waiting[0].readiness.waits_for or "its next session"
+        text = f"not ready for {for_s:.0f} s: {_named(waiting)}. What is waited for: {waits_for}"
+        missing = [f"{name} ({self._trouble_of(name)})" for name, link in self._links.items() if not link.session]
+        if missing:
+            there = len(self._links) - len(missing)
+            text += (
+                f". {there} of {len(self._links)} storage nodes are connected; "
+                f"start these, or see why they can't be reached: {'; '.join(missing)}"
+            )
+        return text
+
+
+def _named(owners: Sequence[PartitionOwner]) -> str:
+    """Return the partitions of these owners as text, the first few by number."""
+    named = ", ".join(str(owner.partition) for owner in owners[:_NAMED_MAX])
+    more = f" and {len(owners) - _NAMED_MAX} more" if len(owners) > _NAMED_MAX else ""
+    return f"partition {named}{more}"

@@ -1,0 +1,257 @@
+"""The reads of one partition: recent batches from memory, history from the replicas, trimmed history from fragments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from polonaise.errors import (
+    BatchDamaged,
+    BeyondLog,
+    HistoryTrimmed,
+    PartitionNotReady,
+    PolonaiseError,
+    ProtocolError,
+    fresh,
+)
+from polonaise.log.batch import HEADER_BYTES, Batch
+from polonaise.server.archivedhistory import ArchivedHistory, needed
+from polonaise.server.protocol.feed import Committed
+from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.replicas import StorageLink, expect
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import NO_TRANSACTION, StorageId, TransactionId
+from polonaise.wire.codec import Message
+from polonaise.wire.fetches import encode_bodies, parse_fetch
+from polonaise.wire.messages import WHOLE, Batches, Bodies, Fetch, Read, ReadBatches
+
+FETCH_MAX = 4_096
+"""The most bodies that one request may ask for."""
+
+
+class PartitionReader:
+    """Reads what is committed in one partition, for its clients and for its own feeds."""
+
+    def __init__(
+        self,
+        owner: PartitionOwner,
+        links: Mapping[StorageId, StorageLink],
+        settings: ServerSettings,
+        history: ArchivedHistory | None,
+        on_damage: Callable[[str], None],
+    ) -> None:
+        """Make a reader for the partition of `owner`.
+
+        `history` is the fragments of the log, if the server was told of any. `on_damage` is called when a replica can't
+        read what it holds; it should end the session, because only a new one repairs the replica.
+        """
+        self.owner = owner
+        self.history = history
+        self._links = links
+        self._settings = settings
+        self._on_damage = on_damage
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._next_source = 0
+
+    # ------------------------------------------------------------------ waiting
+
+    def mark_moved(self) -> None:
+        """Wake all reads that wait: more is committed, or nothing will be any more."""
+        waiting, self._waiting = self._waiting, {}
+        for news in waiting:
+            if not news.done():
+                news.set_result(None)
+
+    async def wait(self, request: Read) -> None:
+        """Wait, if the request asks for that, until its first id is committed. Holds no answer in memory meanwhile."""
+        if request.first < 0:
+            raise ProtocolError(f"a read from {request.first}")
+        if request.first > self.owner.committed and request.wait_ms:
+            try:
+                async with asyncio.timeout(min(request.wait_ms / 1000, self._settings.read_wait_s_max)):
+                    while self.owner.committed < request.first and self.owner.stopped is None:
+                        await self._moved()
+            except TimeoutError:
+                pass
+
+    async def _moved(self) -> None:
+        """Wait for the next `mark_moved`."""
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[news] = None
+        try:
+            await news
+        finally:
+            self._waiting.pop(news, None)
+
+    # ------------------------------------------------------------------ ranges and bodies
+
+    async def read(self, request: Read) -> Batches:
+        """Return committed batches from `request.first` on; from a replica if the cache does not reach back to it."""
+        self._check_opened()
+        committed = self.owner.committed
+        if request.first > committed:
+            return Batches(committed)
+        bytes_max = min(request.bytes_max, self._settings.read_bytes_max)
+        if not request.after_time_us:
+            cached = self._from_cache(request, bytes_max)
+            if cached is not None:
+                return Batches(committed, payload=cached)
+        raw = await self.read_history(
+            request.first,
+            committed,
+            bytes_max,
+            with_data=bool(request.with_data),
+            after_time_us=request.after_time_us,
+            part_last=request.part_last,
+        )
+        return Batches(committed, payload=[raw])
+
+    def _check_opened(self) -> None:
+        """Raise `PartitionNotReady` before the owner's first session, and the reason after the ownership has ended.
+
+        Before its first session an owner does not know what is committed, and must not say that there is nothing.
+        """
+        owner = self.owner
+        if owner.stopped is not None:
+            raise fresh(owner.stopped)  # a copy: many requests share this error, and each adds to its traceback
+        if not owner.counts["sessions"]:
+            raise PartitionNotReady(f"partition {owner.partition} is not ready: {owner.readiness.waits_for}")
+
+    def _from_cache(self, request: Read, bytes_max: int) -> list[bytes] | None:
+        """Read from the cache; None if it lacks the ids, an empty list if no batch begins in the part asked for."""
+        found: list[bytes] = []
+        first, size, in_part = request.first, 0, request.part_last >= 0
+        while size < bytes_max and (batch := self.owner.cache.holding(first)) is not None:
+            if not in_part or batch.first >= request.first:
+                raw = batch.raw if request.with_data else _without_data(batch)
+                found.append(raw)
+                size += len(raw)
+            first = batch.last + 1
+            if in_part and first > request.part_last:
+                return found
+        return found or None
+
+    async def fetch(self, request: Fetch) -> Bodies:
+        """Return the bodies of single transactions, each checked against its CRC.
+
+        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than an answer holds, and
+        `PartitionNotReady`.
+        """
+        if len(request.ids) > 8 * FETCH_MAX:
+            raise ProtocolError(f"a fetch of more than {FETCH_MAX} bodies")
+        self._check_opened()
+        bodies: list[bytes] = []
+        crcs: list[int] = []
+        batch: Batch | None = None
+        size = 0
+        for transaction in parse_fetch(request):
+            if not 0 <= transaction <= self.owner.committed:
+                raise BeyondLog(f"transaction {transaction}; the committed high-water mark is {self.owner.committed}")
+            if batch is None or not batch.first <= transaction <= batch.last:
+                batch = await self._batch_holding(transaction)
+            body = batch.body(transaction)
+            size += len(body)
+            if size > 4 * self._settings.read_bytes_max + self._settings.inline_bytes_max:
+                raise ProtocolError("a fetch of more bytes than one answer holds: ask for fewer ids at a time")
+            bodies.append(body)
+            crcs.append(batch.data_crcs[transaction - batch.first])
+        return encode_bodies(bodies, crcs)
+
+    async def _batch_holding(self, transaction: TransactionId) -> Batch:
+        """Return the batch that holds a committed transaction. Raises `PartitionNotReady` if no replica tells it."""
+        cached = self.owner.cache.holding(transaction)
+        if cached is not None:
+            return Batch.parse(cached.raw, verify=False)
+        raw = await self.read_history(transaction, self.owner.committed, HEADER_BYTES)
+        if not raw:
+            raise PartitionNotReady(f"no replica told transaction {transaction}")
+        try:
+            batch = Batch.parse(raw)
+        except BatchDamaged as error:  # damaged on its way here: the replica has checked what it read
+            raise PartitionNotReady(f"transaction {transaction} came damaged from a replica: {error}") from None
+        if not batch.first <= transaction <= batch.last:
+            raise PartitionNotReady(f"a replica told {batch.first} to {batch.last} for transaction {transaction}")
+        return batch
+
+    # ------------------------------------------------------------------ history
+
+    async def read_history(
+        self,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        *,
+        with_data: bool = True,
+        after_time_us: int = 0,
+        part_last: TransactionId = WHOLE,
+    ) -> memoryview:
+        """Read committed batches from `first` on from an engaged replica or, if all have dropped them, the fragments.
+
+        `last` must be committed. About `bytes_max` bytes are read, and one batch at least. With `after_time_us`, from
+        the first batch of that commit time or later. With `part_last`, only batches that begin at `first` or above and
+        at that id or below. Raises `BeyondLog`, `PartitionNotReady`, what `ArchivedHistory.read` raises, and
+        `HistoryTrimmed` in a server without fragments.
+        """
+        owner = self.owner
+        if last > owner.committed:
+            raise BeyondLog(f"{last} is above the committed high-water mark {owner.committed}")
+        try:
+            return await self._from_replicas(first, last, bytes_max, with_data, after_time_us, part_last)
+        except HistoryTrimmed as trimmed:
+            history = needed(self.history, trimmed, owner.partition)
+        # Asked before the fragments are read: what is archived meanwhile is not in what was read.
+        reached = await history.up_to(owner.partition) if after_time_us else NO_TRANSACTION
+        batches = await history.read(owner.partition, first, last, bytes_max, after_time_us)
+        if not batches and after_time_us:  # all fragments are of an earlier time: go on behind them
+            first = max(first, reached + 1)
+            return await self._from_replicas(first, last, bytes_max, with_data, after_time_us, part_last)
+        if part_last >= 0:
+            batches = [batch for batch in batches if first <= batch.first <= part_last]
+        return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
+
+    async def _from_replicas(
+        self,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        with_data: bool,
+        after_time_us: int,
+        part_last: TransactionId,
+    ) -> memoryview:
+        """Read from an engaged replica. Raises `HistoryTrimmed` if none can read the ids and one has dropped them.
+
+        A replica that can't read what it holds is passed over, and ends the session, so that it is repaired. If no
+        replica can read, `PartitionNotReady` is raised, whatever they say: for a reader the trouble passes.
+        """
+        session = self.owner.session
+        if session is None:
+            raise PartitionNotReady(f"partition {self.owner.partition} is not ready: {self.owner.readiness.waits_for}")
+        request = ReadBatches(session.id, first, last, bytes_max, int(with_data), after_time_us, part_last)
+        trimmed: HistoryTrimmed | None = None
+        names = list(session.engaged)
+        # Each read begins with another replica, so that they share the work.
+        self._next_source += 1
+        troubles: list[str] = []
+        for turn in range(len(names)):
+            name = names[(self._next_source + turn) % len(names)]
+            try:
+                answer = expect(await self.ask(name, request), Batches)
+                return memoryview(answer.payload[0] if answer.payload else b"")
+            except HistoryTrimmed as refused:
+                trimmed = refused
+            except PolonaiseError as failed:
+                troubles.append(f"{name}: {failed}")
+                if failed.code in ("segment_damaged", "partition_unavailable") and self.owner.session is session:
+                    self._on_damage(troubles[-1])
+        if trimmed is not None:
+            raise trimmed
+        raise PartitionNotReady(f"no engaged replica could read {first} just now: {'; '.join(troubles) or 'none'}")
+
+    async def ask(self, name: StorageId, message: Message) -> Message:
+        """Return a replica's answer over the bulk connection. Raises what it refused with, or `ConnectionLost`."""
+        return await self._links[name].ask_bulk(message, self.owner.partition)
+
+
+def _without_data(batch: Committed) -> bytes:
+    """Return a batch without its bodies."""
+    return Batch(memoryview(batch.raw)).without_data()

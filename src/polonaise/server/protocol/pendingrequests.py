@@ -1,0 +1,59 @@
+"""The requests of clients that an owner answers once everything that came before them is decided.
+
+In each of them `until_s` is its deadline in monotonic seconds, and `request` the number under which it is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, NamedTuple, TypeAlias
+
+from polonaise.server.protocol.committedregisters import AskedRegisters
+from polonaise.server.protocol.mounts import ClientMount
+from polonaise.terms import TransactionId
+
+
+class PendingMount(NamedTuple):
+    """Asks whether a mount may append: it may once every append of the client's older mounts is decided, and fed."""
+
+    until_s: float
+    request: int
+    mount: ClientMount
+    client_high_water_mark: TransactionId
+
+
+class PendingFlush(NamedTuple):
+    """Asks to be told when every earlier append of a mount is decided, and fed if it is committed."""
+
+    until_s: float
+    request: int
+    mount: ClientMount
+
+
+class PendingMark(NamedTuple):
+    """Asks for the committed high-water mark."""
+
+    until_s: float
+    request: int
+    connection: Hashable
+
+
+class PendingRegisters(NamedTuple):
+    """Asks for the value of a register, or for a page of registers."""
+
+    until_s: float
+    request: int
+    connection: Hashable
+    asked: AskedRegisters
+
+
+class Pulse(NamedTuple):
+    """Has the replicas of an idle partition sync a barrier: so a fault is found before a writer finds it."""
+
+    until_s: float
+
+
+PendingRequest: TypeAlias = PendingMount | PendingFlush | PendingMark | PendingRegisters | Pulse
+
+PULSE: Final = Pulse(float("inf"))
+"""The one pulse: no client waits for it, so it has no deadline."""

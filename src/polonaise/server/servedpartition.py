@@ -1,0 +1,359 @@
+"""The shell of one owned partition: it carries out what its `PartitionOwner` decides, and starts its sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, cast
+
+from polonaise.coordination import Coordinator
+from polonaise.errors import (
+    BatchDamaged,
+    BeyondLog,
+    ConsistencyLost,
+    DeadlineExceeded,
+    FragmentsAhead,
+    InvariantViolated,
+    NotOwner,
+    PartitionNotReady,
+    PolonaiseError,
+)
+from polonaise.host import Host
+from polonaise.link.connection import Connection
+from polonaise.log.batch import Batch
+from polonaise.server.archivedhistory import ArchivedHistory
+from polonaise.server.carrying import EffectQueue
+from polonaise.server.catchup import CatchUp
+from polonaise.server.clients import ClientMessages, receive
+from polonaise.server.partitionreader import PartitionReader
+from polonaise.server.protocol.effects import (
+    AwaitRoom,
+    AwaitTurn,
+    ConfirmClean,
+    Effect,
+    EndSession,
+    MarkMoved,
+    ReadHistory,
+    Replicate,
+)
+from polonaise.server.protocol.feed import Committed
+from polonaise.server.protocol.moment import Moment
+from polonaise.server.protocol.mounts import ClientMount
+from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.session import StartedSession
+from polonaise.server.replicas import StorageLink
+from polonaise.server.sessionstart import SessionStart
+from polonaise.server.settings import ServerSettings
+from polonaise.server.starts import SessionStarts
+from polonaise.terms import Generation, PartitionId, StorageId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import Confirm, Store
+
+_log = logging.getLogger(__name__)
+
+_HISTORY_READS_MAX = 8
+"""The most lagging mounts of one partition that are read for at the same time: many mounts must not hold much history
+in memory."""
+
+
+class ServedPartition:
+    """Brings every event to a `PartitionOwner`, and carries out the effects in their order. It decides nothing."""
+
+    def __init__(
+        self,
+        host: Host,
+        coordinator: Coordinator,
+        links: Mapping[StorageId, StorageLink],
+        settings: ServerSettings,
+        partition: PartitionId,
+        generation: Generation,
+        starts: SessionStarts,
+        busy: Callable[[PartitionId], None],
+        history: ArchivedHistory | None = None,
+    ) -> None:
+        """Make a partition that is not started.
+
+        `starts` gives the partitions their turns to start a session. `busy` is called when something with a deadline
+        begins. `history` is the fragments of the log, if the server was told of any.
+        """
+        self._host = host
+        self._coordinator = coordinator
+        self._links = links
+        self._settings = settings
+        self.partition = partition
+        self.generation = generation
+        self.owner = PartitionOwner(partition, generation, settings)
+        self.reader = PartitionReader(self.owner, links, settings, history, self._on_damage)
+        self._starts = starts
+        self._busy = busy
+        self._history = history
+        self._engaged: Mapping[StorageId, Connection] = {}
+        self._ended: asyncio.Future[str] | None = None
+        self._sessions: asyncio.Task[None] | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._history_reads = asyncio.Semaphore(_HISTORY_READS_MAX)
+        self._readmitted_s = -1e9
+        self._carry_out = EffectQueue(lambda effect: self._carriers[type(effect)](effect))
+        self._said = ""
+        self._carriers: dict[type[Effect], Callable[[Any], None]] = {
+            **ClientMessages(partition, generation).senders,
+            Replicate: self._replicate,
+            MarkMoved: self._mark_moved,
+            AwaitTurn: self._await_turn,
+            AwaitRoom: self._await_room,
+            ReadHistory: self._read_history,
+            ConfirmClean: self._confirm,
+            EndSession: self._end_session,
+        }
+
+    # ------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Start sessions, one after the other, until `close` or until a later generation is seen."""
+        self._sessions = self._host.spawn(self._keep_sessions(), f"sessions of partition {self.partition}")
+
+    def close(self, error: PolonaiseError) -> None:
+        """End the ownership. Clients are told to look elsewhere; the next owner decides what is in flight."""
+        if self._sessions is not None:
+            self._sessions.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        for link in self._links.values():
+            link.unlisten(self.partition, self)
+        self._carry_out(self.owner.stop(error, self._now))
+
+    async def confirm(self) -> None:
+        """Have the engaged replicas note the committed high-water mark, for readers of a single replica's files.
+
+        It waits for all of them, at most `farewell_s_max` seconds. It promises nothing: a replica that is away or fails
+        keeps its older mark. The mark is true for each of them: an engaged replica gets this message behind everything
+        that was sent to it in the session, so by then it holds all that is committed.
+        """
+        session, mark = self.owner.session, self.owner.committed
+        if session is None or mark <= session.closing:
+            return
+        asked = [
+            connection.request(
+                Confirm(session.id, mark), partition=self.partition, deadline_s=self._settings.farewell_s_max
+            )
+            for connection in self._engaged.values()
+        ]
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, PolonaiseError):
+                raise answer
+
+    def tick(self) -> None:
+        """Tell the owner the time."""
+        self._carry_out(self.owner.tick(self._now))
+        # Each tick has to be asked for anew, so that a partition at rest costs nothing.
+        if not self.owner.at_rest:
+            self._busy(self.partition)
+
+    @property
+    def _now(self) -> Moment:
+        clock = self._host.clock
+        return Moment(clock.monotonic_s(), clock.wall_us())
+
+    async def _keep_sessions(self) -> None:
+        """Start one session after the other, until the ownership ends; after a failed attempt, try again.
+
+        The pauses between attempts grow and are partly random, so that partitions that failed together spread out.
+        """
+        pause_s = self._settings.retry_s_min
+        # Until the first session: a server that has just started is not connected to all storage nodes yet. And only
+        # the first one has to be compared with the fragments; later ones rest on what this owner has seen committed.
+        patient = True
+        while True:
+            try:
+                start = SessionStart(
+                    self._host, self._coordinator, self._links, self._settings,
+                    partition=self.partition, generation=self.generation, patient=patient, report=self._report,
+                    known=self.owner.known, history=self._history, compare=patient,
+                )  # fmt: skip
+                async with self._starts.turn(self, wanted=self.owner.wanted, waits=self.owner.readiness.attempt_waits):
+                    started = await start.run()
+            except NotOwner as error:
+                self.close(error)
+                return
+            except ConsistencyLost as error:
+                _log.critical("partition %d stops: %s", self.partition, error)
+                self.close(error)
+                return
+            except (PolonaiseError, TimeoutError) as error:
+                self._say(str(error))
+                self._carry_out(self.owner.session_not_started(error, operator=isinstance(error, FragmentsAhead)))
+                await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
+                pause_s = min(2 * pause_s, self._settings.retry_s_max)
+                continue
+            pause_s, patient = self._settings.retry_s_min, False
+            reason = await self._write(started)
+            self._say(f"session {started.value.session} ended: {reason}")
+
+    def _report(self, what: str) -> None:
+        """Note what an attempt to start a session waits for, in the health and in the server's log."""
+        self.owner.readiness.attempt_waits(what)
+        self._say(what)
+
+    def _say(self, what: str) -> None:
+        """Write a line to the server's log, unless it is the one written last."""
+        if what != self._said:
+            self._said = what
+            _log.info("partition %d: %s", self.partition, what)
+
+    async def _write(self, started: StartedSession) -> str:
+        """Run an engaged session until it ends, and return why it ended."""
+        self._engaged = cast(Mapping[StorageId, Connection], started.engaged)
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._ended = ended
+        # Listening before the owner sends anything: an acknowledgement must not come before somebody hears it.
+        for name in started.engaged:
+            self._links[name].listen(self.partition, self)
+        catch_up: asyncio.Task[None] | None = None
+        self._busy(self.partition)
+        try:
+            self._carry_out(self.owner.session_started(started, self._now))
+            # A connection that closed before this listened was told to nobody. After the session has started, since
+            # only then is there one to be ended.
+            for name, connection in self._engaged.items():
+                if connection.closed is not None:
+                    self.on_replica_failed(name, connection, connection.closed)
+            session = self.owner.session
+            if session is not None and len(session.engaged) < len(session.value.members):
+                catching_up = CatchUp(
+                    self._host, self._settings, self._links, self.owner, session, self._history, self._readmit,
+                    self._readmitted_s, self._starts.catch_ups,
+                )  # fmt: skip
+                catch_up = self._host.spawn(catching_up.run(), f"catch-up of partition {self.partition}")
+            return await ended
+        finally:
+            if catch_up is not None:
+                catch_up.cancel()
+
+    def _readmit(self, name: StorageId) -> None:
+        """End the session, so that the next one takes in a replica that has caught up."""
+        self._readmitted_s = self._host.clock.monotonic_s()
+        self._carry_out(self.owner.end_session(f"{name} has caught up", self._now))
+
+    def _on_damage(self, reason: str) -> None:
+        """End the session because a replica can't read what it holds: the next one repairs it."""
+        self._carry_out(self.owner.end_session(reason, self._now, fault=True))
+
+    # ------------------------------------------------------------------ events
+
+    def receive(self, connection: Connection, message: Message, request: int) -> None:
+        """Bring the owner a client's message. Raises the `PolonaiseError` with which it is to be refused."""
+        self._busy(self.partition)
+        self._carry_out(receive(self.owner, connection, message, request, self._now, self._settings.inline_bytes_max))
+
+    def disconnected(self, connection: Connection) -> None:
+        """End the mount of a client whose connection has ended."""
+        if connection.peer is not None:
+            self._carry_out(self.owner.unmount(connection.peer.node, connection))
+
+    def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None:
+        """Bring the owner a replica's acknowledgement."""
+        self._carry_out(self.owner.stored(name, connection, session, number, self._now))
+
+    def on_replica_failed(self, name: StorageId, connection: Connection, error: PolonaiseError) -> None:
+        """Bring the owner a replica's refusal, or the end of its connection."""
+        self._busy(self.partition)
+        self._carry_out(self.owner.replica_failed(name, connection, error, self._now))
+
+    # ------------------------------------------------------------------ effects
+
+    def _confirm(self, effect: ConfirmClean) -> None:
+        for connection in self._engaged.values():
+            connection.send(Confirm(effect.session, effect.closing), partition=self.partition)
+
+    def _replicate(self, effect: Replicate) -> None:
+        """Send a numbered message to each engaged replica, encoded once for all of them."""
+        payload = () if effect.batch is None else (effect.batch.raw,)
+        message = Store(effect.session, effect.committed, payload=payload)
+        frame = message.frame(request=effect.number, partition=self.partition)
+        for connection in self._engaged.values():
+            connection.send_frame(frame)
+
+    def _mark_moved(self, effect: MarkMoved) -> None:
+        self.reader.mark_moved()
+
+    def _end_session(self, effect: EndSession) -> None:
+        """Let `_write` return. The connections of late replicas are closed: they may be alive and hang."""
+        self._busy(self.partition)
+        for name in effect.late:
+            self._engaged[name].abort(DeadlineExceeded(effect.reason))
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(effect.reason)
+
+    def _await_turn(self, effect: AwaitTurn) -> None:
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Tell the owner that the awaited turn is over; a callback of the loop, so a broken invariant is told here."""
+        try:
+            self._carry_out(self.owner.turn(self._now))
+        except InvariantViolated as error:
+            self._host.fail(error)
+            raise
+
+    def _await_room(self, effect: AwaitRoom) -> None:
+        self._spawn(self._room(effect.mount), f"feed of client {effect.mount.client_id}")
+
+    async def _room(self, mount: ClientMount) -> None:
+        """Wait until a mount's connection has taken enough, then tell the owner."""
+        try:
+            await _connection(mount).wait_writable()
+        except PolonaiseError:
+            return  # its connection is gone, and with it the mount
+        self._carry_out(self.owner.room(mount))
+
+    def _read_history(self, effect: ReadHistory) -> None:
+        self._spawn(self._history_for(effect), f"history for client {effect.mount.client_id}")
+
+    async def _history_for(self, effect: ReadHistory) -> None:
+        """Read history for a lagging mount, and bring it to the owner when the connection has room."""
+        mount = effect.mount
+        batches: list[Committed] = []
+        try:
+            async with self._history_reads:
+                raw = await self.reader.read_history(effect.first, self.owner.committed, self._settings.copy_bytes)
+            batches = self._parsed(raw)
+        except (PartitionNotReady, BeyondLog):
+            pass  # without batches the owner asks again, after the pause below
+        except PolonaiseError as error:
+            _log.warning("partition %d: client %d can't be fed: %s", self.partition, mount.client_id, error)
+            self._carry_out(self.owner.history_failed(mount, error))
+            return
+        if not batches:
+            await asyncio.sleep(self._settings.retry_s_min)
+        # After the read, so that several mounts are read for while others wait for their clients.
+        try:
+            await _connection(mount).wait_writable()
+        except PolonaiseError:
+            return
+        self._carry_out(self.owner.history_read(mount, batches))
+
+    def _parsed(self, raw: memoryview) -> list[Committed]:
+        """Split what a replica sent into batches, each checked against its CRC; stop at the first damaged one."""
+        batches: list[Committed] = []
+        offset = 0
+        while offset < len(raw):
+            try:
+                batch = Batch.parse(raw, offset)
+            except BatchDamaged as error:
+                _log.warning("partition %d: a damaged batch from a replica: %s", self.partition, error)
+                break
+            offset += batch.length
+            batches.append(Committed(batch.first, batch.last, bytes(batch.view)))
+        return batches
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Start a task that ends with this ownership at the latest."""
+        task = self._host.spawn(work, name)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+
+def _connection(mount: ClientMount) -> Connection:
+    """Return a mount's connection, which the owner knows only as something to compare."""
+    return cast(Connection, mount.connection)

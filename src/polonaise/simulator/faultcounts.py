@@ -1,0 +1,54 @@
+"""The census of faults: counts what was really done to a schedule, and not what was asked for.
+
+A fault counts only if it had an effect: a partition if it held back a byte or a connect, a torn write if the disk
+differs from the whole write. A schedule whose census is empty has shown nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FAULTS: Final = (
+    "crash",
+    "power_loss",
+    "torn_write",
+    "bit_flip",
+    "lost_directory_entry",
+    "lost_write",
+    "full_disk",
+    "failed_sync",
+    "failed_append",
+    "failed_read",
+    "failed_write",
+    "partition_one_way",
+    "partition_two_way",
+    "delay",
+    "reset",
+    "pause",
+    "clock_jump",
+    "corrupt_file",
+    "stale_disk",
+    "wiped_disk",
+    "byte_flip",
+    "store_away",
+    "store_unmounted",
+    "damaged_object",
+)
+
+
+class FaultCounts:
+    """Counts of how often each class of fault took effect."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
+
+    def count(self, name: str) -> None:
+        """Count one more fault of the class `name`. Raises `KeyError` if that is not in `FAULTS`."""
+        self.counts[name] += 1
+
+    def __getitem__(self, name: str) -> int:
+        return self.counts[name]
+
+    def injected(self) -> dict[str, int]:
+        """Return the counts of the classes that occurred, in the order of `FAULTS`."""
+        return {name: count for name, count in self.counts.items() if count}

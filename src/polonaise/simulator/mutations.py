@@ -1,0 +1,405 @@
+"""Mutations: changed lines of production code, each of which breaks one promise that a checker must find broken.
+
+    python -m polonaise.simulator --mutation quorum-of-one
+
+A mutation is put in while its module is loaded, so that module must not be loaded before. The old text has to be in
+the module exactly once: a mutation that no longer fits the code is an error, and not a run that finds nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import CodeType, ModuleType
+from typing import Any, Final, NamedTuple
+
+
+class Mutation(NamedTuple):
+    """One changed place in one module."""
+
+    module: str
+    old: str
+    """The text of the module that is replaced."""
+    new: str
+    breaks: str
+    """The promise that the mutation breaks, and how."""
+
+
+class MutationDoesNotApply(Exception):
+    """The mutation can't be put in: no such name, or its module lacks the old text or is loaded already."""
+
+
+class _MutatedLoader(importlib.machinery.SourceFileLoader):
+    def __init__(self, fullname: str, path: str, mutation: Mutation) -> None:
+        super().__init__(fullname, path)
+        self._mutation = mutation
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self.get_data(self.path).decode()
+        found = source.count(self._mutation.old)
+        if found != 1:
+            raise MutationDoesNotApply(f"{self._mutation.old!r} is {found} times in {fullname}, not once")
+        return compile(source.replace(self._mutation.old, self._mutation.new), self.path, "exec")
+
+
+class _MutatedFinder(importlib.abc.MetaPathFinder):
+    def __init__(self, mutation: Mutation) -> None:
+        self._mutation = mutation
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._mutation.module:
+            return None
+        found: Any = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if found is None or found.origin is None:
+            raise MutationDoesNotApply(f"there is no module {fullname}")
+        loader = _MutatedLoader(fullname, found.origin, self._mutation)
+        return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
+
+
+def put_in(name: str) -> None:
+    """Put in the mutation `name`: its module, when it is loaded, has the changed text.
+
+    Raises `MutationDoesNotApply` if there is no such mutation or its module is loaded already; the import of the
+    module raises it if the old text is not there exactly once.
+    """
+    mutation = MUTATIONS.get(name)
+    if mutation is None:
+        raise MutationDoesNotApply(f"no mutation {name!r}: there are {', '.join(sorted(MUTATIONS))}")
+    if mutation.module in sys.modules:
+        raise MutationDoesNotApply(f"{mutation.module} is loaded already")
+    sys.meta_path.insert(0, _MutatedFinder(mutation))
+
+
+_RECOVERY: Final = "polonaise.server.protocol.recovery"
+_REPLICA: Final = "polonaise.storage.protocol.replica"
+_SESSION_START: Final = "polonaise.server.sessionstart"
+_OWNER: Final = "polonaise.server.protocol.owner"
+_ORDER: Final = "polonaise.server.protocol.order"
+_LEASE: Final = "polonaise.coordination.lease"
+
+MUTATIONS: Final[dict[str, Mutation]] = {
+    "acknowledge-before-sync": Mutation(
+        "polonaise.log.tail",
+        "await self.file.write(start, [*buffers, bytes(zeros)], sync=True)",
+        "await self.file.write(start, [*buffers, bytes(zeros)])",
+        "P1: acknowledged bytes are lost with the power",
+    ),
+    "quorum-of-one": Mutation(
+        _RECOVERY,
+        "return len(members) // 2 + 1",
+        "return 1",
+        "P1: what one replica holds counts as committed",
+    ),
+    "stale-replica-says-has-not": Mutation(
+        _RECOVERY,
+        "return answer.joined < engagement.session",
+        "return answer.joined == -1",
+        "P1: an old disk votes as if it were the present one",
+    ),
+    "wiped-replica-says-has-not": Mutation(
+        _RECOVERY,
+        "return answer.joined < engagement.session",
+        "return -1 < answer.joined < engagement.session",
+        "P1: an empty disk votes as if nothing had ever been there",
+    ),
+    "damaged-replica-says-has-not": Mutation(
+        _RECOVERY,
+        "        if held.lost_above is not None:\n            doubted.append(name)\n",
+        "",
+        "P1: a replica that may have lost votes as if it had not",
+    ),
+    "skip-the-fence": Mutation(
+        _REPLICA,
+        "            refused = self._refused_store(request)\n",
+        "            refused = None\n",
+        "P2: an owner that was fenced out goes on writing",
+    ),
+    "fence-not-on-disk": Mutation(
+        "polonaise.log.control",
+        "await self._control.write_copy(self.partition, target, sector, sync=True)",
+        "await self._control.write_copy(self.partition, target, sector, sync=False)",
+        "P2, P11: promises are told before they are durable",
+    ),
+    "loss-mark-forgotten-after-copy": Mutation(
+        _REPLICA,
+        "        return [StoreBatches(batches), TellEnd()]",
+        "        return [StoreBatches(batches), Save(replace(self.promises, lost_above=UNRESOLVED)), TellEnd()]",
+        "P1: a damaged replica that was partly repaired votes as if it were whole",
+    ),
+    "failed-sync-taken-for-a-loss": Mutation(
+        "polonaise.log.control",
+        "await self.save(self.promises.distrusted(last))",
+        "await self.save(self.promises.lost(last))",
+        "P11: a majority that could not sync a batch waits for ever for what nobody acknowledged",
+    ),
+    "fence-and-joined-confused": Mutation(
+        "polonaise.storage.partitionreplica",
+        "joined=promises.joined,",
+        "joined=promises.fence,",
+        "P1: a copy that was fenced once looks as if it had taken part",
+    ),
+    "feed-or-refuse-before-metadata": Mutation(
+        _SESSION_START,
+        "        await self._engage(value, claimed.version)\n",
+        "        self._report.__self__.owner._settle("
+        "StartedSession(value, decided.closing, decided.last_crc, time_us, values, {}))"
+        "; await self._engage(value, claimed.version)\n",
+        "P6: fates are told before the engagement makes them certain",
+    ),
+    "append-before-metadata": Mutation(
+        _SESSION_START,
+        "        await self._engage(value, claimed.version)\n",
+        "        self._host.spawn(self._engage(value, claimed.version), 'engage')\n",
+        "P1: appends are sent, and committed, in a session that nobody may know of",
+    ),
+    "feed-before-commit": Mutation(
+        _OWNER,
+        "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n",
+        "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n"
+        "            if sent.batch: self._commit(sent.batch)\n",
+        "P4: batches are fed when they are sent",
+    ),
+    "truncate-too-far": Mutation(
+        _RECOVERY,
+        "        if held.max_synced > closing:\n",
+        "        if not sources or held.max_synced < closing:\n",
+        "P1: the log is cut to the shortest copy instead of the longest",
+    ),
+    "lock-table-reset-to-zero": Mutation(
+        "polonaise.server.protocol.session",
+        "locks=LockTable(started.closing, settings.lock_entries)",
+        "locks=LockTable(-1, settings.lock_entries)",
+        "P5: a new session forgets what was locked before it",
+    ),
+    "count-a-replica-that-is-not-engaged": Mutation(
+        _SESSION_START,
+        "value = recovery.engage(claimed.value, clean, decided.closing)",
+        "value = recovery.engage(claimed.value, sorted(clean)[: len(claimed.value.members) // 2 + 1], decided.closing)",
+        "P1: acknowledgements count of which the coordinator does not know",
+    ),
+    "settle-a-committed-append-as-failed": Mutation(
+        _OWNER,
+        "if batch.last < closing or (batch.last == closing and batch.crc == started.last_crc):",
+        "if batch.last < closing:",
+        "P6: an append in flight that recovery kept is told to have failed",
+    ),
+    "feed-before-refusals": Mutation(
+        "polonaise.server.protocol.effects",
+        "        effects = self._sends\n",
+        "        effects = self._sends + self._feeds; self._feeds = []\n",
+        "P6: a lock conflict is told as something that may be sent again",
+    ),
+    "group-split-over-two-batches": Mutation(
+        "polonaise.client.protocol.packing",
+        "    live = [out for out in waiting if out[0].failure is None]\n",
+        "    live = [(*out[:7], True) for out in waiting if out[0].failure is None]\n",
+        "P9: a group travels, and is judged, as single transactions",
+    ),
+    "register-change-lost-at-roll": Mutation(
+        "polonaise.log.partitionlog",
+        "preamble = registers.snapshot(tail.found.registers)",
+        "preamble = registers.snapshot(dict(list(tail.found.registers.items())[:-1]))",
+        "P2: a new segment begins without the last register",
+    ),
+    "zeros-stay-in-a-sealed-segment": Mutation(
+        "polonaise.log.tail",
+        "        if self._zeros_end > self.end:\n"
+        "            await self._cut_zeros()\n"
+        "            await self.file.sync()\n",
+        "",
+        "P10: what was written ahead of a segment that is full looks like damage of it",
+    ),
+    "zeros-come-back-to-a-sealed-segment": Mutation(
+        "polonaise.log.tail",
+        "            await self._cut_zeros()\n            await self.file.sync()\n        await self.checkpoint()\n",
+        "            await self._cut_zeros()\n        await self.checkpoint()\n",
+        "P10: with the power, zeros come back to a segment of which the next one says where it ends",
+    ),
+    "listing-of-an-older-moment": Mutation(
+        "polonaise.server.protocol.committedregisters",
+        "        registers.apply(self.values, section)\n        self._keys = None\n",
+        "        registers.apply(self.values, section)\n",
+        "P2: a listing lacks the registers that were set since the one before",
+    ),
+    "rest-of-a-listing-left-out": Mutation(
+        "polonaise.log.registers",
+        "            return RegisterPage(taken, True)\n",
+        "            return RegisterPage(taken, False)\n",
+        "P2: of registers that are more than one page, a listing has the first page",
+    ),
+    "hindrance-told-to-nobody": Mutation(
+        "polonaise.server.protocol.feeds",
+        "            if mount.ready:\n                self._tell_hindrance(mount, committed)\n",
+        "            pass\n",
+        "P11: clients that wait do not learn which storage nodes they wait for",
+    ),
+    "refused-directory-refused-without-a-reason": Mutation(
+        "polonaise.storage.refusing",
+        "            self.refuse(self._reason)\n            self.close(fresh(self._reason))\n",
+        "            self.close()\n",
+        "P13: a storage directory that can't be opened looks like a node that nobody has started",
+    ),
+    "trim-without-looking-whether-it-is-archived": Mutation(
+        "polonaise.server.trimming",
+        "    await _check_archived(reader, reader.history, request)\n",
+        "",
+        "P1: what no fragment holds is dropped from every replica",
+    ),
+    "trim-above-confirmed": Mutation(
+        _REPLICA,
+        "        return [DropBelow(before)]",
+        "        return [DropBelow(2**62)]",
+        "P1: a replica drops what it does not know to be committed",
+    ),
+    "farewell-before-it-is-committed": Mutation(
+        "polonaise.server.servedpartition",
+        "        session, mark = self.owner.session, self.owner.committed\n",
+        "        session, mark = self.owner.session, -1\n"
+        "        mark = session.order.next_id - 1 if session else mark\n",
+        "P1: a replica is told, as its server stops, that what only it holds is committed",
+    ),
+    "trim-before-it-is-noted": Mutation(
+        "polonaise.log.partitionlog",
+        "        await self.slot.begin_trim(TrimMark(following.first, following.previous_crc))\n",
+        "",
+        "P10: what was dropped looks like damage",
+    ),
+    "fragments-ahead-not-checked": Mutation(
+        "polonaise.server.archivedhistory",
+        "    if highest > closing:\n",
+        "    if False:\n",
+        "P13: a log that has gone back to an earlier day goes on, and gives ids out again",
+    ),
+    "store-without-its-mark-believed": Mutation(
+        "polonaise.fragments.history",
+        "        if not await self._asked(is_marked(self._store, self._cluster_key)):\n",
+        "        if False:\n",
+        "P13: a log that has gone back to an earlier day goes on where its store is not mounted",
+    ),
+    "wiped-replica-not-filled-from-fragments": Mutation(
+        "polonaise.server.archivedhistory",
+        "    if trimmed is None:\n",
+        "    if True:\n",
+        "P11: once something is trimmed, a new disk never comes back",
+    ),
+    "rest-of-a-part-left-out": Mutation(
+        "polonaise.client.batchreader",
+        "        if self._ahead is not None and self._first <= asked.last:\n",
+        "        if False:\n",
+        "P3: of a range that is read in parts side by side, what an answer had no room for never comes",
+    ),
+    "full-segment-stays-open": Mutation(
+        "polonaise.log.partitionlog",
+        "            await self._cache.release(full)\n",
+        "            pass\n",
+        "P11: each roll of the log keeps a file open for ever, until none can be opened",
+    ),
+    "scrub-that-does-not-look": Mutation(
+        "polonaise.log.segmentscrub",
+        "        batches = await log.read(first, log.last, bytes_max)\n",
+        "        batches = await log.read(log.last, log.last, bytes_max)\n",
+        "P10: rot stays where nobody reads, until the other replicas have it, too",
+    ),
+    "scrub-that-passes-over-preambles": Mutation(
+        "polonaise.log.segmentreader",
+        "                await read_preamble(opened.file, header)\n",
+        "                await opened.file.read(HEADER_BYTES, header.preamble_bytes)\n",
+        "P10: registers before a segment rot, and nobody finds that before the node opens its files again",
+    ),
+    "scrub-that-ends-with-its-first-finding": Mutation(
+        "polonaise.storage.protocol.scrubschedule",
+        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n",
+        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n"
+        "        self._next_s = 2.0**62\n",
+        "P10: a disk that goes bad again after its repair is not looked at any more",
+    ),
+    "damage-after-a-cut-is-not-recorded": Mutation(
+        "polonaise.log.partitionlog",
+        "            cuts = self.slot.cuts\n            try:\n                if after_time_us:\n",
+        "            cuts = 0\n            try:\n                if after_time_us:\n",
+        "P10: a copy that was repaired once is never repaired again",
+    ),
+    "group-judged-by-its-newest-mark": Mutation(
+        _ORDER,
+        "if estimate > min(marks[position] for position in positions):",
+        "if estimate > max(marks[position] for position in positions):",
+        "P5: of a group, what was built on older state is let in stale",
+    ),
+    "fenced-producer-goes-on": Mutation(
+        _ORDER,
+        "        if epoch != known.epoch:\n",
+        "        if epoch > known.epoch:\n",
+        "P6: a producer that was opened anew is still appended to by whoever had it before",
+    ),
+    "fence-of-a-producer-goes-back": Mutation(
+        _ORDER,
+        "            if epoch <= known.epoch:\n",
+        "            if False:\n",
+        "P6: an opening that comes late shuts out the one that came after it",
+    ),
+    "fence-of-a-replica-goes-back": Mutation(
+        _REPLICA,
+        "        if session < promises.fence or session <= NO_SESSION:\n",
+        "        if session <= NO_SESSION:\n",
+        "P2: an older session begins again on a replica that a later one has fenced",
+    ),
+    "join-without-a-look-at-the-end": Mutation(
+        _REPLICA,
+        "        if self.last != prepared or self.last_crc != last_crc:\n",
+        "        if False:\n",
+        "P1: a copy that lacks the end of the log is engaged, and counts",
+    ),
+    "stores-on-a-second-connection": Mutation(
+        _REPLICA,
+        "        if self.promises.joined != request.session or self._joined_on is not request.connection:\n",
+        "        if self.promises.joined != request.session:\n",
+        "P1: an acknowledgement speaks for what was lost with the connection before",
+    ),
+    "goes-on-after-a-failed-store": Mutation(
+        _REPLICA,
+        "        self.disconnected(connection)\n",
+        "        pass\n",
+        "P1: an acknowledgement speaks for what was refused before",
+    ),
+    "owner-forgets-what-it-saw-committed": Mutation(
+        "polonaise.server.servedpartition",
+        "known=self.owner.known,",
+        "known=type(self.owner.known)(-1, 0),",
+        "P13: replicas that all went back to an earlier moment of a session are believed by the owner who wrote more",
+    ),
+    "lease-that-never-runs-out": Mutation(
+        _LEASE,
+        "        return same_s >= self._lease_s\n",
+        "        return False\n",
+        "P11: nobody replaces a server that is stopped",
+    ),
+    "lease-that-runs-out-unseen": Mutation(
+        _LEASE,
+        "min(now_s - seen.looked_s, RENEW_S)",
+        "(now_s - seen.looked_s)",
+        "P11: a server that was stopped takes the others for dead when it goes on, and what they own from them",
+    ),
+    "lease-that-nobody-renews": Mutation(
+        "polonaise.server.node",
+        "                    await self._membership.renew()\n",
+        "                    pass\n",
+        "P11: servers that work take each other for dead, again and again",
+    ),
+    "client-that-ignores-its-window": Mutation(
+        "polonaise.client.protocol.window",
+        "        return not self._used or self._used + inbox_bytes(size) <= self._window_bytes\n",
+        "        return True\n",
+        "P11: appends are refused for want of room while a partition stands still, instead of waiting",
+    ),
+    "damaged-fragment-left-as-it-is": Mutation(
+        "polonaise.server.fragmentscrub",
+        "            await self._mend(reader, step)\n",
+        "            scrub.good(self._clock.wall_us(), name)\n",
+        "P10: a fragment that has rotted stays so until the log, which could mend it, is trimmed",
+    ),
+}

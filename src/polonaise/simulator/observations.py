@@ -1,0 +1,304 @@
+"""The history of a schedule: everything that its clients asked for, were told, and saw.
+
+Each try of an append carries its number in its body, so that a transaction found anywhere names the try it came from.
+Checkers compare the history with the log at the end. What is wrong by itself (two transactions under one id, a feed
+with a gap) is a violation at once.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from polonaise.client.protocol.outstanding import Unordered
+from polonaise.errors import PolonaiseError
+from polonaise.simulator.loop import ScheduleFailed
+from polonaise.terms import PartitionId, Transaction, TransactionId
+
+_CONTRADICTIONS: Final = frozenset(
+    (
+        "consistency_lost",
+        "log_forked",
+        "client_ahead",
+        "producer_sequence",
+        "producer_differs",
+        "invariant_violated",
+        "coordinator_damaged",
+        "fragments_ahead",
+        "history_trimmed",
+        "fragment_missing",
+    )
+)
+_UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
+"""Stands in the text of an error for which the owner gave no reason."""
+_NOT_TAKEN: Final = "too many appends wait there"
+"""Stands in the text of an error which says that the owner had no room for the append."""
+_BODY: Final = struct.Struct("<IHBB")
+"""The beginning of a body: the number of the try, the transaction's place in it, its `Kind`, and 0."""
+MOVE: Final = struct.Struct("<HHiii")
+"""A transfer: the account from, the account to, the amount, and the two balances as its context saw them."""
+COUNT: Final = struct.Struct("<HI")
+"""A step of a counter: the counter, and its value after the step."""
+PRODUCED: Final = struct.Struct("<Hq")
+"""A producer's append: the producer, and the append's number."""
+
+
+class Violation(ScheduleFailed):
+    """A promise was broken: which one, what it demands, and what was seen instead."""
+
+    def __init__(self, promise: str, expected: str, seen: str) -> None:
+        super().__init__(f"{promise}: expected {expected}; seen: {seen}")
+        self.promise, self.expected, self.seen = promise, expected, seen
+
+
+class Kind(enum.IntEnum):
+    """The purpose of an append; says what follows in its body and which checkers look at it."""
+
+    PLAIN = 0
+    MOVE = 1
+    LOCKED = 2
+    GROUP = 3
+    COUNT = 4
+    POSITION = 5
+    PRODUCED = 6
+
+
+class Fate(enum.Enum):
+    """What an application knows of the outcome of its append."""
+
+    PENDING = "pending"
+    COMMITTED = "committed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The application died, or was told that the append may still commit."""
+
+
+@dataclass(slots=True)
+class Try:
+    """One try of an append or a group. A context that is run again makes a new try."""
+
+    number: int
+    client: str
+    partition: PartitionId
+    kind: Kind
+    count: int
+    invoked_s: float
+    floor: TransactionId
+    """The highest id of this partition that was known to be committed when the try was made."""
+    mark: TransactionId | None = None
+    """The client high-water mark by which the try was to be judged; None if that was left to the client."""
+    marks: list[TransactionId] = field(default_factory=list)
+    """By place: the mark that each transaction was built on, where they differ; `mark` is the oldest of them then."""
+    locks: list[list[tuple[int, int]]] = field(default_factory=list)
+    """By place: the locks of each transaction, as a batch's evidence has them; empty if none has any."""
+    position: TransactionId | None = None
+    """The id that the append demanded; None for any."""
+    fate: Fate = Fate.PENDING
+    id: TransactionId = -1
+    """The first id, as the application was told it; -1 if it was not."""
+    why: str = ""
+    """Why the append failed, or why its fate is unknown."""
+    rests_on: TransactionId | None = None
+    """The id that a lock conflict named; None if there was no conflict."""
+    bodies: list[bytes] = field(default_factory=list)
+
+    def judged_by(self, place: int) -> tuple[TransactionId | None, list[tuple[int, int]]]:
+        """Return the mark and the locks that the application gave to the transaction at this place."""
+        mark = self.marks[place] if self.marks else self.mark
+        return mark, self.locks[place] if self.locks else []
+
+    def __str__(self) -> str:
+        told = f"committed as {self.id}" if self.fate is Fate.COMMITTED else f"{self.fate.value} {self.why}".strip()
+        return f"try {self.number} ({self.kind.name} of {self.client}, partition {self.partition}): told {told}"
+
+
+class Body(NamedTuple):
+    """A body, taken apart: the try it came from, and its place there."""
+
+    number: int
+    place: int
+    kind: Kind
+    rest: bytes
+
+
+def parse_body(data: bytes) -> Body | None:
+    """Take a body apart. Returns None for one that no application of this schedule wrote."""
+    if len(data) < _BODY.size:
+        return None
+    number, place, kind, _ = _BODY.unpack_from(data)
+    if kind > max(Kind):
+        return None
+    return Body(number, place, Kind(kind), data[_BODY.size :])
+
+
+class ProvedAnswer(NamedTuple):
+    """A proved answer about the log, which must not be older than what was known before its request."""
+
+    client: str
+    partition: PartitionId
+    floor: TransactionId
+    """The highest id that was known to be committed before the request."""
+    mark: TransactionId | None
+    """The mark in the answer; None for a register, whose value may be that of any mark from `floor` on."""
+    key: bytes = b""
+    value: bytes | None = None
+
+
+class Listing(NamedTuple):
+    """A listing of registers that a client was given: keys and values, in the order in which they came."""
+
+    client: str
+    partition: PartitionId
+    floor: TransactionId
+    prefix: bytes
+    found: list[tuple[bytes, bytes]]
+
+
+class History:
+    """Everything that happened in a schedule, as its applications know it."""
+
+    def __init__(self, partitions: int) -> None:
+        self.tries: list[Try] = []
+        self.seen: list[dict[TransactionId, Transaction]] = [{} for _ in range(partitions)]
+        """By partition and id: the transaction as a client first saw it."""
+        self.answers: list[ProvedAnswer] = []
+        self.listings: list[Listing] = []
+        self.listing_count_max = 1
+        """The most registers in one page of a listing."""
+        self.violations: list[Violation] = []
+        self.left_out: list[dict[TransactionId, str]] = [{} for _ in range(partitions)]
+        """By partition: each id that a reader was not given, and that reader. Only the library's own may be."""
+        self.told: list[TransactionId] = [-1] * partitions
+        """By partition: the highest id that is known to be committed: a client was told so, or saw it."""
+        self.reads = 0
+        self.refusal_is_right = False
+        """Whether more was lost than can be made up for, so that clients are rightly told of contradictions."""
+        self.window_is_kept = False
+        """Whether owners have room for all that clients may send, so that they may refuse no append for want of it."""
+
+    def violated(self, promise: str, expected: str, seen: str) -> None:
+        self.violations.append(Violation(promise, expected, seen))
+
+    # ------------------------------------------------------------------ appends
+
+    def invoke(
+        self, client: str, partition: PartitionId, kind: Kind, rests: Sequence[bytes], now: float, filler: int
+    ) -> Try:
+        """Note that a client is about to make a try, and make its bodies: one for each of `rests`.
+
+        `now` is the virtual time, `filler` the number of bytes that are added to each body.
+        """
+        number = len(self.tries)
+        attempt = Try(number, client, partition, kind, len(rests), now, self.told[partition])
+        attempt.bodies = [
+            _BODY.pack(number, place, kind, 0) + rest + bytes([number & 255]) * filler
+            for place, rest in enumerate(rests)
+        ]
+        self.tries.append(attempt)
+        return attempt
+
+    def committed(self, attempt: Try, transaction: TransactionId) -> None:
+        """Note that an application was told that its append is committed, with this first id."""
+        if attempt.fate is Fate.FAILED or (attempt.fate is Fate.COMMITTED and attempt.id != transaction):
+            self.violated(
+                "P6 fate", "one outcome that never changes", f"{attempt}, and then committed as {transaction}"
+            )
+            return
+        attempt.fate, attempt.id = Fate.COMMITTED, transaction
+        self.told[attempt.partition] = max(self.told[attempt.partition], transaction + attempt.count - 1)
+
+    def failed(self, attempt: Try, why: str, value: TransactionId | None = None) -> None:
+        """Note that an application was told that its append failed; `value` is the id that a lock conflict named."""
+        if attempt.fate is Fate.COMMITTED:
+            self.violated("P6 fate", "one outcome that never changes", f"{attempt}, and then failed: {why}")
+            return
+        if _UNTOLD in why:
+            self.violated("P6 fate", f"the owner to say why {attempt} failed", why)
+        if self.window_is_kept and _NOT_TAKEN in why:
+            self.violated("P11 availability", "room for what fits into a client's window", f"{attempt}: {why}")
+        attempt.rests_on = value
+        attempt.fate, attempt.why = Fate.FAILED, why
+
+    def contradicted(self, error: PolonaiseError, where: str) -> None:
+        """Note a violation if an error tells a client that the log contradicts itself, or what the client knows."""
+        if error.code in _CONTRADICTIONS and not self.refusal_is_right:
+            self.violated("P6 fate", "no contradiction in what clients are told", f"{where}: {error}")
+
+    def unknown(self, attempt: Try, why: str) -> None:
+        if attempt.fate is Fate.PENDING:
+            attempt.fate, attempt.why = Fate.UNKNOWN, why
+
+    def died(self, client: str, kept: Sequence[Try]) -> None:
+        """Note that a client's process died: the fates of its pending appends stay unknown, but for those `kept`."""
+        for attempt in self.tries:
+            if attempt.client == client and attempt.fate is Fate.PENDING and attempt not in kept:
+                self.unknown(attempt, "its application died")
+
+    # ------------------------------------------------------------------ reads
+
+    def saw(self, who: str, transaction: Transaction) -> None:
+        """Note that a client was given a transaction, which must be the one that all others see under its id."""
+        partition = transaction.partition
+        first = self.seen[partition].setdefault(transaction.id, transaction)
+        self.told[partition] = max(self.told[partition], transaction.id)
+        if first is not transaction and first != transaction:
+            self.violated(
+                "P2 agreement",
+                f"id {transaction.id} of partition {transaction.partition} to be {describe(first)} for ever",
+                f"{who} was given {describe(transaction)}",
+            )
+
+    def answered(self, answer: ProvedAnswer) -> None:
+        if answer.mark is not None and answer.mark < answer.floor:
+            self.violated(
+                "P2 agreement",
+                f"an answer at {answer.floor} or later, which was told before it was asked for",
+                f"{answer.client} was answered at {answer.mark} (partition {answer.partition})",
+            )
+        self.answers.append(answer)
+
+
+class ReadCheck:
+    """A check of what one reader is given: ids rise from a mark on, none comes twice, and those left out are noted."""
+
+    def __init__(self, history: History, who: str, partition: PartitionId, after: TransactionId) -> None:
+        self._history = history
+        self._who = who
+        self._partition = partition
+        self.last = after
+
+    def take(self, transaction: Transaction) -> None:
+        self.skip(transaction)
+        self._history.saw(self._who, transaction)
+
+    def skip(self, transaction: Transaction) -> None:
+        """Take a transaction without its body, which stayed behind."""
+        history = self._history
+        history.reads += 1
+        if transaction.partition != self._partition or transaction.id <= self.last or transaction.own:
+            history.violated(
+                "P3 order and density",
+                f"id {self.last + 1} of partition {self._partition} next",
+                f"{self._who} was given {describe(transaction)} as id {transaction.id} of {transaction.partition}",
+            )
+        self.ended(transaction.id - 1)
+        self.last = transaction.id
+
+    def ended(self, last: TransactionId) -> None:
+        """Note that the reader is given nothing more up to the id `last`."""
+        left_out = self._history.left_out[self._partition]
+        for transaction in range(self.last + 1, last + 1):
+            left_out.setdefault(transaction, self._who)
+        self.last = max(self.last, last)
+
+
+def describe(transaction: Transaction) -> str:
+    body = parse_body(transaction.data)
+    what = f"try {body.number} place {body.place}" if body else f"{len(transaction.data)} foreign bytes"
+    return (
+        f"{what} (client {transaction.client_id} generation {transaction.generation} sequence {transaction.sequence} "
+        f"header {transaction.header} time {transaction.commit_time_us})"
+    )

@@ -1,0 +1,185 @@
+"""How far a batch is published: the register `spark/<appId>` of each partition, and the decisions that rest on it.
+
+The register holds batch i64 · groups done u32 · groups in all u32 · partitions that the batch has rows for u32 · runs
+u16 · earlier batches as runs, first and last i64 each · the plan's name (UTF-8; empty if one group was all). Every
+group expects the register exactly as it was read, and sets the next step in one atomic step with its rows. So each step
+is taken once, whoever tries, and however often.
+
+One partition alone does not say whether a batch is whole: a partition that the batch has not reached looks like one
+that it has no rows for. So all partitions are looked at together: the batch is whole when as many have finished it as
+it has rows for. The register also names the batches that were whole before the latest one began, as runs of numbers
+(few, as a rule), so that whether a repeated batch was written is known and not guessed.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from polonaise.client.protocol.arguments import INT64_MAX, encoded
+from polonaise.errors import BadOption, BatchOvertaken, BatchUnfinished, SinkStateDamaged
+from polonaise.log import registers
+from polonaise.terms import PartitionId
+
+KEY_PREFIX: Final = registers.SPARK_SINKS
+_FIXED: Final = struct.Struct("<qIIIH")
+_RUN: Final = struct.Struct("<qq")
+RUNS_MAX: Final = 16
+"""Runs of earlier batches that a register keeps; older ones are forgotten. Bounds the register's size."""
+
+Runs: TypeAlias = tuple[tuple[int, int], ...]
+"""Ranges of batch numbers, (first, last), both inclusive, ascending."""
+
+
+class Step(enum.Enum):
+    """The next thing to do for a batch in a partition."""
+
+    BEGIN = "begin"
+    """Nothing of the batch is in the log: publish it by this driver's own plan."""
+    RESUME = "resume"
+    """Part of the batch is in the log: go on by the plan that the register names, even if another driver made it."""
+    NOTHING = "nothing"
+    """All of the batch is in the log."""
+    OVERTAKEN = "overtaken"
+    """A later batch is in the log."""
+
+
+class SinkProgress(NamedTuple):
+    """The decoded value of a register `spark/<appId>`."""
+
+    batch: int
+    done: int
+    """Groups in the log."""
+    total: int
+    partitions: int
+    """Partitions of the log that the batch has rows for."""
+    earlier: Runs = ()
+    """Batches known to have been whole before this one began."""
+    plan: str = ""
+    """The plan's name in the staging store; empty if one group was all."""
+
+    @property
+    def finished(self) -> bool:
+        return self.done == self.total
+
+    def pack(self) -> bytes:
+        fixed = _FIXED.pack(self.batch, self.done, self.total, self.partitions, len(self.earlier))
+        return fixed + b"".join(_RUN.pack(*run) for run in self.earlier) + self.plan.encode()
+
+    @classmethod
+    def parse(cls, value: bytes) -> SinkProgress:
+        """Decode a register's value. Raises `SinkStateDamaged` for bytes that no sink has written."""
+        try:
+            batch, done, total, partitions, runs = _FIXED.unpack_from(value)
+            name_at = _FIXED.size + runs * _RUN.size
+            earlier = tuple(_RUN.iter_unpack(value[_FIXED.size : name_at]))
+            progress = cls(batch, done, total, partitions, earlier, value[name_at:].decode())
+        except (struct.error, UnicodeDecodeError):
+            progress = cls(-1, 0, 0, 0)
+        if progress.batch < 0 or not 0 < progress.done <= progress.total or not progress.partitions:
+            raise SinkStateDamaged(
+                f"a register {KEY_PREFIX.decode()}… holds {value[:40]!r}, which no sink has written: somebody else "
+                "did; choose another txnAppId"
+            )
+        return progress
+
+
+def register_key(app: str) -> bytes:
+    """Return the key of an application's register. Raises `BadOption` for a name that is empty or too long."""
+    key = KEY_PREFIX + encoded("txnAppId", app)
+    if not app or len(key) > registers.KEY_BYTES_MAX:
+        raise BadOption(f"txnAppId has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes, this one {len(app)}")
+    return key
+
+
+def next_step(held: SinkProgress | None, batch: int, app: str, partition: PartitionId) -> Step:
+    """Return what batch `batch` still needs in a partition. Raises `BatchUnfinished` if an earlier one is not whole."""
+    if held is None or (held.batch < batch and held.finished):
+        return Step.BEGIN
+    # This driver has no rows of the earlier batch: it could finish the plan here, and yet partitions that were not
+    # begun would lack theirs, and nobody would have been told (docs/decisions/0013).
+    if held.batch < batch:
+        raise BatchUnfinished(
+            f"batch {held.batch} of {app!r} is in partition {partition} with {held.done} of its {held.total} groups: "
+            f"write it again to finish it before batch {batch}, or give this one another txnAppId"
+        )
+    if held.batch == batch and not held.finished:
+        return Step.RESUME
+    return Step.NOTHING if held.batch == batch else Step.OVERTAKEN
+
+
+def check_order(
+    held: Mapping[PartitionId, SinkProgress],
+    batch: int,
+    places: Collection[PartitionId],
+    app: str,
+    *,
+    in_order: bool = False,
+) -> Runs | None:
+    """Return the earlier batches that batch `batch` is to record, or None if it is already in the log.
+
+    `held` is the progress in all partitions, `places` are the partitions that the batch has rows for. A batch that was
+    written adds nothing, whatever rows come with it now. Raises `BatchUnfinished` if an earlier batch is not whole, or
+    if this one was begun with rows for other partitions; `BatchOvertaken` if a later batch is there and this one is not
+    known to be. In a stream (`in_order`) a batch below the latest is always known to be there.
+    """
+    if not held:
+        return ()
+    latest = latest_of(held)
+    those = [progress for progress in held.values() if progress.batch == latest]
+    # All registers of one batch carry the same count of partitions and the same runs: any of them will do.
+    whole, parts, earlier = sum(progress.finished for progress in those), those[0].partitions, those[0].earlier
+    if latest > batch:
+        if in_order or any(first <= batch <= last for first, last in earlier):
+            return None
+        raise BatchOvertaken(
+            f"batch {latest} of {app!r} is in the log, and batch {batch} is not, or so long ago that it is not known: "
+            f"numbers only go up, and nothing is written; take a number above {latest}, or another txnAppId"
+        )
+    if latest == batch:
+        if whole >= parts:
+            return None
+        _check_same_partitions(held, batch, places, app)
+        return earlier
+    if whole < parts:
+        raise BatchUnfinished(
+            f"batch {latest} of {app!r} is whole in {whole} of the {parts} partitions that it has rows for: write it "
+            f"again to finish it before batch {batch}, or give this one another txnAppId"
+        )
+    # A stream needs no record of earlier batches: that they were written follows from their order.
+    return () if in_order else _added(earlier, latest)
+
+
+def latest_of(held: Mapping[PartitionId, SinkProgress]) -> int:
+    """Return the number of the latest batch that is in the log, in part or whole; -1 for none."""
+    return max((progress.batch for progress in held.values()), default=-1)
+
+
+def _check_same_partitions(
+    held: Mapping[PartitionId, SinkProgress], batch: int, places: Collection[PartitionId], app: str
+) -> None:
+    """Raise `BatchUnfinished` unless the batch now has rows for exactly the partitions that it was begun for."""
+    begun = {place: progress for place, progress in held.items() if progress.batch == batch}
+    parts = next(iter(begun.values())).partitions
+    strange = sorted(begun.keys() - set(places))
+    if len(places) == parts and not strange:
+        return
+    now = f"with none for partition {strange[0]} now" if strange else f"with rows for {len(places)} now"
+    raise BatchUnfinished(
+        f"batch {batch} of {app!r} was begun with rows for {parts} partitions, and comes {now}: "
+        "a batch that is repeated has to have the same rows, in the same partitions"
+    )
+
+
+def _added(runs: Runs, batch: int) -> Runs:
+    if runs and runs[-1][1] == batch - 1:
+        return (*runs[:-1], (runs[-1][0], batch))
+    return (*runs, (batch, batch))[-RUNS_MAX:]
+
+
+def check_batch(batch: int) -> None:
+    """Raise `BadOption` unless `batch` is a valid batch number."""
+    if not 0 <= batch <= INT64_MAX:
+        raise BadOption(f"batch {batch}: batches are numbered from 0")

@@ -1,0 +1,301 @@
+"""The history that a query can read: a log, one replica of it, a fragment store, or log and store together.
+
+Used while a query is planned, before its tasks run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from polonaise.blocking.log import Log
+from polonaise.client.protocol.arguments import partitions_named
+from polonaise.errors import (
+    BadOption,
+    BeyondLog,
+    DeadlineExceeded,
+    FragmentMissing,
+    HistoryTrimmed,
+    NotFound,
+    SegmentDamaged,
+    UnknownPartition,
+)
+from polonaise.fragments.protocol.coverage import Span, cover
+from polonaise.fragments.protocol.names import FragmentName, partition_prefix
+from polonaise.fragments.store import ObstoreStore
+from polonaise.redaction import redacted
+from polonaise.spark import clusters
+from polonaise.spark.fragmentfiles import footer_from
+from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Places, ReadOptions
+from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
+from polonaise.spark.segmentfiles import SegmentFiles
+from polonaise.spark.times import first_at
+from polonaise.terms import PartitionId, TransactionId
+
+_log = logging.getLogger("polonaise.spark")
+
+_LIST_S: Final = 30.0
+"""Seconds for which a stream uses one listing of the fragments. What is archived meanwhile the servers have, too."""
+
+
+class QueryHistory:
+    """The history that one query can read. Nothing is requested before it is needed, and nothing twice.
+
+    With `in_a_hurry`, as for a micro-batch, listings of a store beside a log may be up to `_LIST_S` seconds old.
+    """
+
+    def __init__(self, options: ReadOptions, *, in_a_hurry: bool = False) -> None:
+        self._options = options
+        self._in_a_hurry = in_a_hurry
+        self._listings: dict[str, dict[FragmentName, int]] = {}
+
+    @cached_property
+    def log(self) -> Log | None:
+        """The log; None if the query reads a store or a replica alone."""
+        cluster = self._options.cluster
+        return None if cluster.startswith((FRAGMENTS, STORAGE)) else clusters.log_at(cluster)
+
+    @cached_property
+    def replica(self) -> SegmentFiles | None:
+        """The files of the one storage node that is read instead of a log; None unless the query names one."""
+        cluster = self._options.cluster
+        return SegmentFiles(cluster.removeprefix(STORAGE)) if cluster.startswith(STORAGE) else None
+
+    @cached_property
+    def store(self) -> ObstoreStore | None:
+        """The store of fragments; None without one. Raises `NotFound` for a directory that does not exist."""
+        url = self._options.fragments
+        if url is not None and "://" not in url and not Path(url).is_dir():
+            raise NotFound(f"no directory {redacted(url)}: correct the address of the fragments")
+        return None if url is None else clusters.store_at(url)
+
+    @property
+    def timeout_s(self) -> float:
+        return self._options.timeout_s
+
+    @cached_property
+    def cluster_key(self) -> bytes | None:
+        """The cluster key of the log, or of a lone store's first fragment. None for an empty store."""
+        if self.log is not None:
+            return self.log.cluster_key
+        if self.replica is not None:
+            return self.replica.cluster_key
+        assert self.store is not None
+        first = min(self._listing, default=None)
+        return None if first is None else footer_from(self.store, first, self._listing[first]).cluster_key
+
+    @property
+    def _listing(self) -> dict[FragmentName, int]:
+        """All fragments of a store that is read without a log, with their sizes in bytes."""
+        return self._listed("")
+
+    def _listed(self, prefix: str) -> dict[FragmentName, int]:
+        if prefix not in self._listings:
+            assert self._options.fragments is not None
+            age_s = _LIST_S if self._in_a_hurry and self.log is not None else 0.0
+            listed = clusters.listed(self._options.fragments, prefix, age_s)
+            self._listings[prefix] = {
+                name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None
+            }
+        return self._listings[prefix]
+
+    @property
+    def partitions(self) -> list[PartitionId]:
+        """The partitions that the query names. Raises `UnknownPartition`, `BadOption`."""
+        named = self._options.partitions
+        if self.log is not None:
+            return partitions_named(named, self.log.partition_count)
+        if self.replica is not None:
+            return self.replica.partitions(named)
+        store = self.store
+        there = sorted({name.partition for name in self._listing})
+        if not there:
+            raise BadOption(f"{store} holds no fragments: check its address")
+        try:
+            chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
+        except UnknownPartition:
+            chosen = []
+        if not chosen or not set(chosen) <= set(there):
+            raise UnknownPartition(f"partitions={named!r}: {store} has fragments of the partitions {there}")
+        return chosen
+
+    def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:
+        """Return the partition's fragments, with their sizes in bytes."""
+        if self.store is None:
+            return {}
+        if self.log is None and self.replica is None:
+            return {name: size for name, size in self._listing.items() if name.partition == partition}
+        return self._listed(partition_prefix(partition))
+
+    def ends(self) -> dict[PartitionId, TransactionId]:
+        """Return the next id of each partition: after all that is committed.
+
+        Of a store alone: after all that is archived. Of one replica: after all that it holds, or that is archived
+        beyond.
+        """
+        log = self.log
+        if log is None:
+            return {
+                partition: max(
+                    0 if self.replica is None else self.replica.end(partition),
+                    max((name.last for name in self.fragments(partition)), default=-1) + 1,
+                )
+                for partition in self.partitions
+            }
+        marks = log.high_water_marks(self.partitions, timeout=self.timeout_s)
+        return {partition: mark + 1 for partition, mark in marks.items()}
+
+    def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
+        """Return the ends of the partitions that grow beyond `ends` within `wait_s` seconds.
+
+        The servers get one request, which they answer when there is something. A store alone is listed after the wait.
+        """
+        if self.log is None:
+            time.sleep(wait_s)
+            self._listings.clear()
+            return {partition: end for partition, end in self.ends().items() if end > ends.get(partition, 0)}
+        try:
+            grown = self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s)
+        except DeadlineExceeded:
+            grown = {partition: end - 1 for partition, end in self.ends().items()}  # bounded by the query's own timeout
+        return {partition: mark + 1 for partition, mark in grown.items()}
+
+    def holes(
+        self, places: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
+    ) -> dict[PartitionId, Span]:
+        """Return the first hole of each partition that has one, where a stream over a store alone has to wait.
+
+        An archiver at work may fill a hole at any moment. Empty if holes are to be skipped (`failOnDataLoss` false).
+        """
+        if self.log is not None or not self._options.fail_on_data_loss:
+            return {}
+        covered = {
+            partition: cover(self.fragments(partition), Span(places.get(partition, 0), end - 1))
+            for partition, end in ends.items()
+        }
+        return {partition: found.holes[0] for partition, found in covered.items() if found.holes}
+
+    # ------------------------------------------------------------------ which range
+
+    def wanted(self) -> dict[PartitionId, Span]:
+        """Return the range of each partition that the options ask for. An empty one has `last` below `first`.
+
+        Raises `BeyondLog` for a place after the log's end, and `BadOption` for a range that ends before it starts.
+        """
+        options, ends = self._options, self.ends()
+        unknown = sorted({*options.starting.by_partition, *options.ending.by_partition} - set(ends))
+        if unknown:
+            raise UnknownPartition(
+                f"a place in partition {unknown[0]}, which the query does not read: it reads {list(ends)}"
+            )
+        spans: dict[PartitionId, Span] = {}
+        for partition, end in ends.items():
+            start = self._place("starting", options.starting, options.starting_time_us, partition, end)
+            stop = self._place("ending", options.ending, options.ending_time_us, partition, end)
+            if stop < start:
+                raise BadOption(
+                    f"partition {partition} from {start} up to {stop}: a range ends where it starts, or later"
+                )
+            spans[partition] = Span(start, stop - 1)
+        return spans
+
+    def _place(
+        self, side: str, places: Places, time_us: int | None, partition: PartitionId, end: TransactionId
+    ) -> TransactionId:
+        if time_us is not None:
+            return first_at(self, partition, time_us, end)
+        place = places.of(partition)
+        if place in (EARLIEST, LATEST):
+            return 0 if place == EARLIEST else end
+        if place > end:
+            raise BeyondLog(
+                f"{side}Transactions: {place} in partition {partition}, whose next transaction will be {end}: "
+                "say latest for all there is"
+            )
+        return place
+
+    # ------------------------------------------------------------------ tasks
+
+    def splits(self, spans: Mapping[PartitionId, Span]) -> list[Split]:
+        """Divide these ranges into tasks.
+
+        Raises `FragmentMissing` if part of a range is in no fragment and there is no log; with `failOnDataLoss` false
+        that part is left out with a warning. Raises `HistoryTrimmed` for a range that is archived in a place not known
+        here: nothing of it is lost, so it is never left out.
+        """
+        extents = [each for partition, span in sorted(spans.items()) for each in self._extents(partition, span)]
+        splits = divide(extents, self._options.split_bytes_max, self._options.partitions_min)
+        return [split._replace(cluster_key=self.cluster_key) for split in splits]
+
+    def _extents(self, partition: PartitionId, span: Span) -> list[Extent]:
+        if span.last < span.first:
+            return []
+        extents: list[Extent] = []
+        if self.store is not None:
+            extents = cold_extents(self.fragments(partition), partition, span)
+            self.check_fragment(extents)
+        if self.replica is not None:
+            return self._with_replica(self.replica, extents, partition, span)
+        for rest in rest_of(extents, span):
+            if self.log is None:
+                self._missing(f"no fragment in {self.store} holds {rest.first} to {rest.last} of partition {partition}")
+            else:
+                extents.append(self._hot_extent(self.log, partition, rest))
+        return sorted(extents, key=lambda each: each.span)
+
+    def _with_replica(
+        self, replica: SegmentFiles, extents: list[Extent], partition: PartitionId, span: Span
+    ) -> list[Extent]:
+        """Return the archived extents, and the rest from one storage node's files."""
+        extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest)]
+        for lacking in rest_of(extents, span):
+            if self._options.fail_on_data_loss:
+                raise SegmentDamaged(replica.missing(partition, lacking))
+            _log.warning("%s", replica.left_out(partition, lacking))
+        return sorted(extents, key=lambda each: each.span)
+
+    def check_fragment(self, extents: Sequence[Extent]) -> None:
+        """Raise `WrongClusterKey` if the first fragment is of another log. Tasks check each fragment that they open."""
+        fragment = next((extent for extent in extents if extent.fragment is not None), None)
+        if fragment is not None and fragment.fragment is not None and self.store is not None:
+            footer_from(self.store, fragment.fragment, fragment.fragment_bytes, self.cluster_key)
+
+    def _hot_extent(self, log: Log, partition: PartitionId, span: Span) -> Extent:
+        """Return the extent of a range that is read from the servers.
+
+        Reads the range's first batch, to estimate its size and to see whether the servers have it at all. This takes a
+        millisecond or two; starting the range's task takes ten times as long.
+        """
+        count = span.last - span.first + 1
+        reading = log.read_batches(partition, after=span.first - 1, until=span.first, timeout=self._options.timeout_s)
+        try:
+            with reading as first:
+                batch = next(first, None)
+        except HistoryTrimmed as error:
+            raise self.trimmed(error) from error
+        if batch is None:
+            raise BeyondLog(
+                f"partition {partition} ends before {span.first}, and the query reads from there up to {span.last}: "
+                "the log is another one now, or an older copy of it"
+            )
+        return Extent(partition, span, None, count * batch.length // batch.count)
+
+    def trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:
+        """Return the error for a range that the servers have dropped, with what the query can do about it."""
+        if self.store is None:
+            return HistoryTrimmed(f"{refused.text}, in Spark by .option('fragments', its address)")
+        return HistoryTrimmed(
+            f"{refused.text}; the option fragments names {self.store}, which does not hold them either"
+        )
+
+    def _missing(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise FragmentMissing(
+                f"{what}: archive it from the cluster, restore it from a copy, or read around it with "
+                "failOnDataLoss=false"
+            )
+        _log.warning("%s: it is left out, because failOnDataLoss is false", what)

@@ -1,0 +1,481 @@
+"""The shell of one replica: a task that carries out the replica's decisions, one message after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from polonaise.errors import (
+    Closed,
+    Fenced,
+    HistoryTrimmed,
+    InvariantViolated,
+    PartitionUnavailable,
+    PolonaiseError,
+    ProtocolError,
+)
+from polonaise.host import Host
+from polonaise.link.connection import Connection
+from polonaise.log.batch import Batch, split
+from polonaise.log.digest import digest
+from polonaise.log.partitionlog import PartitionLog
+from polonaise.log.segment import DamageFound
+from polonaise.log.segmentscrub import look
+from polonaise.storage.protocol.replica import (
+    Acknowledge,
+    Action,
+    Cut,
+    DropBelow,
+    Refuse,
+    Replica,
+    Save,
+    StoreBatches,
+    StoreRequest,
+    TellEnd,
+    TellSession,
+)
+from polonaise.storage.settings import StorageSettings
+from polonaise.terms import PartitionId, TransactionId
+from polonaise.wire.codec import Message, Payload
+from polonaise.wire.messages import (
+    Batches,
+    Confirm,
+    Copy,
+    Digest,
+    DigestIs,
+    Done,
+    GetRegisters,
+    Join,
+    LastSessionInfo,
+    ReadBatches,
+    RegistersAre,
+    SessionInfo,
+    Store,
+    Stored,
+    Trim,
+    Trimmed,
+    Truncate,
+)
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_ENTRY_BYTES: Final = 512
+"""The memory that a waiting message takes beside its payload, in bytes, estimated generously."""
+
+ReplicaRead: TypeAlias = ReadBatches | GetRegisters | Digest
+"""A request that only reads, and so is answered beside the queue."""
+
+
+class _Entry(NamedTuple):
+    """A message in the queue."""
+
+    connection: Connection
+    message: Message
+    request: int
+    bytes: int
+    """The bytes that the message counts against the queue's bound."""
+
+
+class PartitionReplica:
+    """Runs one partition's replica on this node.
+
+    Messages that change something, and those that must be ordered with them, go through one queue. Requests that only
+    read are answered beside it. The queue's task itself calls `open_log`, so that messages wait in their order while
+    the files are recovered.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        partition: PartitionId,
+        settings: StorageSettings,
+        open_log: Callable[[], Awaitable[PartitionLog]],
+    ) -> None:
+        self._host = host
+        self._partition = partition
+        self._settings = settings
+        self._name = f"partition {partition} in {settings.directory}"
+        """The name in log lines; with the directory, because several nodes may run in one process."""
+        self._open_log = open_log
+        self._queue: deque[_Entry] = deque()
+        self._queue_bytes = 0
+        self._paused: dict[Connection, None] = {}
+        self._arrived = asyncio.Event()
+        self._opened = asyncio.Event()
+        """Set once opening the files has been tried."""
+        self._log: PartitionLog | None = None
+        self._replica: Replica | None = None
+        self._changing = asyncio.Lock()
+        """Held while the log is changed: by the queue's task, or by a read that has met damage."""
+        self.unavailable: PolonaiseError | None = None
+        """The reason why the files can't be used; None while they can."""
+        self.written = False
+        """Whether something was written since `check_in_place` looked last."""
+        self.counts = {"batches": 0, "syncs": 0, "refused": 0}
+        self._task = host.spawn(self._run(), f"partition {partition}")
+
+    @property
+    def whole(self) -> bool:
+        """Whether the replica is open and, as far as is known, lacks nothing that it ever acknowledged."""
+        log = self._log
+        if log is None or self._is_shut:
+            return False
+        return not (log.slot.promises.may_have_lost or log.slot.promises.untrusted)
+
+    async def close(self, gone: PolonaiseError | None = None) -> None:
+        """Stop taking messages and close the files. What was acknowledged is durable already.
+
+        `gone` says that the directory is not this node's any more: then nothing is written there.
+        """
+        # The task first, and to its end: it may be in the middle of a write.
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        async with self._changing:
+            log, self._log = self._log, None
+            self.unavailable = gone or Closed("this storage node is stopping")
+            if log is not None:
+                log.broken = log.broken or gone
+                await log.close()
+
+    async def check_in_place(self) -> None:
+        """Record a loss if the file that is being written was removed. Raises the disk's errors.
+
+        Nobody else would notice: a removed file can be written and read by the process that has it open. A log that is
+        just being opened is left out, because opening looks for the files in any case.
+        """
+        self.written = False
+        async with self._changing:
+            log, replica = self._log, self._replica
+            if log is None or replica is None or self._is_shut:
+                return
+            try:
+                await log.check_tail_in_place()
+            except DamageFound as error:
+                await self._record(log, error)
+                self._keep_true(log, replica)
+
+    # ------------------------------------------------------------------ the queue
+
+    def take(self, connection: Connection, message: Message, request: int) -> None:
+        """Put a message into the queue. While the queue is full, the connections that add to it are not read."""
+        size = _ENTRY_BYTES + _payload_bytes(message)
+        self._queue.append(_Entry(connection, message, request, size))
+        self._queue_bytes += size
+        self._arrived.set()
+        if self._queue_bytes > self._settings.queue_bytes_max:
+            connection.pause(self._pause_reason)
+            self._paused[connection] = None
+
+    def disconnected(self, connection: Connection) -> None:
+        """Drop the waiting messages of a closed connection, and end its part in the session.
+
+        The sender counts only on what was answered, and there is nobody left to answer.
+        """
+        self._paused.pop(connection, None)
+        kept = [entry for entry in self._queue if entry.connection is not connection]
+        if len(kept) < len(self._queue):
+            self._queue = deque(kept)
+            self._queue_bytes = sum(entry.bytes for entry in kept)
+            self._let_in()
+        if self._replica is not None:
+            self._replica.disconnected(connection)
+
+    @property
+    def _pause_reason(self) -> str:
+        """The reason under which connections are paused: a connection may fill several partitions' queues."""
+        return f"queue of partition {self._partition}"
+
+    async def _run(self) -> None:
+        """Open the files, then obey messages for ever."""
+        try:
+            await self._open()
+        finally:
+            self._opened.set()
+        while True:
+            while not self._queue:
+                self._arrived.clear()
+                await self._arrived.wait()
+            async with self._changing:
+                run = self._next_run()
+                # Opened anew only when a session begins: until then nobody may be told what is on the disk, and each
+                # try costs a recovery.
+                if run and self._is_shut and isinstance(run[0].message, LastSessionInfo):
+                    await self._open()
+                if run:
+                    await self._obey(run)
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """Read the paused connections again, once the queue is half empty: not at the first byte of room."""
+        if self._paused and self._queue_bytes <= self._settings.queue_bytes_max // 2:
+            for connection in self._paused:
+                connection.resume(self._pause_reason)
+            self._paused.clear()
+
+    @property
+    def _is_shut(self) -> bool:
+        """Whether the files can't be used until they are opened anew."""
+        return self.unavailable is not None or (self._log is not None and self._log.broken is not None)
+
+    async def _open(self) -> None:
+        """Open the files, for the first time or again after they could not be used; the cause may have passed."""
+        before, self._log, self._replica = self._log, None, None
+        try:
+            if before is not None:
+                await before.close()
+            log = await self._open_log()
+        except InvariantViolated:
+            raise
+        except PolonaiseError as error:
+            _log.error("%s can't be used: %s", self._name, error)
+            self.unavailable = error
+            return
+        if log.damage:
+            _log.error("%s: %s", self._name, log.damage)
+        self._log, self._replica = log, Replica(log.slot.promises, log.last, log.last_crc)
+        self.unavailable = None
+
+    def _next_run(self) -> list[_Entry]:
+        """Take the next message out; if it is a `Store`, with all further ones of its connection right behind it.
+
+        They become one write and one sync: whatever arrived during the last sync goes into the next one. The list is
+        empty if the sender has disconnected meanwhile.
+        """
+        queue = self._queue
+        run = [queue.popleft()] if queue else []
+        if run and isinstance(run[0].message, Store):
+            while queue and isinstance(queue[0].message, Store) and queue[0].connection is run[0].connection:
+                run.append(queue.popleft())
+        self._queue_bytes -= sum(entry.bytes for entry in run)
+        return run
+
+    # ------------------------------------------------------------------ obeying
+
+    async def _obey(self, run: Sequence[_Entry]) -> None:
+        """Decide about a run of messages, and carry out the actions until one fails."""
+        first = run[0]
+        try:
+            log, replica = self._usable()
+            actions = self._decide(replica, run)
+        except ProtocolError as error:
+            # Not what a server sends: nothing else on this connection can be believed either.
+            first.connection.refuse(error)
+            first.connection.close(error)
+            return
+        except InvariantViolated:
+            raise
+        except PolonaiseError as error:
+            self._not_stored(first)
+            self._refuse(first, Refuse(error))
+            return
+        for action in actions:
+            try:
+                await self._carry_out(log, replica, first, action)
+            except InvariantViolated:
+                raise
+            except PolonaiseError as error:
+                # The loss is durable before anybody hears of it: after a crash the copy must not look whole.
+                if isinstance(error, DamageFound):
+                    await self._record(log, error)
+                self._keep_true(log, replica)
+                self._not_stored(first)
+                # The actions behind the failed one are left out, above all the acknowledgement. A failed `Store` is
+                # answered under its own number, by which its sender counts.
+                self._refuse(first, Refuse(error, number=run[-1].request))
+                return
+
+    def _usable(self) -> tuple[PartitionLog, Replica]:
+        """Return the log and its decisions. Raises why the files can't be used, if they can't."""
+        if self.unavailable is not None:
+            raise self.unavailable.with_traceback(None)  # shared by many messages, each of which would add to it
+        if self._log is None or self._replica is None:
+            raise PartitionUnavailable(f"partition {self._partition} is being opened")
+        if self._log.broken is not None:
+            # What is left in memory is no longer what is on the disk: it must not be told, nor joined with.
+            raise PartitionUnavailable(f"the log has to be opened anew after: {self._log.broken.text}")
+        return self._log, self._replica
+
+    def _decide(self, replica: Replica, run: Sequence[_Entry]) -> list[Action]:
+        """Have the replica decide about a run of messages. Raises `ProtocolError` for what no server says."""
+        first = run[0]
+        message = first.message
+        match message:
+            case Store():
+                return replica.store([_store_request(entry) for entry in run])
+            case LastSessionInfo():
+                return replica.last_session_info(message.session)
+            case Truncate():
+                return replica.truncate(message.session, message.last)
+            case Copy():
+                return replica.copy(message.session, _batches(message.payload))
+            case Join():
+                return replica.join(first.connection, message.session, message.prepared, message.last_crc)
+            case Confirm():
+                return replica.confirm(message.session, message.low_water_mark)
+            case Trim():
+                return replica.trim(message.session, message.before)
+        raise ProtocolError(f"{type(message).__name__} is nothing that a server says")
+
+    async def _carry_out(self, log: PartitionLog, replica: Replica, entry: _Entry, action: Action) -> None:
+        """Carry out one action, to its end: what it makes durable is durable when this returns."""
+        match action:
+            case StoreBatches():
+                await log.append(action.batches)
+                self.written = True
+                self.counts["batches"] += len(action.batches)
+                self.counts["syncs"] += 1
+            case Save():
+                await log.slot.save(action.promises)
+            case Cut():
+                await log.cut(action.last)
+            case DropBelow():
+                await log.trim(action.before)
+                self._answer(entry, Trimmed(log.first, not log.may_trim(action.before)))
+            case TellSession():
+                self._answer(entry, _session_info(log))
+            case TellEnd():
+                self._answer(entry, Done(log.last, log.last_crc))
+            case Acknowledge():
+                stored = Stored(action.session, log.last)
+                entry.connection.send(stored, request=action.number, partition=self._partition)
+            case Refuse():
+                self._refuse(entry, action)
+        self._keep_true(log, replica)
+
+    def _keep_true(self, log: PartitionLog, replica: Replica) -> None:
+        """Bring the decisions' view of the disk up to date."""
+        replica.promises, replica.last, replica.last_crc = log.slot.promises, log.last, log.last_crc
+
+    def _not_stored(self, entry: _Entry) -> None:
+        """End a connection's part in the session after a `Store` of it failed: nothing more may be acknowledged."""
+        if isinstance(entry.message, Store) and self._replica is not None:
+            self._replica.store_failed(entry.connection)
+
+    def _answer(self, entry: _Entry, message: Message) -> None:
+        """Answer a message under its own number."""
+        entry.connection.send(message, request=entry.request, partition=self._partition)
+
+    def _refuse(self, entry: _Entry, refuse: Refuse) -> None:
+        """Refuse a message, or the `Store` that `refuse` names."""
+        self.counts["refused"] += 1
+        number = refuse.number or entry.request
+        entry.connection.refuse(refuse.error, request=number, partition=self._partition, detail=refuse.detail)
+
+    # ------------------------------------------------------------------ reading
+
+    async def answer(self, connection: Connection, read: ReplicaRead, request: int) -> None:
+        """Answer a read beside the queue. What is told was verified, and damage is recorded before it is told."""
+        try:
+            # A connection that is not read would only gather answers in memory.
+            await connection.wait_writable()
+            log, replica = self._usable()
+            _check_session(replica, read)
+            answer = await self._noting_damage(log, replica, self._found(log, read))
+            # Again: meanwhile a later session may have fenced this one and cut what was read.
+            _check_session(replica, read)
+            await connection.wait_writable()
+            connection.send(answer, request=request, partition=self._partition)
+        except InvariantViolated:
+            raise
+        except PolonaiseError as error:
+            connection.refuse(error, request=request, partition=self._partition, detail=self._detail(error))
+
+    async def scrub(self, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
+        """Verify up to `bytes_max` bytes of the log from `first` on, as `log.segmentscrub.look` does.
+
+        Returns the bytes read, and the id to go on from, None at the end. Raises `DamageFound`, after the damage was
+        recorded, and whatever keeps the files from being used.
+        """
+        await self._opened.wait()
+        log, replica = self._usable()
+        return await self._noting_damage(log, replica, look(log, first, bytes_max))
+
+    async def _noting_damage(self, log: PartitionLog, replica: Replica, reading: Awaitable[T]) -> T:
+        """Await `reading`; record damage that it meets, unless the log was opened anew meanwhile."""
+        try:
+            return await reading
+        except DamageFound as error:
+            async with self._changing:
+                if log is self._log:
+                    await self._record(log, error)
+                    self._keep_true(log, replica)
+            raise
+
+    async def _found(self, log: PartitionLog, read: ReplicaRead) -> Message:
+        """Read what is asked for, and return it as an answer."""
+        match read:
+            case ReadBatches():
+                bytes_max = min(read.bytes_max, self._settings.read_bytes_max)
+                batches = await log.read(read.first, read.last, bytes_max, read.after_time_us, read.part_last)
+                payload = [batch.view if read.with_data else batch.without_data() for batch in batches]
+                return Batches(read.last, payload)
+            case GetRegisters():
+                return RegistersAre(log.last, log.registers_snapshot())
+            case Digest():
+                return DigestIs(read.last, *await digest(log, read.first, read.last))
+
+    def _detail(self, error: PolonaiseError) -> int:
+        """Return the number that goes with an error.
+
+        That is the newer session for `Fenced`, the first id that is held for `HistoryTrimmed`, else 0.
+        """
+        if isinstance(error, HistoryTrimmed):
+            return error.first
+        return self._replica.promises.fence if isinstance(error, Fenced) and self._replica is not None else 0
+
+    async def _record(self, log: PartitionLog, damage: DamageFound) -> None:
+        """Record damage durably: nothing above the last good id is believed from now on, also after a restart."""
+        # Damage in bytes that were cut, or are above the end by now, says nothing about the log as it is.
+        if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
+            return
+        _log.error("%s: %s", self._name, damage)
+        try:
+            await log.lose_above(damage.last_good, str(damage))
+        except InvariantViolated:
+            raise
+        except PolonaiseError as error:
+            self.unavailable = error
+
+
+def _check_session(replica: Replica, read: ReplicaRead) -> None:
+    """Raise the reason if the owner in this session may not read."""
+    refused = replica.read(read.session)
+    if refused is not None:
+        raise refused.error
+
+
+def _session_info(log: PartitionLog) -> SessionInfo:
+    """Return everything that this copy can prove, all of it durable."""
+    promises = log.slot.promises
+    return SessionInfo(
+        fence=promises.fence,
+        joined=promises.joined,
+        prepared=promises.prepared,
+        confirmed=promises.confirmed,
+        max_synced=log.last,
+        last_crc=log.last_crc,
+        lost_above=promises.lost_above,
+    )
+
+
+def _payload_bytes(message: Message) -> int:
+    """Return the size of a message's batches, in bytes."""
+    if isinstance(message, Store | Copy):
+        return sum(len(part) for part in message.payload)
+    return 0
+
+
+def _store_request(entry: _Entry) -> StoreRequest:
+    """Turn a queued `Store` into what the replica decides about."""
+    message = entry.message
+    assert isinstance(message, Store)
+    return StoreRequest(entry.connection, message.session, entry.request, _batches(message.payload))
+
+
+def _batches(payload: Payload) -> Sequence[Batch]:
+    """Return the batches of a message, with every CRC checked: what arrives damaged is never written."""
+    return split(payload[0]) if payload else ()

@@ -1,0 +1,164 @@
+"""The schedule of a storage node's scrub: which bytes it reads next, and when.
+
+Everything is read again and again, so that rot is found while other copies can mend it. In each round every partition
+is read from its beginning to its end, one after the other, at a bounded rate. A round that ends early is followed by
+the next one only when that is due.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, TypeAlias
+
+from polonaise.terms import PartitionId, TransactionId
+
+DAMAGES_MAX: Final = 100
+"""The most damages that are remembered, the latest ones."""
+_ROUND_S_MIN: Final = 1.0
+"""The shortest time between the beginnings of two rounds, in seconds: there may be nothing to read in one."""
+
+
+class ScrubDamage(NamedTuple):
+    """A damage that the scrub has found: bytes that are not as they were written."""
+
+    partition: PartitionId
+    what: str
+    """Text for operators: which bytes, and what is wrong with them."""
+    found_us: int
+    """When it was found, in microseconds UTC."""
+    repaired_us: int = 0
+    """When the copy was seen to be whole again, in microseconds UTC; 0 while it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """The progress and the findings of a storage node's scrub. Times are microseconds UTC; 0 for never."""
+
+    rounds: int = 0
+    """The number of rounds that have ended."""
+    partitions: int = 0
+    """The number of partitions that the present round, or the last one, is done with, skipped ones included."""
+    partitions_of: int = 0
+    """The number of partitions in that round."""
+    skipped: int = 0
+    """The number of partitions of that round that could not be used, or were damaged and so not read to their end."""
+    bytes: int = 0
+    """The bytes that the round has read."""
+    started_us: int = 0
+    """When the round began."""
+    finished_us: int = 0
+    """When a round ended last."""
+    found: int = 0
+    """The number of damages found since the node started."""
+    repaired: int = 0
+    """The number of these damages after which the copy was whole again."""
+    damages: tuple[ScrubDamage, ...] = ()
+    """The latest damages, in the order in which they were found."""
+
+
+class Look(NamedTuple):
+    """Read some of this partition from the batch with this id on; then call `looked`, `damaged` or `skip`."""
+
+    partition: PartitionId
+    first: TransactionId
+
+
+class Rest(NamedTuple):
+    """Do nothing for this long, then call `next` again."""
+
+    seconds: float
+
+
+Step: TypeAlias = Look | Rest
+
+
+class Scrub:
+    """Decides what the scrub does next. Times in seconds are monotonic, times in microseconds are UTC."""
+
+    __slots__ = ("_bytes_per_s", "_every_s", "_first", "_next_s", "_round_s", "_waiting", "scrubbed")
+
+    def __init__(self, bytes_per_s: int, every_s: float, first_s: float) -> None:
+        """Make a schedule that reads `bytes_per_s` at most.
+
+        The first round begins at `first_s`, and each further one `every_s` after the one before at the earliest.
+        """
+        self._bytes_per_s = bytes_per_s
+        self._every_s = max(every_s, _ROUND_S_MIN)
+        self._round_s = first_s
+        """When the next round may begin."""
+        self._next_s = first_s
+        """When the next bytes may be read."""
+        self._waiting: deque[PartitionId] = deque()
+        """The partitions that this round still has to read; the first one is being read."""
+        self._first: TransactionId = 0
+        self.scrubbed = Scrubbed()
+
+    def next(self, now_s: float, wall_us: int, partitions: Collection[PartitionId]) -> Step:
+        """Return what to do now. A round reads the `partitions` that the node holds when the round begins."""
+        if now_s < self._next_s:
+            return Rest(self._next_s - now_s)
+        if not self._waiting:
+            if now_s < self._round_s:
+                return Rest(self._round_s - now_s)
+            self._round_s = now_s + self._every_s
+            self._waiting.extend(sorted(partitions))
+            self._first = 0
+            self.scrubbed = replace(
+                self.scrubbed, partitions=0, partitions_of=len(partitions), skipped=0, bytes=0, started_us=wall_us
+            )
+            if not self._waiting:
+                self._end_round(wall_us)
+                return Rest(self._every_s)
+        return Look(self._waiting[0], self._first)
+
+    def looked(self, now_s: float, wall_us: int, bytes_read: int, following: TransactionId | None) -> None:
+        """Note that `bytes_read` bytes were good, and go on from the id `following`; None: the partition is done."""
+        self.scrubbed = replace(self.scrubbed, bytes=self.scrubbed.bytes + bytes_read)
+        self._next_s = max(self._next_s, now_s) + bytes_read / self._bytes_per_s
+        if following is None:
+            self._end_partition(wall_us)
+        else:
+            self._first = following
+
+    def skip(self, wall_us: int) -> None:
+        """Leave the partition until the next round, because it can't be read now."""
+        self.scrubbed = replace(self.scrubbed, skipped=self.scrubbed.skipped + 1)
+        self._end_partition(wall_us)
+
+    def damaged(self, wall_us: int, what: str) -> None:
+        """Note a damage, and leave the partition until the next round: what follows the damage is copied anew."""
+        damage = ScrubDamage(self._waiting[0], what, wall_us)
+        kept = (*self.scrubbed.damages, damage)[-DAMAGES_MAX:]
+        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)
+        self.skip(wall_us)
+
+    @property
+    def unrepaired(self) -> set[PartitionId]:
+        """The partitions with a damage after which the copy was not yet seen to be whole again."""
+        return {damage.partition for damage in self.scrubbed.damages if not damage.repaired_us}
+
+    def repaired(self, wall_us: int, partition: PartitionId) -> int:
+        """Note that a partition's copy is whole again; return how many damages are over with that."""
+        count = 0
+        damages: list[ScrubDamage] = []
+        for damage in self.scrubbed.damages:
+            if damage.partition == partition and not damage.repaired_us:
+                damage = damage._replace(repaired_us=wall_us)
+                count += 1
+            damages.append(damage)
+        self.scrubbed = replace(self.scrubbed, repaired=self.scrubbed.repaired + count, damages=tuple(damages))
+        return count
+
+    def _end_partition(self, wall_us: int) -> None:
+        """Go on with the next partition, or end the round."""
+        self._waiting.popleft()
+        self._first = 0
+        self.scrubbed = replace(self.scrubbed, partitions=self.scrubbed.partitions + 1)
+        if not self._waiting:
+            self._end_round(wall_us)
+
+    def _end_round(self, wall_us: int) -> None:
+        """Note that a round has ended."""
+        self.scrubbed = replace(self.scrubbed, rounds=self.scrubbed.rounds + 1, finished_us=wall_us)

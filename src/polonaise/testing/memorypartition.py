@@ -1,0 +1,194 @@
+"""One partition in memory: the owner of production, over one replica that is a list of batches."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any, Final
+
+from polonaise.coordination.values import PartitionValue
+from polonaise.host import Clock
+from polonaise.log import registers
+from polonaise.log.batch import Batch
+from polonaise.server.carrying import EffectQueue
+from polonaise.server.clients import ClientMessages
+from polonaise.server.partitionreader import PartitionReader
+from polonaise.server.protocol.effects import (
+    Answer,
+    AwaitRoom,
+    AwaitTurn,
+    ConfirmClean,
+    Effect,
+    EndSession,
+    FeedBatch,
+    MarkMoved,
+    ReadHistory,
+    Replicate,
+)
+from polonaise.server.protocol.feed import Committed
+from polonaise.server.protocol.moment import Moment
+from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.session import StartedSession
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, Transaction, TransactionId
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import Batches, Flushed, Mounted, ReadBatches
+
+GENERATION: Final[Generation] = 1
+BEGINNING_US: Final = 946_684_800_000_000
+"""The first commit time, at the beginning of the year 2000: commit times are the same in every run."""
+STEP_US: Final = 1_000
+"""Microseconds from the commit time of one batch to that of the next."""
+_REPLICA: Final[StorageId] = "memory"
+_FIRST_SESSION: Final = 1
+_SETTINGS: Final = ServerSettings(lock_entries=1 << 16)
+
+
+class MemoryReplica:
+    """A partition's only replica. What it stores counts as synced."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    @property
+    def last(self) -> TransactionId:
+        """The last id that is stored; -1 for none."""
+        return self.batches[-1].last if self.batches else NO_TRANSACTION
+
+    def from_id(self, first: TransactionId) -> list[Batch]:
+        """Return the batches from the one that holds `first` on."""
+        return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]
+
+    async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
+        """Answer a read, as a storage node does."""
+        assert isinstance(message, ReadBatches)
+        found: list[bytes] = []
+        size = 0
+        for batch in self.from_id(message.first):
+            if message.after_time_us and batch.commit_time_us < message.after_time_us:
+                continue
+            if message.part_last >= 0 and batch.first < message.first:
+                continue
+            if batch.first > message.last or 0 <= message.part_last < batch.first:
+                break
+            found.append(bytes(batch.view) if message.with_data else batch.without_data())
+            size += batch.length
+            if size >= message.bytes_max:
+                break
+        return Batches(self.last, payload=[b"".join(found)])
+
+
+class MemoryPartition:
+    """Brings a partition's owner its events, and carries out the effects in their order."""
+
+    def __init__(self, partition: PartitionId, clock: Clock) -> None:
+        self.partition = partition
+        self._clock = clock
+        self._replica = MemoryReplica()
+        self._time_us = BEGINNING_US
+        self._suspended = False
+        self._withheld: list[Effect] = []
+        self.carry_out = EffectQueue(self._carry_out)
+        self.owner = PartitionOwner(partition, GENERATION, _SETTINGS)
+        links: Any = {_REPLICA: self._replica}
+        self.reader = PartitionReader(self.owner, links, _SETTINGS, None, lambda reason: None)
+        self._carriers: dict[type[Effect], Callable[[Any], None]] = {
+            **ClientMessages(partition, GENERATION).senders,
+            ConfirmClean: lambda effect: None,
+            Replicate: self._store,
+            ReadHistory: self._read_history,
+            AwaitRoom: self._await_room,
+            AwaitTurn: self._await_turn,
+            MarkMoved: lambda effect: self.reader.mark_moved(),
+            EndSession: self._start_next_session,
+        }
+        self._start_session(_FIRST_SESSION)
+
+    @property
+    def now(self) -> Moment:
+        """The time that the next event brings the owner: the clock's, and the next batch's commit time."""
+        return Moment(self._clock.monotonic_s(), self._time_us + STEP_US)
+
+    @property
+    def mark(self) -> TransactionId:
+        """The committed high-water mark."""
+        return self._replica.last
+
+    @property
+    def registers(self) -> dict[bytes, bytes]:
+        """The committed registers."""
+        return self.owner.registers.values
+
+    def transactions(self) -> list[Transaction]:
+        """Return all committed transactions, without the library's own."""
+        return [tx for batch in self._replica.batches for tx in batch.transactions()]
+
+    # ------------------------------------------------------------------ sessions
+
+    def _start_next_session(self, ended: EndSession) -> None:
+        """Start the next session: an owner ends one by itself now and then, for a checkpoint."""
+        self._start_session(ended.session + 1)
+
+    def _start_session(self, session: SessionId) -> None:
+        """Start a session that goes on at the end of the replica, which stores at once all that it is sent."""
+        batches = self._replica.batches
+        # The owner's registers are those at its committed mark; the batches behind it change them further.
+        kept = dict(self.owner.registers.values)
+        for batch in self._replica.from_id(self.owner.committed + 1):
+            registers.apply(kept, batch.registers)
+        started = StartedSession(
+            value=PartitionValue(GENERATION, session, (_REPLICA,)),
+            closing=self._replica.last,
+            last_crc=batches[-1].crc if batches else 0,
+            commit_time_us=self._time_us,
+            registers=kept,
+            engaged={_REPLICA: self._replica},
+        )
+        self.carry_out(self.owner.session_started(started, self.now))
+
+    # ------------------------------------------------------------------ effects
+
+    def _carry_out(self, effect: Effect) -> None:
+        """Carry out one effect, or withhold it while the feed is suspended."""
+        if self._suspended and _is_of_feed(effect):
+            self._withheld.append(effect)
+        else:
+            self._carriers[type(effect)](effect)
+
+    def suspend_feed(self) -> None:
+        """Withhold the feed, and the answers that promise that everything before them was fed."""
+        self._suspended = True
+
+    def resume_feed(self) -> None:
+        """Carry out what was withheld, in its order."""
+        self._suspended = False
+        withheld, self._withheld = self._withheld, []
+        self.carry_out(withheld)
+
+    def _store(self, effect: Replicate) -> None:
+        if effect.batch is not None:
+            self._time_us += STEP_US
+            self._replica.batches.append(Batch.parse(effect.batch.raw))
+        self.carry_out(self.owner.stored(_REPLICA, self._replica, effect.session, effect.number, self.now))
+
+    def _read_history(self, effect: ReadHistory) -> None:
+        batches = [
+            Committed(batch.first, batch.last, bytes(batch.view)) for batch in self._replica.from_id(effect.first)
+        ]
+        self.carry_out(self.owner.history_read(effect.mount, batches))
+
+    def _await_room(self, effect: AwaitRoom) -> None:
+        asyncio.get_running_loop().call_soon(lambda: self.carry_out(self.owner.room(effect.mount)))
+
+    def _await_turn(self, effect: AwaitTurn) -> None:
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self.carry_out(self.owner.turn(self.now))
+
+
+def _is_of_feed(effect: Effect) -> bool:
+    return isinstance(effect, FeedBatch) or (
+        isinstance(effect, Answer) and isinstance(effect.message, (Mounted, Flushed))
+    )

@@ -1,0 +1,72 @@
+"""The table of what was done once: a row for each key of `log.once`, written in the SQL transaction that applies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, Text, bindparam, select
+from sqlalchemy.dialects import mysql
+
+from polonaise.client.protocol.oncekeys import OnceRecord
+from polonaise.terms import OwnKind, PartitionId, Transaction, TransactionId
+from polonaise.views.database import MARIADB
+
+
+class OnceKept:
+    """The table of the keys of `log.once`.
+
+    A row has, for a partition and a key, the first transaction's id, how many there were, and what the context
+    returned. Rows are found by a digest of the key, so that no collation takes two keys for one. All texts are ASCII,
+    so that a database of any encoding holds them: a text that it does not take would stop the partition for good. A row
+    may be deleted when its key will not come again: `commit_time_us` says how old it is.
+    """
+
+    def __init__(self, name: str, schema: str | None) -> None:
+        long_text = Text().with_variant(mysql.LONGTEXT(), *MARIADB)
+        self.table = Table(
+            name,
+            MetaData(schema=schema),
+            Column("partition", Integer, primary_key=True, autoincrement=False),
+            Column("digest", String(64), primary_key=True),
+            Column("key", long_text, nullable=False),  # for people to read: rows of older versions have it unescaped
+            Column("id", BigInteger, nullable=False),
+            Column("appended", Integer, nullable=False),
+            Column("request", String(64), nullable=False),
+            Column("value", long_text, nullable=False),
+            Column("commit_time_us", BigInteger, nullable=False),
+            mariadb_engine="InnoDB",
+            mysql_engine="InnoDB",
+        )
+        columns = self.table.c
+        self._select = select(self.table).where(columns.partition == bindparam("at"), columns.digest == bindparam("of"))
+
+    def find(self, db: Connection, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
+        """Return the id of the first transaction under this key, and the key's record; None for an unused key."""
+        row = db.execute(self._select, {"at": partition, "of": _digest(key)}).one_or_none()
+        return None if row is None else (int(row.id), OnceRecord(key, row.request, int(row.appended), row.value))
+
+    def keep_all(self, db: Connection, run: Sequence[Transaction]) -> None:
+        """Keep the keys that these transactions name. A key that is in the table stays as it is."""
+        for tx in run:
+            if not tx.own or tx.header != OwnKind.ONCE:
+                continue
+            record = OnceRecord.parse(tx)
+            if self.find(db, tx.partition, record.key) is None:
+                values = {
+                    "partition": tx.partition, "digest": _digest(record.key), "key": _escaped(record.key),
+                    "id": tx.id - record.appended, "appended": record.appended, "request": record.request,
+                    "value": record.value, "commit_time_us": tx.commit_time_us,
+                }  # fmt: skip
+                db.execute(self.table.insert(), values)
+
+
+def _escaped(key: str) -> str:
+    """Return the key as a string of JSON has it, without the quotes: ASCII without NUL, whatever the key holds."""
+    return json.dumps(key)[1:-1]
+
+
+def _digest(key: str) -> str:
+    """Return the digest by which a key's row is found."""
+    return blake2b(key.encode(), digest_size=32).hexdigest()

@@ -1,0 +1,142 @@
+"""The coordinator's rules for what no backend of ours would answer by itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from polonaise.coordination import Coordinator
+from polonaise.coordination.backend import Entry
+from polonaise.coordination.coordinator import UNIQUE_ID_MAX, first_entries
+from polonaise.coordination.lease import LEASE_S, RENEW_S
+from polonaise.coordination.values import ClusterDescription, Registration
+from polonaise.errors import CoordinatorDamaged, PolonaiseError
+
+DESCRIPTION = ClusterDescription(bytes(range(16)), 1, ("a:1", "b:1", "c:1"))
+KEY = DESCRIPTION.key
+OTHER_KEY = b"k" * 16
+
+
+class Scripted:
+    """A backend that answers what the test says."""
+
+    def __init__(self) -> None:
+        self.entries = first_entries(DESCRIPTION)
+        self.names: dict[str, Entry] = {}
+        self.now_s = 0.0
+        self.held: list[asyncio.Future[None]] | None = None
+        """While it is a list, answers to reads wait there until they are let go."""
+
+    def place(self, key: str) -> str:
+        return f"the place of {key}"
+
+    async def read(self, key: str) -> Entry | None:
+        answer = self.entries.get(key)
+        if self.held is not None:
+            self.held.append(asyncio.get_running_loop().create_future())
+            await self.held[-1]
+        return answer
+
+    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+        found = self.entries[key]
+        self.entries[key] = Entry(found.cluster_key, found.version + 1, contents)
+        return self.entries[key]
+
+    async def registered(self, _: str) -> dict[str, Entry]:
+        return dict(self.names)
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def raise_version(self, key: str, by: int) -> None:
+        self.entries[key] = self.entries[key]._replace(version=self.entries[key].version + by)
+
+
+@pytest.fixture
+def backend() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+def coordinator(backend: Scripted) -> Coordinator:
+    return Coordinator(backend, backend)  # type: ignore[arg-type]
+
+
+async def test_an_answer_that_was_overtaken_by_a_newer_one_is_no_value_that_went_back_nor_forgets_the_newer(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    await coordinator.describe()
+    old = backend.entries["assignment"]
+    backend.held = []
+    slow = asyncio.ensure_future(coordinator.assignment())
+    await asyncio.sleep(0)
+    backend.raise_version("assignment", 1)
+    quick = asyncio.ensure_future(coordinator.assignment())
+    await asyncio.sleep(0)
+    for answer, reading, version in ((backend.held[1], quick, 1), (backend.held[0], slow, 0)):
+        answer.set_result(None)
+        assert (await reading).version == version
+    backend.held = None
+    backend.entries["assignment"] = old
+    with pytest.raises(CoordinatorDamaged, match="went back from version 1 to 0"):
+        await coordinator.assignment()
+
+
+async def test_a_description_of_two_clusters_is_refused(backend: Scripted, coordinator: Coordinator) -> None:
+    backend.entries["description"] = backend.entries["description"]._replace(cluster_key=OTHER_KEY)
+    with pytest.raises(CoordinatorDamaged, match="the place of description: it names two cluster keys"):
+        await coordinator.describe()
+
+
+async def test_unique_ids_end_below_two_to_the_31(backend: Scripted, coordinator: Coordinator) -> None:
+    backend.raise_version("unique-id", UNIQUE_ID_MAX - 1)
+    assert await coordinator.unique_id() == UNIQUE_ID_MAX == 2**31 - 1
+    for _ in range(2):
+        with pytest.raises(PolonaiseError, match="have been given out"):
+            await coordinator.unique_id()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Entry(KEY, 0, b""),
+        Entry(KEY, 0, b"[5]"),
+        Entry(KEY, 0, b'[5,"s:5"]'),
+        Entry(KEY, 0, Registration(6, "s:5").encode()),
+        Entry(OTHER_KEY, 0, Registration(5, "s:5").encode()),
+    ],
+)
+async def test_a_registration_that_is_not_its_server_s_is_named_as_long_as_that_works(
+    backend: Scripted, coordinator: Coordinator, wrong: Entry
+) -> None:
+    backend.names = {"5": wrong, "12": Entry(KEY, 0, Registration(12, "s:12").encode())}
+    with pytest.raises(CoordinatorDamaged, match=r"the place of members/5: .* restart server 5"):
+        await coordinator.members()
+    for beat in range(int(LEASE_S / RENEW_S) + 1):
+        backend.now_s += RENEW_S
+        backend.names["12"] = backend.names["12"]._replace(version=beat)
+        if beat < LEASE_S / RENEW_S - 1:
+            with pytest.raises(CoordinatorDamaged):
+                await coordinator.members()
+    assert await coordinator.members() == [Registration(12, "s:12")]
+
+
+async def test_a_member_that_comes_back_after_it_was_gone_works_until_its_lease_runs_out_again(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    entry = Entry(KEY, 0, Registration(5, "s:5").encode())
+
+    async def looks(count: int) -> int:
+        for _ in range(count):
+            backend.now_s += RENEW_S
+            members = await coordinator.members()
+        return len(members)
+
+    backend.names = {"5": entry}
+    assert await looks(20) == 0
+    backend.names = {}
+    assert await looks(1) == 0
+    backend.names = {"5": entry}
+    assert await looks(2) == 1
+    assert await looks(20) == 0

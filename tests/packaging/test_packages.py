@@ -1,0 +1,105 @@
+"""Wheel and sdist: they build without a network, hold what they should, and the wheel alone is enough to begin with."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lacking import lacking
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK", "PYSPARK", "JAVA"))
+}
+"""Nothing here may come from the project's own environment."""
+NO_INDEX = ("No matching distribution", "Could not find a version", "Temporary failure in name resolution")
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path, timeout_s: float = 300) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s,
+        check=False,
+    )  # fmt: skip
+    if done.returncode and "pip" in command and any(words in done.stderr for words in NO_INDEX):
+        lacking(f"no package index that has the dependencies: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with both: the sdist from the source, the wheel from the sdist, without isolation or network."""
+    to = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", to, ROOT, cwd=to)
+    return to
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+class Installed:
+    """An empty virtual environment, and what is installed there."""
+
+    def __init__(self, directory: Path, *packages: str) -> None:
+        venv.create(directory / "venv", with_pip=True)
+        self.directory = directory
+        self._bin = directory / "venv" / "bin"
+        self.run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages, timeout_s=1200)
+
+    def run(self, program: str, *arguments: str | Path, timeout_s: float = 300) -> str:
+        return run(self._bin / program, *arguments, cwd=self.directory, timeout_s=timeout_s)
+
+
+def example_of_the_readme() -> str:
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (example,) = [block for block in blocks if "def withdraw" in block]
+    return example
+
+
+def test_the_wheel_has_every_file_of_the_library_and_no_other(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+    about = {name for name in names if ".dist-info/" in name}
+    source = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*") if path.is_file()}
+    assert names - about == {path for path in source if "__pycache__" not in path and ".egg-info" not in path}
+    assert any(name.endswith("licenses/LICENSE") for name in about)
+
+
+def test_the_sdist_has_what_a_packager_needs_and_nothing_that_was_made(built: Path) -> None:
+    (found,) = built.glob("*.tar.gz")
+    with tarfile.open(found) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "Makefile", "mkdocs.yml"} <= names
+    assert {"src/polonaise/__init__.py", "tests/conftest.py", "docs/tour.md", "docs/site/sitepages.py"} <= names
+    assert [name for name in names if re.match(r"\.venv|build/|dist/|\.git/|.*__pycache__|\.\w+_cache", name)] == []
+
+
+def test_the_wheel_alone_runs_the_example_of_the_readme(wheel: Path, tmp_path: Path) -> None:
+    installed = Installed(tmp_path, str(wheel))
+    (tmp_path / "bank.py").write_text(example_of_the_readme())
+    assert installed.run("python", "bank.py") == "account 1 has 70\n"
+    assert installed.run("polonaise", "log", "read", "embedded:./bank").count("\n") >= 2
+    where = installed.run("python", "-c", "import polonaise; print(polonaise.__file__)")
+    assert where.startswith(str(tmp_path / "venv"))
+
+
+@pytest.mark.timeout(1800)
+def test_with_all_extras_it_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
+    installed = Installed(tmp_path, f"{wheel}[all]")
+    said = installed.run("polonaise", "demo", "bank", "--generate", "500", "--tellers", "2", timeout_s=600)
+    assert (tmp_path / "bank-demo" / "report.html").exists()
+    assert "balances" in said
