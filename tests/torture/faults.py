@@ -16,8 +16,9 @@ from pathlib import Path
 from polonaise.errors import ConnectionLost
 from polonaise.link.connection import Connection
 
-GATE_S = 60.0
-"""How long a gate waits to be opened."""
+GATE_S = 170.0
+"""How long a gate waits to be opened: until the slowest of the other queries has come to its own step, on a busy
+machine, and less than a query may take (`driver.STREAM_S_MAX`), so that a forgotten gate says so itself."""
 DEAF_S = 0.05
 """Between the first answer that is not heard and the end of the connection."""
 

@@ -31,6 +31,10 @@ class DriverDied(Exception):
     """The driver was gone before it answered."""
 
 
+class AnsweredEarly(Exception):
+    """The driver has come to the end of its job without a step that was waited for; the message is its answer."""
+
+
 def wait_for(holds: Callable[[], bool], what: str, within_s: float = ANSWERED_S_MAX, every_s: float = 0.005) -> None:
     """Raises `Hangs`."""
     until_s = time.monotonic() + within_s
@@ -77,6 +81,12 @@ class Driver:
         """Raises `DriverDied`."""
         if not self.alive:
             raise DriverDied(self.log)
+
+    def check_at_work(self) -> None:
+        """Raises `DriverDied`, and `AnsweredEarly` with what it has answered."""
+        self.check_alive()
+        if not self._answers.empty():
+            raise AnsweredEarly(str(self.answer()))
 
     def wait_started(self) -> None:
         """Raises `DriverDied`, `Hangs`."""

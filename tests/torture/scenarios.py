@@ -77,10 +77,10 @@ def missed(faults: Sequence[Fault | None]) -> list[str]:
 
 
 def all_hit(faults: Sequence[Fault], driver: Driver) -> None:
-    """Wait until each has happened. Raises `Hangs`, `DriverDied`."""
+    """Wait until each has happened. Raises `Hangs`, `DriverDied`, `AnsweredEarly`."""
 
     def hit() -> bool:
-        driver.check_alive()
+        driver.check_at_work()
         return all(fault.hit for fault in faults)
 
     wait_for(hit, "the steps " + ", ".join(fault.step for fault in faults))
@@ -316,6 +316,11 @@ def naive_driver_killed(rig: Rig) -> list[str]:
     }
     driver = rig.begin({**lives})
     all_hit(list(lives.values()), driver)
-    wait_for(lambda: by_task.count(OTHER_TARGETS[0]) == 50 * (MIDDLE + 1), "the other task's commit")
+
+    def committed_by_the_other_task() -> bool:
+        driver.check_at_work()
+        return by_task.count(OTHER_TARGETS[0]) >= 50 * (MIDDLE + 1)
+
+    wait_for(committed_by_the_other_task, "the other task's commit")
     driver.kill()
     return rig.finish([at_once, by_task, table], FINER)
