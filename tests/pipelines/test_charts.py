@@ -24,6 +24,8 @@ from polonaise.pipelines.charts import Bars, Chart, Flows, Lines, Mark, Series
 from polonaise.pipelines.charts.canvas import upright_area
 from polonaise.pipelines.charts.lines import spread
 
+pytestmark = pytest.mark.slow  # each draws, some thousands of times
+
 MONTHS = [(date(1993, month, 1), 100 * month) for month in range(1, 13) if month != 10]
 NOON = datetime(1993, 1, 5, 12, tzinfo=UTC)
 
