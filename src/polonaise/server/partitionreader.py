@@ -16,8 +16,8 @@ from polonaise.errors import (
 )
 from polonaise.log.batch import HEADER_BYTES, Batch
 from polonaise.server.archivedhistory import ArchivedHistory, needed
-from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.tailcache import Committed
 from polonaise.server.replicas import StorageLink, expect
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_TRANSACTION, StorageId, TransactionId

@@ -23,9 +23,9 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch
 from polonaise.server.archivedhistory import ArchivedHistory
-from polonaise.server.carrying import EffectQueue
 from polonaise.server.catchup import CatchUp
 from polonaise.server.clients import ClientMessages, receive
+from polonaise.server.effectqueue import EffectQueue
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
     AwaitRoom,
@@ -37,11 +37,11 @@ from polonaise.server.protocol.effects import (
     ReadHistory,
     Replicate,
 )
-from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
+from polonaise.server.protocol.tailcache import Committed
 from polonaise.server.replicas import StorageLink
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings

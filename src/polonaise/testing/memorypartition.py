@@ -11,8 +11,8 @@ from polonaise.coordination.values import PartitionValue
 from polonaise.host import Clock
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.carrying import EffectQueue
 from polonaise.server.clients import ClientMessages
+from polonaise.server.effectqueue import EffectQueue
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
     Answer,
@@ -26,10 +26,10 @@ from polonaise.server.protocol.effects import (
     ReadHistory,
     Replicate,
 )
-from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
+from polonaise.server.protocol.tailcache import Committed
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, Transaction, TransactionId
 from polonaise.wire.codec import Message

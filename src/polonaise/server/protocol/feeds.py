@@ -8,10 +8,10 @@ from typing import Final
 from polonaise.errors import NotOwner, Overloaded, PartitionNotReady, PolonaiseError, ProtocolError
 from polonaise.log.batch import Batch
 from polonaise.server.protocol.effects import Answer, AwaitRoom, EffectsInOrder, FeedBatch, ReadHistory, RefuseRequest
-from polonaise.server.protocol.feed import Committed, MountFeed, TailCache
 from polonaise.server.protocol.mounts import ClientMount, Flow
 from polonaise.server.protocol.order import Refusal, SealedBatch
 from polonaise.server.protocol.settings import OwnerSettings
+from polonaise.server.protocol.tailcache import Committed, TailCache
 from polonaise.terms import (
     NO_TRANSACTION,
     BodyForm,
@@ -71,15 +71,7 @@ class Feeds:
     def subscribe(self, client_id: ClientId, connection: Hashable, message: MountRequest) -> ClientMount:
         """Mount a client; its older mount is void from now on. Raises `ProtocolError`, `Overloaded` or `NotOwner`."""
         self._check(client_id, message)
-        subscription = MountFeed(
-            message.client_high_water_mark,
-            BodyForm(message.form),
-            message.credit,
-            message.filter_mask,
-            message.filter_value,
-        )
-        mount = ClientMount(client_id, connection, message.connection_sequence, subscription)
-        self.mounts[client_id] = mount
+        mount = self.mounts[client_id] = ClientMount(client_id, connection, message)
         return mount
 
     def _check(self, client_id: ClientId, message: MountRequest) -> None:
@@ -124,12 +116,11 @@ class Feeds:
 
         For ids that the cache lacks, ask for history to be read; the feed goes on when it comes.
         """
-        subscription = mount.subscription
-        while subscription.next_id <= committed and mount.may_be_fed:
-            batch = self._cache.holding(subscription.next_id)
+        while mount.flow is Flow.OPEN and mount.has_credit and mount.next_id <= committed:
+            batch = self._cache.holding(mount.next_id)
             if batch is None:
                 mount.flow = Flow.READING
-                self._out.ask(ReadHistory(mount, subscription.next_id))
+                self._out.ask(ReadHistory(mount, mount.next_id))
                 return
             payload = mount.take(batch)
             self._out.feed(FeedBatch(mount, committed, payload, shared=payload is batch.raw))
@@ -140,9 +131,9 @@ class Feeds:
         """Feed a mount the batches that were read for it, as far as they follow on what it was fed."""
         mount.flow = Flow.OPEN
         for batch in batches:
-            # Not `may_be_fed`: these are in memory for this mount already, and would have to be read once more. They
-            # are bounded by one read; only the credit is the client's to give.
-            if mount.subscription.has_credit and batch.first <= mount.subscription.next_id <= batch.last:
+            # Also when the flow is FULL by now: these are in memory for this mount already, and would have to be read
+            # once more. They are bounded by one read; only the credit is the client's to give.
+            if mount.has_credit and batch.first <= mount.next_id <= batch.last:
                 self._out.feed(FeedBatch(mount, committed, mount.take(batch), shared=False))
         if mount.flow is Flow.FULL:
             self._out.ask(AwaitRoom(mount))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from polonaise.errors import InvariantViolated, Overloaded, PolonaiseError
+from polonaise.errors import Overloaded, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.server.protocol.answers import Answers
 from polonaise.server.protocol.committedregisters import AskedRegisters, CommittedRegisters
@@ -36,7 +36,6 @@ from polonaise.server.protocol.effects import (
     MarkMoved,
     Replicate,
 )
-from polonaise.server.protocol.feed import Committed, TailCache
 from polonaise.server.protocol.feeds import Feeds
 from polonaise.server.protocol.heldrefusals import HeldRefusals
 from polonaise.server.protocol.inbox import Inbox, WaitingAppends
@@ -55,6 +54,7 @@ from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.protocol.recovery import Known
 from polonaise.server.protocol.session import REQUESTS_MAX, Session, StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
+from polonaise.server.protocol.tailcache import Committed, TailCache
 from polonaise.terms import (
     NO_TRANSACTION,
     ClientId,
@@ -353,8 +353,6 @@ class PartitionOwner:
             return
         try:
             refusals = order.judge(mount.client_id, entry.appends, self.committed)
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             # Nothing of the frame is ordered, and no failure reason says that a frame breaks the protocol. The
             # connection ends with the error instead; the next mount shows that these appends are not in the log.
@@ -397,7 +395,7 @@ class PartitionOwner:
         """Let a client's feed send so many more bytes."""
         mount = self.feeds.mount_of(client_id, connection)
         if mount is not None and granted_bytes > 0:
-            mount.subscription.credit += granted_bytes
+            mount.credit += granted_bytes
             self._feed(mount)
         return self._out.taken()
 

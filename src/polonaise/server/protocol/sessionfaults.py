@@ -14,14 +14,15 @@ _LASTS_S: Final = 10.0
 class SessionFaults:
     """Remembers which replica failed with what, and how often that ended a session. Times are monotonic seconds."""
 
-    __slots__ = ("_blamed", "_in_a_row", "_last_s", "last", "total")
+    __slots__ = ("_blamed", "_last_s", "last", "since_commit", "total")
 
     def __init__(self) -> None:
         self.total = 0
         """The number of sessions that a fault has ended."""
+        self.since_commit = 0
+        """The number of these since the last commit."""
         self.last = ""
         """The fault that ended the last of them."""
-        self._in_a_row = 0
         self._last_s = 0.0
         self._blamed: dict[StorageId, str] = {}
 
@@ -35,18 +36,13 @@ class SessionFaults:
         """Note that a fault has ended a session."""
         self.total += 1
         self.last = reason
-        self._in_a_row += 1
+        self.since_commit += 1
         self._last_s = now_s
 
     def committed(self) -> None:
         """Note that something was committed: that ends any trouble."""
-        self._in_a_row = 0
+        self.since_commit = 0
         self._blamed.clear()
-
-    @property
-    def since_commit(self) -> int:
-        """The number of sessions that a fault has ended since the last commit."""
-        return self._in_a_row
 
     @property
     def causes(self) -> str:
@@ -55,4 +51,4 @@ class SessionFaults:
 
     def are_lasting(self, now_s: float) -> bool:
         """Whether sessions end one after the other and nothing is committed: two faults or more, the last recent."""
-        return self._in_a_row >= 2 and now_s - self._last_s <= _LASTS_S
+        return self.since_commit >= 2 and now_s - self._last_s <= _LASTS_S
