@@ -12,7 +12,6 @@ from polonaise.errors import (
     FragmentDamaged,
     FragmentMissing,
     HistoryTrimmed,
-    InvariantViolated,
     NotFound,
     PartitionNotReady,
     PolonaiseError,
@@ -75,8 +74,6 @@ class FragmentScrubbing:
         clock, owned = self._clock, self._readers()
         try:
             held = await self._history.held()
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             self._unreachable(error)
             return
@@ -98,8 +95,6 @@ class FragmentScrubbing:
             await self._mend(reader, step)
         except NotFound:
             scrub.gone(self._clock.wall_us(), name)
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             await self._not_read(step, error)
         else:
@@ -110,8 +105,6 @@ class FragmentScrubbing:
         clock = self._clock
         try:
             await self._history.held()
-        except InvariantViolated:
-            raise
         except PolonaiseError:
             self._unreachable(error)
             return
@@ -124,8 +117,6 @@ class FragmentScrubbing:
         try:
             step = step._replace(size=await self._history.mend(name, self._batches(reader, name)))
             await self._history.check(name, step.size, self._pause)
-        except InvariantViolated:
-            raise
         except (HistoryTrimmed, FragmentMissing) as error:
             why = f"the storage nodes hold its transactions no more ({error.text}): restore {name.path} from a copy"
             self._not_mended(step, why, passing=False)

@@ -68,16 +68,14 @@ class SessionStart:
         partition: PartitionId,
         generation: Generation,
         known: recovery.Known,
-        patient: bool,
+        first: bool,
         report: Callable[[str], None],
         history: ArchivedHistory | None = None,
-        compare: bool = False,
     ) -> None:
         """Prepare an attempt.
 
-        `known` is the last commit that this owner has seen. With `patient` the attempt waits a moment for replicas
-        whose nodes are not connected yet, too. `report` is called with what the attempt waits for. With `compare` and a
-        `history` the fragments are asked, before anything is engaged, whether they hold more than the replicas.
+        `known` is the last commit that this owner has seen, and `first` says that it has begun no session yet. `report`
+        is called with what the attempt waits for. `history` is the fragments of the log, if there are any.
         """
         self._host = host
         self._coordinator = coordinator
@@ -86,10 +84,9 @@ class SessionStart:
         self._partition = partition
         self._generation = generation
         self._known = known
-        self._patient = patient
+        self._first = first
         self._report = report
         self._history = history
-        self._compare = compare
         self._session: SessionId = 0
         self._answers: dict[StorageId, ReplicaAnswer] = {}
         self._connections: dict[StorageId, Connection] = {}
@@ -111,8 +108,9 @@ class SessionStart:
         except Fenced as error:
             await self._check_coordinator(error)
             raise
-        # Before any replica is cut, and while the partition can still stop without having given out an id twice.
-        if self._compare and self._history is not None:
+        # Before any replica is cut, and while the partition can still stop without having given out an id twice. Once
+        # is enough: later sessions rest on what this owner has seen committed.
+        if self._first and self._history is not None:
             self._report(f"the fragment store {self._history} to tell how far it reaches")
             await check_not_ahead(self._history, self._partition, decided.closing)
         clean = await self._clean(claimed.value, decided)
@@ -167,15 +165,14 @@ class SessionStart:
         # All at the same time: with one after the other, one node that is away would hold up all sessions.
         fencing = [self._host.spawn(self._fence(name), f"fence {name}") for name in names]
         try:
-            decided = await self._until_decided(value)
+            await self._until_decided(value)
             await self._gather(names)
+            # Decided again with the answers that came during the wait, because these replicas take part too: one of
+            # them may hold more, or contradict. More answers never make it undecided again.
+            return await self._until_decided(value)
         finally:
             for task in fencing:
                 task.cancel()
-        # Decided again with the answers that came during the wait, because these replicas take part too: one of them
-        # may hold more, or contradict. More answers never make it undecided again.
-        final = self._decide(value)
-        return final if isinstance(final, Decided) else decided
 
     def _decide(self, value: PartitionValue) -> Decided | Undecided:
         """Decide by the answers so far. Raises `Fenced` after a newer fence, and `ConsistencyLost`."""
@@ -204,13 +201,14 @@ class SessionStart:
     async def _gather(self, names: tuple[StorageId, ...]) -> None:
         """Wait a moment for replicas whose node is there but has not answered: so they need not become late.
 
-        A late replica has to be caught up with, and costs another session.
+        A late replica has to be caught up with, and costs another session. For an owner's first session any replica is
+        waited for: a server that has just started is not connected to all storage nodes yet.
         """
         clock = self._host.clock
         until_s = clock.monotonic_s() + self._settings.gather_s
         while (left_s := until_s - clock.monotonic_s()) > 0:
             missing = [name for name in names if name not in self._answers]
-            if not missing or not (self._patient or any(self._links[name].session for name in missing)):
+            if not missing or not (self._first or any(self._links[name].session for name in missing)):
                 return
             self._answered.clear()
             try:

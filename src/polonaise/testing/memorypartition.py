@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable
 from typing import Any, Final
 
 from polonaise.coordination.values import PartitionValue
 from polonaise.host import Clock
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.clients import ClientMessages
+from polonaise.server.clients import send
 from polonaise.server.effectqueue import EffectQueue
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
@@ -93,16 +92,6 @@ class MemoryPartition:
         self.owner = PartitionOwner(partition, GENERATION, _SETTINGS)
         links: Any = {_REPLICA: self._replica}
         self.reader = PartitionReader(self.owner, links, _SETTINGS, None, lambda reason: None)
-        self._carriers: dict[type[Effect], Callable[[Any], None]] = {
-            **ClientMessages(partition, GENERATION).senders,
-            ConfirmClean: lambda effect: None,
-            Replicate: self._store,
-            ReadHistory: self._read_history,
-            AwaitRoom: self._await_room,
-            AwaitTurn: self._await_turn,
-            MarkMoved: lambda effect: self.reader.mark_moved(),
-            EndSession: self._start_next_session,
-        }
         self._start_session(_FIRST_SESSION)
 
     @property
@@ -125,10 +114,6 @@ class MemoryPartition:
         return [tx for batch in self._replica.batches for tx in batch.transactions()]
 
     # ------------------------------------------------------------------ sessions
-
-    def _start_next_session(self, ended: EndSession) -> None:
-        """Start the next session: an owner ends one by itself now and then, for a checkpoint."""
-        self._start_session(ended.session + 1)
 
     def _start_session(self, session: SessionId) -> None:
         """Start a session that goes on at the end of the replica, which stores at once all that it is sent."""
@@ -153,8 +138,25 @@ class MemoryPartition:
         """Carry out one effect, or withhold it while the feed is suspended."""
         if self._suspended and _is_of_feed(effect):
             self._withheld.append(effect)
-        else:
-            self._carriers[type(effect)](effect)
+            return
+        match effect:
+            case ConfirmClean():
+                pass
+            case Replicate():
+                self._store(effect)
+            case ReadHistory():
+                self._read_history(effect)
+            case AwaitRoom(mount):
+                asyncio.get_running_loop().call_soon(lambda: self.carry_out(self.owner.room(mount)))
+            case AwaitTurn():
+                asyncio.get_running_loop().call_soon(lambda: self.carry_out(self.owner.turn(self.now)))
+            case MarkMoved():
+                self.reader.mark_moved()
+            case EndSession():
+                # An owner ends a session by itself now and then, for a checkpoint.
+                self._start_session(effect.session + 1)
+            case _:
+                send(effect, self.partition, GENERATION)
 
     def suspend_feed(self) -> None:
         """Withhold the feed, and the answers that promise that everything before them was fed."""
@@ -177,15 +179,6 @@ class MemoryPartition:
             Committed(batch.first, batch.last, bytes(batch.view)) for batch in self._replica.from_id(effect.first)
         ]
         self.carry_out(self.owner.history_read(effect.mount, batches))
-
-    def _await_room(self, effect: AwaitRoom) -> None:
-        asyncio.get_running_loop().call_soon(lambda: self.carry_out(self.owner.room(effect.mount)))
-
-    def _await_turn(self, effect: AwaitTurn) -> None:
-        asyncio.get_running_loop().call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self.carry_out(self.owner.turn(self.now))
 
 
 def _is_of_feed(effect: Effect) -> bool:
