@@ -95,13 +95,11 @@ def test_what_a_client_asks_for_is_what_the_owner_reads(transactions: list[Asked
     assert bodies == [tx.data for tx in transactions]
     assert appends.data_crcs.tolist() == [crc32(body) for body in bodies]
     if any(tx.locks for tx in transactions):
-        assert appends.lock_ends is not None
-        assert appends.lock_hashes is not None
-        assert appends.lock_modes is not None
-        locks = list(zip(appends.lock_hashes.tolist(), bytes(appends.lock_modes), strict=True))
+        assert appends.locks is not None
+        locks = list(zip(appends.locks.hashes.tolist(), bytes(appends.locks.modes), strict=True))
         assert locks == [lock for tx in transactions for lock in tx.locks]
     else:
-        assert appends.lock_ends is None
+        assert appends.locks is None
     if appends.group_ends is None:
         assert all(tx.ends_group for tx in transactions[:-1])
     else:

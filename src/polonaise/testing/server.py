@@ -171,7 +171,7 @@ class MemoryServer:
             if self.armed.next_unknown:
                 self._lose(there, mount, each, committed=self.armed.next_unknown.popleft())
                 return
-            reason = self.armed.strikes(each.lock_ends is not None) if self.armed.any else None
+            reason = self.armed.strikes(each.locks is not None) if self.armed.any else None
             if reason is None:
                 self._order(there, mount, each)
             else:
@@ -198,16 +198,15 @@ def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:
     group_ends = bytes(appends.group_ends) if appends.group_ends is not None else b"\1" * appends.count
     columns = AppendColumns()
     for place in range(appends.count):
-        start = appends.data_ends[place - 1] if place else 0
         locks: list[tuple[int, int]] = []
-        if appends.lock_ends is not None and appends.lock_hashes is not None and appends.lock_modes is not None:
-            at = range(appends.lock_ends[place - 1] if place else 0, appends.lock_ends[place])
-            locks = [(appends.lock_hashes[lock], appends.lock_modes[lock]) for lock in at]
+        if appends.locks is not None:
+            own = appends.locks.of(place)
+            locks = list(zip(appends.locks.hashes[own], appends.locks.modes[own], strict=True))
         columns.add(
             appends.sequences[place],
             appends.client_high_water_marks[place],
             appends.headers[place],
-            appends.data[start : appends.data_ends[place]],
+            appends.body(place),
             appends.data_crcs[place],
             locks,
             ends_group=bool(group_ends[place]),
