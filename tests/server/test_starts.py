@@ -34,7 +34,8 @@ class Starts(SessionStarts):
     """Two at a time; says which have their turn."""
 
     def __init__(self) -> None:
-        super().__init__(2, TURN_S, WAIT_S, lambda: self.storage_is_there)
+        settings = ServerSettings(session_starts_max=2, session_start_turn_s=TURN_S, session_start_wait_s_max=WAIT_S)
+        super().__init__(settings, lambda: self.storage_is_there)
         self.storage_is_there = True
         self.come: list[str] = []
         self.waited: list[str] = []
@@ -46,7 +47,7 @@ class Starts(SessionStarts):
 
     def begin(self, name: str, seconds: float, *, wanted: bool = False) -> asyncio.Task[None]:
         async def start() -> None:
-            async with self.turn(name, wanted=wanted, waits=lambda what: self._wait(name, what)):
+            async with self.turn(name, wanted=wanted, report=lambda what: self._wait(name, what)):
                 self.come.append(name)
                 await asyncio.sleep(seconds)
 

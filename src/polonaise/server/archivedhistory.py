@@ -78,15 +78,15 @@ async def read_to_copy(
     request: ReadBatches,
     partition: PartitionId,
     history: ArchivedHistory | None,
-    nobody: PolonaiseError,
+    no_source: PolonaiseError,
 ) -> ToCopy:
     """Read batches for a replica that lacks them, from the first source that has them, or from the fragments.
 
     The fragments are read only after a source has refused the ids as trimmed: an id that is merely missing somewhere
-    may be damage, and has to be told as that. Raises the last source's error when no source has the ids, `nobody` when
-    there is no source, and `HistoryTrimmed` in a server without fragments.
+    may be damage, and has to be told as that. Raises the last source's error when no source has the ids, `no_source`
+    when there is none, and `HistoryTrimmed` in a server without fragments.
     """
-    error = nobody
+    error = no_source
     trimmed: HistoryTrimmed | None = None
     held_from: list[TransactionId] = []
     for source in sources:
@@ -102,8 +102,9 @@ async def read_to_copy(
             error = failed
     if trimmed is None:
         raise error
-    found = await needed(history, trimmed, partition).read(partition, request.first, request.last, request.bytes_max)
-    return ToCopy(memoryview(b"".join(batch.view for batch in found)), min(held_from))
+    history = required(history, trimmed, partition)
+    batches = await history.read(partition, request.first, request.last, request.bytes_max)
+    return ToCopy(memoryview(b"".join(batch.view for batch in batches)), min(held_from))
 
 
 async def copy_on(
@@ -140,7 +141,7 @@ async def _drop_refilled(
         return
 
 
-def needed(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition: PartitionId) -> ArchivedHistory:
+def required(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition: PartitionId) -> ArchivedHistory:
     """Return the history; raise `HistoryTrimmed`, which says what to do, if there is none."""
     if history is None:
         raise HistoryTrimmed(

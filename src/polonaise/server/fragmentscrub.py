@@ -73,11 +73,11 @@ class FragmentScrubbing:
         """List the store, and tell the scrub which fragments are of this server's partitions."""
         clock, owned = self._clock, self._readers()
         try:
-            held = await self._history.held()
+            fragments = await self._history.held()
         except PolonaiseError as error:
             self._unreachable(error)
             return
-        own = {name: size for name, size in held.items() if name.partition in owned}
+        own = {name: size for name, size in fragments.items() if name.partition in owned}
         self._scrub.listed(clock.monotonic_s(), clock.wall_us(), own)
 
     async def _verify(self, step: Verify) -> None:

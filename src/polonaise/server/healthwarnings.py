@@ -35,20 +35,20 @@ class _Trouble:
         self._since_s: float | None = None
         self._warn_at_s = 0.0
         self._warned = False
-        self._holds = 0
+        self._size = 0
 
-    def due(self, now: float, holds: int) -> float | None:
+    def due(self, now: float, size: int) -> float | None:
         """Return the seconds that the trouble has lasted if a warning is due now, else None.
 
-        `holds` is its size now, such as a number of partitions; 0 ends it, with a line in the log if there is one.
+        `size` is its size now, such as a number of partitions; 0 ends it, with a line in the log if there is one.
         """
-        if not holds:
+        if not size:
             if self._warned and self._over:
                 _log.warning("%s", self._over)
             self._since_s, self._warned = None, False
             return None
-        less, self._holds = holds < self._holds, holds
-        if self._since_s is None or (less and not self._warned):
+        shrank, self._size = size < self._size, size
+        if self._since_s is None or (shrank and not self._warned):
             self._since_s, self._warn_at_s = now, now + self._patience_s
         if now < self._warn_at_s:
             return None
@@ -89,7 +89,7 @@ class HealthWarnings:
             waiting = [owner for owner in owners if owner.session is None]
             if (for_s := self._waiting.due(now, len(waiting))) is not None:
                 _log.warning("%s", self._not_ready(waiting, for_s))
-            late = self._left_out(owners)
+            late = self._late_replicas(owners)
             # Not before all partitions are ready: who takes part in the others is not known.
             if not waiting and (for_s := self._late.due(now, bool(late))) is not None:
                 _log.warning("%s", self._not_engaged(late, for_s))
@@ -101,7 +101,7 @@ class HealthWarnings:
                 last = max(owners, key=lambda owner: owner.readiness.faults.total)
                 _log.warning("a session of %s was ended by %s", _named([last]), last.readiness.faults.last)
 
-    def _left_out(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
+    def _late_replicas(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
         """Return each storage node that is late in some partition, with the owners of these partitions."""
         late: dict[StorageId, list[PartitionOwner]] = {}
         for owner in owners:
@@ -134,9 +134,9 @@ class HealthWarnings:
         text = f"not ready for {for_s:.0f} s: {_named(waiting)}. What is waited for: {waits_for}"
         missing = [f"{name} ({self._trouble_of(name)})" for name, link in self._links.items() if not link.session]
         if missing:
-            there = len(self._links) - len(missing)
+            connected = len(self._links) - len(missing)
             text += (
-                f". {there} of {len(self._links)} storage nodes are connected; "
+                f". {connected} of {len(self._links)} storage nodes are connected; "
                 f"start these, or see why they can't be reached: {'; '.join(missing)}"
             )
         return text

@@ -159,7 +159,7 @@ class ServedPartition:
                     partition=self.partition, generation=self.generation, first=first, report=self._report,
                     known=self.owner.known, history=self._history,
                 )  # fmt: skip
-                async with self._starts.turn(self, wanted=self.owner.wanted, waits=self.owner.readiness.attempt_waits):
+                async with self._starts.turn(self, wanted=self.owner.wanted, report=self.owner.readiness.attempt_waits):
                     started = await start.run()
             except NotOwner as error:
                 self.close(error)

@@ -131,11 +131,11 @@ class SessionStart:
     async def _claim(self) -> Versioned[PartitionValue]:
         """Take the next session number. Raises `NotOwner`, and `PartitionNotReady` if another owner was faster."""
         async with self._coordinating():
-            held = await self._coordinator.partition(self._partition)
-            claimed = recovery.claim(held.value, self._generation)
+            current = await self._coordinator.partition(self._partition)
+            claimed = recovery.claim(current.value, self._generation)
             if claimed is None:
-                raise NotOwner(f"partition {self._partition} has generation {held.value.generation}")
-            written = await self._coordinator.set_partition(self._partition, claimed, held.version)
+                raise NotOwner(f"partition {self._partition} has generation {current.value.generation}")
+            written = await self._coordinator.set_partition(self._partition, claimed, current.version)
         if written is None:
             raise PartitionNotReady("another owner claimed a session at the same time")
         return written
@@ -146,8 +146,8 @@ class SessionStart:
         Session numbers that it gave out once would be given out again, to owners that believe to be alone.
         """
         async with self._coordinating():
-            held = await self._coordinator.partition(self._partition)
-        if held.value.session == self._session:
+            current = await self._coordinator.partition(self._partition)
+        if current.value.session == self._session:
             raise ConsistencyLost(
                 f"partition {self._partition}: a replica knows of a later session than the coordinator's "
                 f"{self._session} ({fenced.text}): the coordinator was restored from an older state"
@@ -351,8 +351,8 @@ class SessionStart:
         """Read batches for `reader` from another source of the decision; what all have dropped, from the fragments."""
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
         others = [source for source in sources if source != reader]
-        nobody = SegmentDamaged("no other replica holds the log's end")
-        return await read_to_copy(self._ask, others, request, self._partition, self._history, nobody)
+        no_source = SegmentDamaged("no other replica holds the log's end")
+        return await read_to_copy(self._ask, others, request, self._partition, self._history, no_source)
 
     # ------------------------------------------------------------------ what the session starts from
 
@@ -392,11 +392,11 @@ class SessionStart:
                 async with self._coordinating():
                     if await self._coordinator.set_partition(self._partition, value, version) is not None:
                         return
-                    held = await self._coordinator.partition(self._partition)
+                    current = await self._coordinator.partition(self._partition)
                 # Refused although the value is ours: an earlier try of this loop was written, and its answer was lost.
-                if held.value == value:
+                if current.value == value:
                     return
-                raise PartitionNotReady(f"session {self._session} was overtaken by session {held.value.session}")
+                raise PartitionNotReady(f"session {self._session} was overtaken by session {current.value.session}")
             except (CoordinatorUnavailable, TimeoutError):
                 self._report("the coordinator does not tell whether the session is engaged")
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))

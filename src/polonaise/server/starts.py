@@ -8,28 +8,26 @@ from contextlib import asynccontextmanager
 
 from polonaise.errors import DeadlineExceeded
 from polonaise.server.protocol.startqueue import StartQueue
+from polonaise.server.settings import ServerSettings
 
 
 class SessionStarts:
     """Lets partitions start sessions when `StartQueue` says that it is their turn.
 
-    A turn ends with the attempt, or after `turn_s` seconds: what one partition waits for, another may not need. Only
-    while most storage nodes are away turns do not end, because all partitions wait for the same, and would crowd in
-    together when the nodes come back. A partition waits for its turn as long as others get theirs; when no partition
-    has got one for `wait_s_max` seconds, it fails with `DeadlineExceeded`, which says so.
+    A turn ends with the attempt, or after `session_start_turn_s`: what one partition waits for, another may not need.
+    Only while most storage nodes are away turns do not end, because all partitions wait for the same, and would crowd
+    in together when the nodes come back. A partition waits for its turn as long as others get theirs; when no partition
+    has got one for `session_start_wait_s_max`, it fails with `DeadlineExceeded`, which says so.
     """
 
-    def __init__(
-        self, at_once_max: int, turn_s: float, wait_s_max: float, storage_is_there: Callable[[], bool]
-    ) -> None:
-        self._queue = StartQueue(at_once_max)
-        self._turn_s = turn_s
-        self._wait_s_max = wait_s_max
-        self._came_s = float("-inf")
+    def __init__(self, settings: ServerSettings, storage_is_there: Callable[[], bool]) -> None:
+        self._queue = StartQueue(settings.session_starts_max)
+        self._settings = settings
+        self._last_turn_s = float("-inf")
         """When the last turn began."""
         self._storage_is_there = storage_is_there
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
-        self.catch_ups = asyncio.Semaphore(at_once_max)
+        self.catch_ups = asyncio.Semaphore(settings.session_starts_max)
         """Bounds how many partitions bring late replicas up to date at the same time."""
 
     def want(self, partition: Hashable) -> None:
@@ -37,15 +35,15 @@ class SessionStarts:
         self._queue.want(partition)
 
     @asynccontextmanager
-    async def turn(self, partition: Hashable, *, wanted: bool, waits: Callable[[str], None]) -> AsyncIterator[None]:
+    async def turn(self, partition: Hashable, *, wanted: bool, report: Callable[[str], None]) -> AsyncIterator[None]:
         """Wait for a partition's turn, and hold it for the `async with` block.
 
-        `waits` is called with what the partition waits for, if its turn does not come at once. Raises
+        `report` is called with what the partition waits for, if its turn does not come at once. Raises
         `DeadlineExceeded` when no partition has got a turn for too long.
         """
         loop = asyncio.get_running_loop()
-        come: asyncio.Future[None] = loop.create_future()
-        self._waiting[partition] = come
+        granted: asyncio.Future[None] = loop.create_future()
+        self._waiting[partition] = granted
         self._queue.ask(partition, wanted=wanted)
         self._go_on()
         timer: asyncio.TimerHandle | None = None
@@ -55,13 +53,13 @@ class SessionStarts:
             if self._storage_is_there():
                 self._leave(partition)
             else:
-                timer = loop.call_later(self._turn_s, check)
+                timer = loop.call_later(self._settings.session_start_turn_s, check)
 
         try:
-            if not come.done():
-                waits(self._waits_for())
-                await self._until(come)
-            timer = loop.call_later(self._turn_s, check)
+            if not granted.done():
+                report(self._waits_for())
+                await self._wait_for(granted)
+            timer = loop.call_later(self._settings.session_start_turn_s, check)
             yield
         finally:
             if timer is not None:
@@ -69,18 +67,18 @@ class SessionStarts:
             self._waiting.pop(partition, None)
             self._leave(partition)
 
-    async def _until(self, come: asyncio.Future[None]) -> None:
+    async def _wait_for(self, granted: asyncio.Future[None]) -> None:
         """Wait for a turn; the deadline starts anew whenever any partition gets one."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        while not come.done():
-            left_s = max(self._came_s, began_s) + self._wait_s_max - loop.time()
+        while not granted.done():
+            left_s = max(self._last_turn_s, began_s) + self._settings.session_start_wait_s_max - loop.time()
             if left_s <= 0:
                 raise DeadlineExceeded(
-                    f"no partition of this server could begin to start a session for {self._wait_s_max:g} s: "
-                    f"it waits for {self._waits_for()}"
+                    f"no partition of this server could begin to start a session for "
+                    f"{self._settings.session_start_wait_s_max:g} s: it waits for {self._waits_for()}"
                 )
-            await asyncio.wait([come], timeout=left_s)
+            await asyncio.wait([granted], timeout=left_s)
 
     def _waits_for(self) -> str:
         """Return text for operators: what a partition without a turn waits for."""
@@ -96,7 +94,7 @@ class SessionStarts:
     def _go_on(self) -> None:
         """Give turns to all partitions for which there is room."""
         while (partition := self._queue.next()) is not None:
-            come = self._waiting.pop(partition)
-            self._came_s = asyncio.get_running_loop().time()
-            if not come.done():
-                come.set_result(None)
+            granted = self._waiting.pop(partition)
+            self._last_turn_s = asyncio.get_running_loop().time()
+            if not granted.done():
+                granted.set_result(None)

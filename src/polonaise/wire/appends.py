@@ -18,6 +18,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from polonaise.errors import ProtocolError
@@ -77,13 +78,13 @@ class FailedAppend(NamedTuple):
 class AppendColumns:
     """Collects the columns of one append frame: `add` fills them, `message` makes the frame's message."""
 
-    sequences: array[int] = field(default_factory=lambda: array("q"))
-    client_high_water_marks: array[int] = field(default_factory=lambda: array("q"))
-    headers: array[int] = field(default_factory=lambda: array("i"))
-    data_crcs: array[int] = field(default_factory=lambda: array("I"))
-    data_ends: array[int] = field(default_factory=lambda: array("I"))
-    lock_ends: array[int] = field(default_factory=lambda: array("I"))
-    lock_hashes: array[int] = field(default_factory=lambda: array("Q"))
+    sequences: array[int] = field(default_factory=partial(array, "q"))
+    client_high_water_marks: array[int] = field(default_factory=partial(array, "q"))
+    headers: array[int] = field(default_factory=partial(array, "i"))
+    data_crcs: array[int] = field(default_factory=partial(array, "I"))
+    data_ends: array[int] = field(default_factory=partial(array, "I"))
+    lock_ends: array[int] = field(default_factory=partial(array, "I"))
+    lock_hashes: array[int] = field(default_factory=partial(array, "Q"))
     lock_modes: bytearray = field(default_factory=bytearray)
     group_ends: bytearray = field(default_factory=bytearray)
     operations: list[Operation] = field(default_factory=list)

@@ -181,11 +181,11 @@ class LockTable:
 
 def _without_common_factors(size: int) -> tuple[int, int, int]:
     """Return the three largest numbers up to `size` without common factors; for tiny sizes the last ones are 1."""
-    found: list[int] = []
+    moduli: list[int] = []
     for candidate in chain(range(size, 1, -1), (1, 1, 1)):
-        if all(gcd(candidate, other) == 1 for other in found):
-            found.append(candidate)
-        if len(found) == 3:
+        if all(gcd(candidate, other) == 1 for other in moduli):
+            moduli.append(candidate)
+        if len(moduli) == 3:
             break
-    one, two, three = found
+    one, two, three = moduli
     return one, two, three
