@@ -155,7 +155,8 @@ class Connection(asyncio.Protocol):
         """The bytes of these that the transport had sent at the last check that saw progress."""
         self._taken_s = 0.0
         """The time of the last check that saw progress, or no writer waiting."""
-        self._peer_name = "an ungreeted peer"
+        self.peer_name = "an ungreeted peer"
+        """The name that the peer gave itself, fit for a line of a log."""
         self._heard_s = 0.0
         self._sent_s = 0.0
         self._frame_began_s: float | None = None
@@ -167,11 +168,6 @@ class Connection(asyncio.Protocol):
         """The reason why the connection is closed; None while it is open."""
 
     # ------------------------------------------------------------------ saying
-
-    @property
-    def peer_name(self) -> str:
-        """The name that the peer gave itself, fit for a line of a log."""
-        return self._peer_name
 
     @property
     def unsent_bytes(self) -> int:
@@ -316,7 +312,7 @@ class Connection(asyncio.Protocol):
                 self._receive(frame)
         except ProtocolError as error:
             self.refuse(error)
-            self._close_for(error)
+            self.close(error)
         if self._reading_paused or self.closed or not self._transport:
             return
         if self._held:
@@ -333,8 +329,12 @@ class Connection(asyncio.Protocol):
         return cast(Hello, await asyncio.shield(self._greeted))
 
     def close(self, error: PolonaiseError | None = None) -> None:
-        """Close because of `error`, if given, after what was sent has gone out: a refusal, for example."""
-        self._close_for(error or Closed("closed by this side"))
+        """Close because of `error`, after what was sent has gone out, if the peer takes it within `linger_s_max`."""
+        if self._transport and not self.closed:
+            self._transport.close()
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(self._settings.linger_s_max, self._transport.abort)
+        self._end(error or Closed("closed by this side"))
 
     def abort(self, error: PolonaiseError) -> None:
         """Close the connection at once because of `error`, and drop what was not sent, even if it was closed before."""
@@ -430,7 +430,7 @@ class Connection(asyncio.Protocol):
                 frames = self._frames.feed(b"") if self._frames.unfinished else []
         except ProtocolError as error:
             self.refuse(error)
-            self._close_for(error)
+            self.close(error)
             return
         # Before the hello `_frame_began_s` is when the connection was made: single bytes, sent slowly, buy no time.
         if self.peer is not None:
@@ -442,14 +442,6 @@ class Connection(asyncio.Protocol):
         if self._held and not self._reading_paused and self._transport and not self._delivering:
             self._transport.pause_reading()
             self._deliver_soon()
-
-    def _close_for(self, error: PolonaiseError) -> None:
-        """Close because of `error`, after what was sent has gone out, if the peer takes it within `linger_s_max`."""
-        if self._transport and not self.closed:
-            self._transport.close()
-            loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(self._settings.linger_s_max, self._transport.abort)
-        self._end(error)
 
     def _receive(self, received: Frame) -> None:
         """Handle one frame: greet, answer a ping, settle a request, or deliver. Raises `ProtocolError`."""
@@ -470,7 +462,7 @@ class Connection(asyncio.Protocol):
             self._answer(answer, message)
             return
         if isinstance(message, Refused) and not received.request and received.partition < 0:
-            self._close_for(fault_in(message))
+            self.close(fault_in(message))
             return
         try:
             self._on_message(self, message, received.request, received.partition)
@@ -500,7 +492,7 @@ class Connection(asyncio.Protocol):
         Version first, then role, then cluster: a peer of another version may mean something else by the rest.
         """
         if isinstance(message, Refused) and not self._accepted:
-            self._close_for(fault_in(message))
+            self.close(fault_in(message))
             return
         if not isinstance(message, Hello):
             raise ProtocolError(f"{type(message).__name__} before hello")
@@ -518,10 +510,10 @@ class Connection(asyncio.Protocol):
         if not self._belongs(message.cluster_key):
             error = WrongClusterKey("the peer belongs to another cluster: check the address, or the directory")
             self.refuse(error)
-            self._close_for(error)
+            self.close(error)
             return
         self.peer = message
-        self._peer_name = _printable(message.name, 100) or f"a {_ROLE_NAMES[message.role]}"
+        self.peer_name = _printable(message.name, 100) or f"a {_ROLE_NAMES[message.role]}"
         # Strangers get room for a hello only; from here on frames may be large.
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None

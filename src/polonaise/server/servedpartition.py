@@ -178,16 +178,16 @@ class ServedPartition:
             reason = await self._write(started)
             self._log_news(f"session {started.value.session} ended: {reason}")
 
-    def _report(self, what: str) -> None:
+    def _report(self, waits_for: str) -> None:
         """Note what an attempt to start a session waits for, in the health and in the server's log."""
-        self.owner.readiness.attempt_waits(what)
-        self._log_news(what)
+        self.owner.readiness.attempt_waits(waits_for)
+        self._log_news(waits_for)
 
-    def _log_news(self, what: str) -> None:
+    def _log_news(self, news: str) -> None:
         """Write a line to the server's log, unless it is the one written last."""
-        if what != self._logged:
-            self._logged = what
-            _log.info("partition %d: %s", self.partition, what)
+        if news != self._logged:
+            self._logged = news
+            _log.info("partition %d: %s", self.partition, news)
 
     async def _write(self, started: StartedSession) -> str:
         """Run an engaged session until it ends, and return why it ended."""

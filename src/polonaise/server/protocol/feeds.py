@@ -161,11 +161,11 @@ class Feeds:
         if mount is not None:
             self._out.fail(mount, failure)
 
-    def hinder(self, what: str, committed: TransactionId) -> None:
+    def hinder(self, hindrance: str, committed: TransactionId) -> None:
         """Tell the ready mounts what keeps their appends from being committed, if that has changed; empty: nothing."""
-        if what == self.hindrance:
+        if hindrance == self.hindrance:
             return
-        self.hindrance = what
+        self.hindrance = hindrance
         for mount in self.mounts.values():
             if mount.ready:
                 self._tell_hindrance(mount, committed)

@@ -260,9 +260,9 @@ class PartitionOwner:
             self._hinder(self.readiness.faults.causes)
         return self._out.taken()
 
-    def _hinder(self, what: str) -> None:
+    def _hinder(self, hindrance: str) -> None:
         """Tell the ready mounts what keeps appends from being committed; an empty string takes it back."""
-        self.feeds.hinder(what, self.committed)
+        self.feeds.hinder(hindrance, self.committed)
 
     # ------------------------------------------------------------------ appends
 
@@ -487,9 +487,9 @@ class PartitionOwner:
                 # Ended although a quorum may acknowledge all along. An engaged replica that is silent would be in doubt
                 # at the next session start, and together with another one could block it; left out of a session, it
                 # has a closing mark and is asked for nothing. And what it is sent piles up in memory.
-                what = f"did not sync within {settings.acknowledge_s_max:g} s"
-                self.readiness.faults.blame(late, what, now.monotonic_s)
-                self._end_session(f"{', '.join(late)}: {what}", now, fault=True, late=late)
+                fault = f"did not sync within {settings.acknowledge_s_max:g} s"
+                self.readiness.faults.blame(late, fault, now.monotonic_s)
+                self._end_session(f"{', '.join(late)}: {fault}", now, fault=True, late=late)
             elif session.is_idle(now.monotonic_s, settings.pulse_s):
                 # Not through the inbox: a pulse speaks for no appends, so it has none to stay behind.
                 session.prove(PULSE)

@@ -30,10 +30,10 @@ class Readiness:
         self._ended_s = 0.0
         """When the last session ended."""
 
-    def attempt_waits(self, what: str) -> None:
+    def attempt_waits(self, waits_for: str) -> None:
         """Note what an attempt to start a session waits for, unless the partition waits for an operator anyway."""
         if self.blocked is None:
-            self.waits_for = what
+            self.waits_for = waits_for
 
     def attempt_failed(self, error: Exception, *, operator: bool) -> PolonaiseError | None:
         """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`."""

@@ -26,11 +26,11 @@ class SessionFaults:
         self._last_s = 0.0
         self._blamed: dict[StorageId, str] = {}
 
-    def blame(self, names: Sequence[StorageId], what: str, now_s: float) -> None:
-        """Note that these replicas have failed, with `what`. Faults of an earlier trouble are forgotten."""
+    def blame(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
+        """Note that these replicas have failed, with `fault`. Faults of an earlier trouble are forgotten."""
         if now_s - self._last_s > _LASTS_S:
             self._blamed.clear()
-        self._blamed.update(dict.fromkeys(names, what))
+        self._blamed.update(dict.fromkeys(names, fault))
 
     def ended_session(self, reason: str, now_s: float) -> None:
         """Note that a fault has ended a session."""
@@ -47,7 +47,7 @@ class SessionFaults:
     @property
     def causes(self) -> str:
         """The replicas that failed, each with its fault; the last reason if no replica is known."""
-        return "; ".join(f"storage node {name}: {what}" for name, what in self._blamed.items()) or self.last
+        return "; ".join(f"storage node {name}: {fault}" for name, fault in self._blamed.items()) or self.last
 
     def are_lasting(self, now_s: float) -> bool:
         """Whether sessions end one after the other and nothing is committed: two faults or more, the last recent."""
