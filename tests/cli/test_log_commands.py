@@ -369,7 +369,7 @@ def test_health_of_a_log_whose_storage_directory_was_wiped_says_so_and_claims_no
     said = shell.run("log", "health", address, "--json")
     assert said.status == 1
     assert said.objects[0]["committed_high_water_mark"] is None
-    assert "unix:storage-0 is there, and empty" in said.objects[0]["waits_for"]
+    assert "unix:storage-0 answers, but is empty" in said.objects[0]["waits_for"]
     table = shell.run("log", "health", address).output
     assert re.search(r"NOT READY +unknown ", table), table
 

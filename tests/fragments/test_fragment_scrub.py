@@ -278,7 +278,7 @@ async def test_what_the_log_has_dropped_is_told_with_what_to_do_until_somebody_r
     told = await until(log, has_given_up)
     (line,) = told.troubles
     assert name.path in line
-    assert "the storage nodes hold its transactions no more" in line
+    assert "the storage nodes no longer hold its transactions" in line
     assert f"restore {name.path} from a copy" in line
     assert told.ready
     assert path.read_bytes() != before, "what can't be proved is not written"

@@ -126,7 +126,7 @@ def test_as_long_as_turns_come_those_at_the_end_wait_for_theirs() -> None:
         await asyncio.sleep(TURN_S * 31)  # twice as long as anybody waits for nothing
         assert len(starts.come) == len(tasks)
         assert not any(task.done() for task in tasks)
-        assert set(starts.said) == {"its turn to start a session: other partitions of this server come first"}
+        assert set(starts.said) == {"waiting for its turn to start a session: other partitions of this server come first"}
         for task in tasks:
             task.cancel()
 

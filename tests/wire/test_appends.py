@@ -153,7 +153,7 @@ def columns_of(count: int, *, sequences: list[int] | None = None, ends: list[int
 @pytest.mark.parametrize(
     ("columns", "count", "flags", "what"),
     [
-        pytest.param(b"", 0, 0, "nothing", id="count 0"),
+        pytest.param(b"", 0, 0, "without transactions", id="count 0"),
         pytest.param(columns_of(2), 2**32 - 1, 0, "shorter", id="count 2^32-1"),
         pytest.param(columns_of(2), 10**9, LOCKS | GROUPS | OPERATIONS, "shorter", id="count 10^9"),
         pytest.param(columns_of(2), 3, 0, "shorter", id="one more than there are"),
@@ -176,15 +176,15 @@ def columns_of(count: int, *, sequences: list[int] | None = None, ends: list[int
         ),
         pytest.param(
             columns_of(1) + struct.pack("<IIBHI", 11, 0, 0, 2**16 - 1, 2**32 - 1) + b"\0",
-            1, OPERATIONS, "do not parse", id="operation longer than its section",
+            1, OPERATIONS, "invalid operations", id="operation longer than its section",
         ),
         pytest.param(
             columns_of(1) + struct.pack("<IIBHI", 11, 1, 0, 0, 0) + b"\0",
-            1, OPERATIONS, "do not parse", id="operation of no transaction",
+            1, OPERATIONS, "invalid operations", id="operation of no transaction",
         ),
         pytest.param(
             columns_of(1) + struct.pack("<IIBHI", 11, 0, 7, 0, 0) + b"\0",
-            1, OPERATIONS, "do not parse", id="unknown operation",
+            1, OPERATIONS, "invalid operations", id="unknown operation",
         ),
         pytest.param(
             columns_of(1) + struct.pack("<IIBH", 7, 0, 0, 0) + bytes(5),

@@ -456,7 +456,7 @@ class Connection(asyncio.Protocol):
         if kind is Pong:
             return
         if kind is Hello:
-            raise ProtocolError("hello twice")
+            raise ProtocolError("the peer said hello twice")
         # An answer that comes after its deadline finds no request here, and is delivered like any other message.
         if received.request and (answer := self._requests.get(received.request)) is not None:
             self._answer(answer, message)
@@ -495,7 +495,7 @@ class Connection(asyncio.Protocol):
             self.close(fault_in(message))
             return
         if not isinstance(message, Hello):
-            raise ProtocolError(f"{type(message).__name__} before hello")
+            raise ProtocolError(f"the peer sent {type(message).__name__} before its hello")
         mine = self._hello
         if message.version_min > mine.version_max or message.version_max < mine.version_min:
             raise UnsupportedVersion(
@@ -504,7 +504,7 @@ class Connection(asyncio.Protocol):
             )
         if message.role not in self._peer_roles:
             raise WrongRole(
-                f"a {_ROLE_NAMES.get(message.role, 'stranger')} on a connection for a "
+                f"the peer is a {_ROLE_NAMES.get(message.role, 'stranger')}, not a "
                 f"{' or '.join(_ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
             )
         if not self._belongs(message.cluster_key):
@@ -619,7 +619,9 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
     except (UnsupportedVersion, WrongRole):
         raise
     except ProtocolError as error:
-        raise ConnectionLost(f"{address} was not understood, or did not understand, as Polonaise: {error}") from None
+        raise ConnectionLost(
+            f"{address} did not speak as a node of Polonaise, or was not understood: {error}"
+        ) from None
     finally:
         if made and not greeted:
             made[-1].abort(ConnectionLost(f"{address} did not say hello"))

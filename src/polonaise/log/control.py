@@ -64,7 +64,7 @@ def decode_header(raw: bytes, path: str) -> bytes:
     Raises `ControlFileDamaged` or `UnsupportedFormat`, which name `path`.
     """
     if len(raw) < _CRC_OFFSET + 4 or raw[:4] != _MAGIC:
-        raise ControlFileDamaged(f"the control file {path} does not begin as one: {_RESTORE}")
+        raise ControlFileDamaged(f"{path} is not a control file: {_RESTORE}")
     if crc32(raw[:_CRC_OFFSET]) != int.from_bytes(raw[_CRC_OFFSET : _CRC_OFFSET + 4], "little"):
         raise ControlFileDamaged(f"the header of the control file {path} does not fit its CRC: {_RESTORE}")
     _, version, _, _, cluster_key = _HEADER.unpack_from(raw)

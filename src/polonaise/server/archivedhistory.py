@@ -94,7 +94,7 @@ async def read_to_copy(
             answer = expect(await ask(source, request), Batches)
             if answer.payload:
                 return ToCopy(memoryview(answer.payload[0]), 0)
-            error = ProtocolError(f"{source} sent nothing")
+            error = ProtocolError(f"{source} sent no batches")
         except HistoryTrimmed as refused:
             trimmed = refused
             held_from.append(refused.first)
@@ -117,7 +117,7 @@ async def copy_on(
     """
     done = expect(await ask(Copy(session, payload=[read.payload])), Done)
     if done.last <= last:
-        raise ProtocolError(f"{name} took a copy and did not grow")
+        raise ProtocolError(f"{name} acknowledged a copy, but its log did not grow")
     await _drop_refilled(ask, session, done.last, read.held_from)
     return done
 
@@ -146,7 +146,8 @@ def required(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition
     if history is None:
         raise HistoryTrimmed(
             f"partition {partition}: {trimmed.text}, and this server was started without the fragments that hold them: "
-            "start it with --fragments and the address of the archive (embedded: ?fragments=), or read that itself"
+            "start it with --fragments and the address of the archive (embedded: ?fragments=), or read the archive "
+            "itself"
         )
     return history
 

@@ -142,7 +142,7 @@ class CatchUp:
     async def _read(self, first: TransactionId, last: TransactionId) -> ToCopy:
         """Read batches from an engaged replica; what all of them have dropped, from the fragments."""
         request = ReadBatches(self._session.id, first, last, self._settings.copy_bytes, 1, 0)
-        no_source = ProtocolError("no engaged replica has a bulk connection")
+        no_source = ProtocolError("no engaged replica is connected for copying")
         return await read_to_copy(
             self._ask, self._session.engaged, request, self._owner.partition, self._history, no_source
         )

@@ -118,7 +118,7 @@ class FragmentScrubbing:
             step = step._replace(size=await self._history.mend(name, self._batches(reader, name)))
             await self._history.check(name, step.size, self._pause)
         except (HistoryTrimmed, FragmentMissing) as error:
-            why = f"the storage nodes hold its transactions no more ({error.text}): restore {name.path} from a copy"
+            why = f"the storage nodes no longer hold its transactions ({error.text}): restore {name.path} from a copy"
             self._not_mended(step, why, passing=False)
         except PolonaiseError as error:
             self._not_mended(step, str(error), passing=error.retry in (Retry.AGAIN, Retry.ELSEWHERE))
@@ -142,7 +142,9 @@ class FragmentScrubbing:
                 raise FragmentMissing(error.text) from error
             batches = split(raw)
             if not batches:
-                raise PartitionNotReady(f"nobody told what follows {following - 1} of partition {name.partition}")
+                raise PartitionNotReady(
+                    f"no replica sent what follows transaction {following - 1} of partition {name.partition}"
+                )
             for batch in batches:
                 yield batch
             following = batches[-1].last + 1

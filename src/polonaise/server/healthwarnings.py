@@ -117,21 +117,21 @@ class HealthWarnings:
             for name, owners in late.items()
         ]
         return (
-            f"storage nodes take no part for {for_s:.0f} s: {'; '.join(troubles)}. "
-            "Commits go on with the others, and with fewer to spare"
+            f"storage nodes have not taken part for {for_s:.0f} s: {'; '.join(troubles)}. "
+            "Commits go on with the others, with fewer copies to spare"
         )
 
     def _trouble_of(self, name: StorageId, reason: str = "") -> str:
         """Return what is wrong with a storage node, as far as this server knows."""
         link = self._links[name]
         if link.session is not None:
-            return f"connected, is being brought up to date{': ' if reason else ''}{reason}"
+            return f"connected, being brought up to date{': ' if reason else ''}{reason}"
         return str(link.last_error or "not tried yet")
 
     def _not_ready(self, waiting: Sequence[PartitionOwner], for_s: float) -> str:
         """Return the warning about partitions that are not ready."""
-        waits_for = waiting[0].readiness.waits_for or "its next session"
-        text = f"not ready for {for_s:.0f} s: {_named(waiting)}. What is waited for: {waits_for}"
+        waits_for = waiting[0].readiness.waits_for or "waiting for its next session"
+        text = f"not ready for {for_s:.0f} s: {_named(waiting)}. Reason: {waits_for}"
         missing = [f"{name} ({self._trouble_of(name)})" for name, link in self._links.items() if not link.session]
         if missing:
             connected = len(self._links) - len(missing)

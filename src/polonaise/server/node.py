@@ -309,7 +309,8 @@ class Server:
         assert self._description is not None
         if not 0 <= partition < self._description.partitions:
             return UnknownPartition(
-                f"partition {partition}; this cluster has partitions 0 to {self._description.partitions - 1}"
+                f"there is no partition {partition}: this cluster has partitions 0 to "
+                f"{self._description.partitions - 1}"
             )
         return NotOwner(f"server {self.id} does not own partition {partition}: read the assignment again")
 

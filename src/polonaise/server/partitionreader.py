@@ -64,7 +64,7 @@ class PartitionReader:
     async def wait(self, request: Read) -> None:
         """Wait, if the request asks for that, until its first id is committed. Holds no answer in memory meanwhile."""
         if request.first < 0:
-            raise ProtocolError(f"a read from {request.first}")
+            raise ProtocolError(f"invalid read: {request.first} is below the first transaction, 0")
         if request.first > self.owner.committed and request.wait_ms:
             try:
                 async with asyncio.timeout(min(request.wait_ms / 1000, self._settings.read_wait_s_max)):
@@ -128,7 +128,7 @@ class PartitionReader:
         `PartitionNotReady`.
         """
         if len(request.ids) > 8 * FETCH_MAX:
-            raise ProtocolError(f"a fetch of more than {FETCH_MAX} bodies")
+            raise ProtocolError(f"a fetch of {len(request.ids) // 8} bodies; the limit is {FETCH_MAX}")
         self._check_opened()
         bodies: list[bytes] = []
         crcs: list[int] = []
@@ -136,13 +136,16 @@ class PartitionReader:
         size = 0
         for transaction in parse_fetch(request):
             if not 0 <= transaction <= self.owner.committed:
-                raise BeyondLog(f"transaction {transaction}; the committed high-water mark is {self.owner.committed}")
+                raise BeyondLog(
+                    f"transaction {transaction} is not committed: the committed high-water mark is "
+                    f"{self.owner.committed}"
+                )
             if batch is None or not batch.first <= transaction <= batch.last:
                 batch = await self._batch_holding(transaction)
             body = batch.body(transaction)
             size += len(body)
             if size > 4 * self._settings.read_bytes_max + self._settings.inline_bytes_max:
-                raise ProtocolError("a fetch of more bytes than one answer holds: ask for fewer ids at a time")
+                raise ProtocolError("a fetch of more bytes than fit into one answer: ask for fewer ids at a time")
             bodies.append(body)
             crcs.append(batch.data_crcs[transaction - batch.first])
         return encode_bodies(bodies, crcs)
@@ -154,13 +157,15 @@ class PartitionReader:
             return Batch.parse(cached.raw, verify=False)
         raw = await self.read_history(transaction, self.owner.committed, HEADER_BYTES)
         if not raw:
-            raise PartitionNotReady(f"no replica told transaction {transaction}")
+            raise PartitionNotReady(f"no replica sent transaction {transaction}")
         try:
             batch = Batch.parse(raw)
         except BatchDamaged as error:  # damaged on its way here: the replica has checked what it read
-            raise PartitionNotReady(f"transaction {transaction} came damaged from a replica: {error}") from None
+            raise PartitionNotReady(f"a replica sent transaction {transaction} damaged: {error}") from None
         if not batch.first <= transaction <= batch.last:
-            raise PartitionNotReady(f"a replica told {batch.first} to {batch.last} for transaction {transaction}")
+            raise PartitionNotReady(
+                f"a replica sent transactions {batch.first} to {batch.last} in place of {transaction}"
+            )
         return batch
 
     # ------------------------------------------------------------------ history
@@ -184,7 +189,7 @@ class PartitionReader:
         """
         owner = self.owner
         if last > owner.committed:
-            raise BeyondLog(f"{last} is above the committed high-water mark {owner.committed}")
+            raise BeyondLog(f"transaction {last} is above the committed high-water mark {owner.committed}")
         request = ReadBatches(NO_SESSION, first, last, bytes_max, int(with_data), after_time_us, part_last)
         try:
             return await self._from_replicas(request)
@@ -230,7 +235,7 @@ class PartitionReader:
         if trimmed is not None:
             raise trimmed
         raise PartitionNotReady(
-            f"no engaged replica could read {request.first} just now: {'; '.join(troubles) or 'none'}"
+            f"no engaged replica could read transaction {request.first} just now: {'; '.join(troubles) or 'none'}"
         )
 
     async def ask(self, name: StorageId, message: Message) -> Message:

@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Message)
 def expect(message: Message, kind: type[M]) -> M:
     """Return a storage node's answer if it is of this kind. Raises `ProtocolError` for any other."""
     if not isinstance(message, kind):
-        raise ProtocolError(f"{type(message).__name__} where {kind.__name__} was expected")
+        raise ProtocolError(f"a storage node answered with {type(message).__name__}; {kind.__name__} was expected")
     return message
 
 
@@ -151,8 +151,8 @@ class StorageLink:
             theirs, ours = other.session and other.session.peer, connection.peer
             if other is not self and theirs and ours and theirs.node == ours.node != 0:
                 error = BadOption(
-                    f"{self.name} and {other.name} are the same storage node: a cluster needs a node for each copy; "
-                    "make it anew with an address for each"
+                    f"{self.name} and {other.name} are the same storage node: a cluster needs one for each copy; "
+                    "create the cluster again, with an address for each"
                 )
                 connection.close(error)
                 raise error

@@ -334,7 +334,7 @@ class ServedPartition:
             try:
                 batch = Batch.parse(raw, offset)
             except BatchDamaged as error:
-                _log.warning("partition %d: a damaged batch from a replica: %s", self.partition, error)
+                _log.warning("partition %d: a replica sent a damaged batch: %s", self.partition, error)
                 break
             offset += batch.length
             batches.append(Committed(batch.first, batch.last, bytes(batch.view)))

@@ -111,7 +111,7 @@ class SessionStart:
         # Before any replica is cut, and while the partition can still stop without having given out an id twice. Once
         # is enough: later sessions rest on what this owner has seen committed.
         if self._first and self._history is not None:
-            self._report(f"the fragment store {self._history} to tell how far it reaches")
+            self._report(f"waiting for the fragment store {self._history} to tell how far it reaches")
             await check_not_ahead(self._history, self._partition, decided.closing)
         clean = await self._clean(claimed.value, decided)
         # From clean replicas, so that they are of the log that was decided; before the engagement, so that no session
@@ -343,7 +343,7 @@ class SessionStart:
                 f"partition {self._partition}: {name} says {error.text}: the log has forked"
             ) from error
         except (NotOwner, ConsistencyLost) as error:
-            raise ProtocolError(f"{name} refused with what only an owner can know: {error}") from error
+            raise ProtocolError(f"{name} refused with an error that only an owner can know of: {error}") from error
 
     async def _read(
         self, sources: tuple[StorageId, ...], first: TransactionId, last: TransactionId, reader: StorageId
@@ -363,7 +363,7 @@ class SessionStart:
             try:
                 answer = expect(await self._ask(name, GetRegisters(self._session)), RegistersAre)
                 if answer.last != closing:
-                    raise ProtocolError(f"{name} told its registers at {answer.last}, not at {closing}")
+                    raise ProtocolError(f"{name} sent its registers at {answer.last}, not at {closing}")
                 values: dict[bytes, bytes] = {}
                 registers.apply(values, answer.snapshot)
                 return values
@@ -398,6 +398,6 @@ class SessionStart:
                     return
                 raise PartitionNotReady(f"session {self._session} was overtaken by session {current.value.session}")
             except (CoordinatorUnavailable, TimeoutError):
-                self._report("the coordinator does not tell whether the session is engaged")
+                self._report(f"waiting for the coordinator to tell whether session {self._session} is engaged")
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)

@@ -76,15 +76,15 @@ class SessionStarts:
             if left_s <= 0:
                 raise DeadlineExceeded(
                     f"no partition of this server could begin to start a session for "
-                    f"{self._settings.session_start_wait_s_max:g} s: it waits for {self._waits_for()}"
+                    f"{self._settings.session_start_wait_s_max:g} s: {self._waits_for()}"
                 )
             await asyncio.wait([granted], timeout=left_s)
 
     def _waits_for(self) -> str:
         """Return text for operators: what a partition without a turn waits for."""
         if self._storage_is_there():
-            return "its turn to start a session: other partitions of this server come first"
-        return "a majority of the storage nodes, as other partitions of this server do"
+            return "waiting for its turn to start a session: other partitions of this server come first"
+        return "waiting for a majority of the storage nodes, as other partitions of this server do"
 
     def _leave(self, partition: Hashable) -> None:
         """End a partition's turn, or its wait, and let the next ones begin."""

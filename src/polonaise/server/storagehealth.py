@@ -65,7 +65,7 @@ def _parsed(document: bytes) -> dict[str, Any]:
     try:
         health = json.loads(document)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError("a storage node's health is no JSON document") from error
+        raise ProtocolError("a storage node's health is not a JSON document") from error
     if not isinstance(health, dict) or not isinstance(health.get("scrub"), dict):
-        raise ProtocolError("a storage node's health does not tell of its scrub")
+        raise ProtocolError("a storage node's health lacks its scrub")
     return health

@@ -30,9 +30,11 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
     if session is None:
         raise PartitionNotReady(f"partition {partition} is not ready: {owner.readiness.waits_for}")
     if before < 0:
-        raise ProtocolError(f"a trim below {before}")
+        raise ProtocolError(f"invalid trim: {before} is below the first transaction, 0")
     if before > owner.committed:
-        raise BeyondLog(f"nothing is trimmed at {before}: partition {partition} is committed up to {owner.committed}")
+        raise BeyondLog(
+            f"nothing was trimmed: partition {partition} is committed up to {owner.committed} only, not to {before}"
+        )
     if reader.history is None:
         raise NotArchived(
             "this server was started without --fragments (embedded: ?fragments=URL in the address): it trims only what "
@@ -48,8 +50,8 @@ async def _check_archived(reader: PartitionReader, history: ArchivedHistory, req
     covering = await history.covering(partition, request.before - 1)
     if fingerprint(covering) != request.fragments:
         raise NotArchived(
-            f"the fragments that were verified are not those that {history} has for partition {partition}, "
-            "which this server relies upon: name the same store, and try again"
+            f"the fragments that were verified are not those in {history}, the store that this server uses, for "
+            f"partition {partition}: name the same store, and try again"
         )
     if request.before:
         await _check_same_log(reader, history, request.before)

@@ -192,7 +192,7 @@ class ReceivedAppends:
         """Take a message apart. Raises `ProtocolError` unless its columns fill it exactly and fit together."""
         count = self.count = message.count
         if not count:
-            raise ProtocolError("an append of nothing")
+            raise ProtocolError("an append frame without transactions")
         if message.flags & ~(LOCKS | GROUPS | OPERATIONS):
             raise ProtocolError(f"unknown append flags {message.flags:#x}")
         take = _Cursor(message.columns)
@@ -232,13 +232,13 @@ class ReceivedAppends:
         offset, index_before = 0, 0
         while offset < len(rows):
             if offset + _OPERATION.size > len(rows):
-                raise ProtocolError("operations cut short")
+                raise ProtocolError("the operations of an append frame are cut short")
             index, kind, key_bytes, value_bytes = _OPERATION.unpack_from(rows, offset)
             offset += _OPERATION.size
             end = offset + key_bytes + value_bytes
             known = kind <= max(ExpectationKind) or CHANGE <= kind <= CHANGE + max(ChangeKind)
             if end > len(rows) or not index_before <= index < self.count or not known:
-                raise ProtocolError("operations do not parse")
+                raise ProtocolError("invalid operations in an append frame")
             if len(self.operations) == OPERATIONS_MAX:
                 raise ProtocolError(f"more than {OPERATIONS_MAX} operations in one append frame")
             index_before = index
@@ -295,7 +295,7 @@ def _check_ends(ends: memoryview, total: int, what: str) -> None:
     """Raise `ProtocolError` unless cumulative ends never fall and the last one is `total`."""
     listed = ends.tolist()
     if listed[-1] != total or any(map(operator.gt, listed, listed[1:])):
-        raise ProtocolError(f"the ends of {what} do not fit")
+        raise ProtocolError(f"the ends of {what} do not match their column")
 
 
 def encode_failures(failures: Sequence[FailedAppend]) -> bytes:
@@ -306,7 +306,7 @@ def encode_failures(failures: Sequence[FailedAppend]) -> bytes:
 def decode_failures(raw: bytes) -> list[FailedAppend]:
     """Decode the rows of an `AppendsFailed`. Raises `ProtocolError`."""
     if len(raw) % _FAILURE.size:
-        raise ProtocolError("failure rows cut short")
+        raise ProtocolError("the rows of failed appends are cut short")
     try:
         return [
             FailedAppend(sequence, value, FailureReason(reason))

@@ -125,7 +125,7 @@ def _open(view: memoryview, header: tuple[int, ...]) -> Frame:
     _, message_type, flags, request, partition, head_bytes, crc = header
     end = HEADER_BYTES + head_bytes
     if end > len(view):
-        raise ProtocolError(f"a head of {head_bytes} bytes in a frame of {len(view)}")
+        raise ProtocolError(f"a frame of {len(view)} bytes with a head of {head_bytes}")
     head = view[HEADER_BYTES:end]
     if crc32(head, crc32(view[:20])) != crc:
         raise FrameDamaged("the checksum of a frame does not fit")

@@ -78,17 +78,20 @@ class Feeds:
         """Raise the error with which a mount is refused: `ProtocolError`, `Overloaded` or `NotOwner`."""
         before = self.mounts.get(client_id)
         if before is not None and before.connection_sequence > message.connection_sequence:
-            raise ProtocolError("a mount on an older connection than the client's present one")
+            raise ProtocolError("this client has mounted on a newer connection")
         if client_id < 1:
-            raise ProtocolError("a mount by a client without an id: the coordinator gives them out")
+            raise ProtocolError("invalid mount: the client has no id; the coordinator gives them out")
         if message.client_high_water_mark < NO_TRANSACTION or message.form > max(BodyForm) or message.credit < 0:
-            raise ProtocolError("a mount that cannot be meant")
+            raise ProtocolError(
+                f"invalid mount: high-water mark {message.client_high_water_mark}, form {message.form}, "
+                f"credit {message.credit}"
+            )
         if len(self.mounts) >= self._settings.subscriptions_max and before is None:
-            raise Overloaded(f"partition {self._partition} has {len(self.mounts)} subscriptions")
+            raise Overloaded(f"partition {self._partition} has {len(self.mounts)} mounts, and takes no more")
         # A later owner exists. This one could only tell the client less than it knows already.
         if message.generation_known > self._generation:
             raise NotOwner(
-                f"generation {message.generation_known} of partition {self._partition} is not known here yet"
+                f"generation {message.generation_known} of partition {self._partition} is not known to this server yet"
             )
 
     def admit_flush(self, client_id: ClientId, connection: Hashable) -> ClientMount:
@@ -98,9 +101,9 @@ class Feeds:
         """
         mount = self.mount_of(client_id, connection)
         if mount is None:
-            raise PartitionNotReady("a flush without a mount on this connection")
+            raise PartitionNotReady("this client has no mount on this connection: mount before a flush")
         if mount.answers_waiting >= _FLUSHES_MAX:
-            raise Overloaded(f"{mount.answers_waiting} answers wait for this client to take its feed")
+            raise Overloaded(f"{mount.answers_waiting} answers wait for this client to read its feed")
         return mount
 
     def end(self, mount: ClientMount, error: PolonaiseError | None = None) -> None:

@@ -80,7 +80,7 @@ def check_frame(count: int, size: int) -> None:
     """
     if count > FRAME_COUNT_MAX or size > FRAME_BYTES_MAX:
         raise BodyTooLarge(
-            f"{count} appends of {size} bytes in one frame; the limits are {FRAME_COUNT_MAX} and {FRAME_BYTES_MAX}"
+            f"a frame of {count} appends and {size} bytes; the limits are {FRAME_COUNT_MAX} and {FRAME_BYTES_MAX}"
         )
 
 

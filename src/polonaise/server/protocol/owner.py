@@ -316,7 +316,7 @@ class PartitionOwner:
                     self._out.ask(AwaitTurn())
                 return
             if not session.has_numbers_left:
-                self._end_session("all its numbers are used", now)
+                self._end_session("all its message numbers are used", now)
                 return
             sent = session.next_message(now)
             self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))

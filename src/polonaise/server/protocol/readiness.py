@@ -80,5 +80,5 @@ class Readiness:
 
     def not_ready(self, now_s: float) -> PartitionNotReady:
         """Return the error that tells why a request was not answered in time."""
-        why = self.waits_for or self.trouble(now_s) or "the replicas to sync what they were sent"
+        why = self.waits_for or self.trouble(now_s) or "waiting for the replicas to sync what they were sent"
         return PartitionNotReady(f"partition {self._partition} is not ready: {why}")

@@ -40,13 +40,11 @@ class ReplicaAnswer:
     def doubt(self) -> str:
         """Text for operators: why a replica with this answer can't be believed, and what to look at."""
         if self.is_empty:
-            return "is there, and empty: give it the directory that it had"
+            return "answers, but is empty: give it the directory that it had"
         if self.lost_above is None:
-            return (
-                "is there, and holds an old copy, older than the last session: give it the directory that it had since"
-            )
+            return "answers, but its copy is older than the last session: give it the directory that it had since"
         lost = "everything" if self.lost_above == NO_TRANSACTION else f"what was above {self.lost_above}"
-        return f"is there, and says that it may have lost {lost}: see `polonaise segment verify` on its directory"
+        return f"answers, but may have lost {lost}: see `polonaise segment verify` on its directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Undecided:
         # As long as the silent ones are enough to end the doubt, they may merely be starting: no alarm yet. After that
         # somebody has to bring back what a replica held.
         if len(silent) >= self.needed:
-            answers_needed = f"an answer of {self.needed} of {', '.join(silent)}, which took part in the last session"
+            answers_needed = f"an answer from {self.needed} of {', '.join(silent)}, which took part in the last session"
             return f"{answers_needed}. {doubts}" if doubts else answers_needed
         away = f"; no answer from {', '.join(silent)}" if silent else ""
         if len(self.doubted) == 1:
@@ -200,8 +198,8 @@ def _forgotten(known: Known, closing: TransactionId) -> str:
     """Return text for operators: committed transactions are missing on every replica that answered."""
     return (
         f"this server has seen transactions committed up to {known.committed}, but the replicas of the last session "
-        f"hold no more than {closing}: old copies of storage directories, perhaps. Restore newer ones before a server "
-        "is started anew, for that one would not miss what they lack"
+        f"hold no more than {closing}: the storage directories may be old copies. Restore newer ones before a server "
+        "is restarted, for it would not notice what they lack"
     )
 
 
