@@ -22,7 +22,7 @@ from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
-from polonaise.server.starts import SessionStarts
+from polonaise.server.startturns import StartTurns
 from polonaise.simulator import World
 from polonaise.terms import PartitionId, TransactionId
 
@@ -30,7 +30,7 @@ TURN_S = 2.0
 WAIT_S = 30.0
 
 
-class Starts(SessionStarts):
+class Starts(StartTurns):
     """Two at a time; says which have their turn."""
 
     def __init__(self) -> None:
@@ -126,7 +126,9 @@ def test_as_long_as_turns_come_those_at_the_end_wait_for_theirs() -> None:
         await asyncio.sleep(TURN_S * 31)  # twice as long as anybody waits for nothing
         assert len(starts.come) == len(tasks)
         assert not any(task.done() for task in tasks)
-        assert set(starts.said) == {"waiting for its turn to start a session: other partitions of this server come first"}
+        assert set(starts.said) == {
+            "waiting for its turn to start a session: other partitions of this server come first"
+        }
         for task in tasks:
             task.cancel()
 

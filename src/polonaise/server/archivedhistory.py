@@ -16,7 +16,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
-from polonaise.server.replicas import expect
+from polonaise.server.storagelinks import expect
 from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Batches, Confirm, Copy, Done, ReadBatches, Trim, Trimmed

@@ -9,8 +9,8 @@ from typing import Final
 
 from polonaise.host import Host
 from polonaise.server.protocol.owner import PartitionOwner
-from polonaise.server.replicas import StorageLink
 from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink
 from polonaise.terms import StorageId
 
 _log = logging.getLogger(__name__)

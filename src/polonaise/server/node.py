@@ -32,11 +32,11 @@ from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.ticks import Ticks
-from polonaise.server.replicas import StorageLink, StorageLinks
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
-from polonaise.server.starts import SessionStarts
+from polonaise.server.startturns import StartTurns
 from polonaise.server.storagehealth import StorageHealth
+from polonaise.server.storagelinks import StorageLink, StorageLinks
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import NO_PARTITION
@@ -72,7 +72,8 @@ class Server:
         self._scrubbing: FragmentScrubbing | None = None
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
-        self._description: ClusterDescription | None = None
+        self._description: ClusterDescription
+        """What the coordinator says of the cluster, from `start` on."""
         self._listener: Listener | None = None
         self._membership: Membership | None = None
         self._links = StorageLinks(self._link)
@@ -80,7 +81,7 @@ class Server:
         self.partitions: dict[PartitionId, ServedPartition] = {}
         """The partitions that this server owns."""
         self._ticks = Ticks()
-        self._starts = SessionStarts(self._settings, self._storage_is_there)
+        self._starts = StartTurns(self._settings, self._storage_is_there)
         self._connections: dict[Connection, _ServerRequests] = {}
         self._budget = Budget(self._settings.connections_bytes_max)
         self._making = asyncio.Semaphore(_MAKING_MAX)
@@ -129,7 +130,6 @@ class Server:
 
     def _link(self, name: StorageId) -> StorageLink:
         """Make the link to a storage node, not started."""
-        assert self._description is not None
         return StorageLink(self._host, name, self.id, self._description.key, self._settings, self._links)
 
     def _storage_is_there(self) -> bool:
@@ -200,7 +200,6 @@ class Server:
 
     async def _take_over(self, current: Versioned[Assignment], alive: set[ServerId]) -> Versioned[Assignment] | None:
         """Write an assignment in which every partition has a living owner; None if another server wrote one first."""
-        assert self._description is not None
         assignment = take_over(current.value, self.id, self.address, self._description.partitions, alive)
         if assignment == current.value:
             return current
@@ -244,7 +243,6 @@ class Server:
 
     def _accept(self) -> Connection:
         """Make the connection for a client that has just connected."""
-        assert self._description is not None
         return Connection(
             self._host,
             hello=hello(ROLE_SERVER, f"server {self.id}", cluster_key=self._description.key, node=self.id),
@@ -306,7 +304,6 @@ class Server:
 
     def _not_owner(self, partition: PartitionId) -> PolonaiseError:
         """Return the error for a partition that this server does not own: `UnknownPartition` or `NotOwner`."""
-        assert self._description is not None
         if not 0 <= partition < self._description.partitions:
             return UnknownPartition(
                 f"there is no partition {partition}: this cluster has partitions 0 to "

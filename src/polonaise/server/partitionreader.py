@@ -18,8 +18,8 @@ from polonaise.errors import (
 from polonaise.log.batch import HEADER_BYTES, Batch
 from polonaise.server.archivedhistory import ArchivedHistory, required
 from polonaise.server.protocol.owner import PartitionOwner
-from polonaise.server.replicas import StorageLink, expect
 from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, StorageId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.fetches import encode_bodies, parse_fetch
@@ -239,5 +239,8 @@ class PartitionReader:
         )
 
     async def ask(self, name: StorageId, message: Message) -> Message:
-        """Return a replica's answer over the bulk connection. Raises what it refused with, or `ConnectionLost`."""
+        """Return a replica's answer over the bulk connection, which leaves the other one to acknowledgements.
+
+        Raises what it refused with, or `ConnectionLost`.
+        """
         return await self._links[name].ask_bulk(message, self.owner.partition)

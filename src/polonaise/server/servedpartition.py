@@ -42,10 +42,10 @@ from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.tailcache import Committed
-from polonaise.server.replicas import StorageLink
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
-from polonaise.server.starts import SessionStarts
+from polonaise.server.startturns import StartTurns
+from polonaise.server.storagelinks import StorageLink
 from polonaise.terms import Generation, PartitionId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Confirm, Store
@@ -68,7 +68,7 @@ class ServedPartition:
         settings: ServerSettings,
         partition: PartitionId,
         generation: Generation,
-        starts: SessionStarts,
+        starts: StartTurns,
         busy: Callable[[PartitionId], None],
         history: ArchivedHistory | None,
     ) -> None:
@@ -209,8 +209,8 @@ class ServedPartition:
             session = self.owner.session
             if session is not None and len(session.engaged) < len(session.value.members):
                 catching_up = CatchUp(
-                    self._host, self._settings, self._links, self.owner, session, self._history, self._readmit,
-                    self._readmitted_s, self._starts.catch_ups,
+                    self._host, self._settings, self._links, self.reader, session, self._readmit, self._readmitted_s,
+                    self._starts.catch_ups,
                 )  # fmt: skip
                 catch_up = self._host.spawn(catching_up.run(), f"catch-up of partition {self.partition}")
             return await ended

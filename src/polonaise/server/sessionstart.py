@@ -33,8 +33,8 @@ from polonaise.server.archivedhistory import ArchivedHistory, ToCopy, check_not_
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.server.protocol.session import StartedSession
-from polonaise.server.replicas import StorageLink, expect
 from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED, Generation, PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.host import Host
-from polonaise.server.replicas import StorageLink, expect
+from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.terms import StorageId
 from polonaise.wire.messages import Health, HealthIs
 

@@ -11,7 +11,7 @@ from polonaise.log.batch import Batch
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.session import Session
-from polonaise.server.replicas import expect
+from polonaise.server.storagelinks import expect
 from polonaise.terms import StorageId, TransactionId
 from polonaise.wire.messages import Confirm, Done, LogTrimmed, Trim, TrimLog, Trimmed
 

@@ -47,9 +47,7 @@ def encode(
     message_type: int, request: int, partition: int, head: bytes, payload: Sequence[Buffer] = ()
 ) -> list[Buffer]:
     """Return the buffers of a frame, ready for `writelines`; payload buffers are passed on without a copy."""
-    length = HEADER_BYTES + len(head)
-    for part in payload:
-        length += len(part)
+    length = HEADER_BYTES + len(head) + sum(map(len, payload))
     summed = _SUMMED.pack(length, message_type, 0, request, partition, len(head))
     crc = crc32(head, crc32(summed))
     return [summed + crc.to_bytes(4, "little") + head, *payload]

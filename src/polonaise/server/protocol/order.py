@@ -15,7 +15,7 @@ from polonaise.errors import BodyTooLarge, DataDamaged, ProtocolError, TooManyLo
 from polonaise.log import producers, registers
 from polonaise.log.batch import Columns, seal
 from polonaise.log.registers import Change
-from polonaise.server.protocol.locks import LockTable
+from polonaise.server.protocol.locktable import LockTable
 from polonaise.terms import (
     NO_TRANSACTION,
     ChangeKind,

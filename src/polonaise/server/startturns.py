@@ -11,7 +11,7 @@ from polonaise.server.protocol.startqueue import StartQueue
 from polonaise.server.settings import ServerSettings
 
 
-class SessionStarts:
+class StartTurns:
     """Lets partitions start sessions when `StartQueue` says that it is their turn.
 
     A turn ends with the attempt, or after `session_start_turn_s`: what one partition waits for, another may not need.

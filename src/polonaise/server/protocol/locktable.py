@@ -49,11 +49,6 @@ class LockTable:
         if not self._few_max:
             self._spread({})
 
-    @property
-    def table_bytes(self) -> int:
-        """The memory that the table takes, in bytes; 0 while it is not in use."""
-        return self._entries.itemsize * len(self._entries)
-
     def _spread(self, few: Mapping[int, TransactionId]) -> None:
         """Make the table, with the locks that were raised until now."""
         self._few = None
