@@ -35,8 +35,8 @@ class Starts(StartTurns):
 
     def __init__(self) -> None:
         settings = ServerSettings(session_starts_max=2, session_start_turn_s=TURN_S, session_start_wait_s_max=WAIT_S)
-        super().__init__(settings, lambda: self.storage_is_there)
-        self.storage_is_there = True
+        super().__init__(settings, lambda: self.storage_connected)
+        self.storage_connected = True
         self.come: list[str] = []
         self.waited: list[str] = []
         self.said: list[str] = []
@@ -88,12 +88,12 @@ def test_one_that_takes_long_goes_on_beside_the_next() -> None:
 
 def test_without_storage_nobody_else_is_let_in_until_it_is_there() -> None:
     async def given(starts: Starts) -> None:
-        starts.storage_is_there = False
+        starts.storage_connected = False
         for name in "abcd":
             starts.begin(name, 1e6)
         await asyncio.sleep(TURN_S * 10)
         assert starts.come == ["a", "b"]
-        starts.storage_is_there = True
+        starts.storage_connected = True
         await asyncio.sleep(TURN_S * 1.1)
         assert starts.come == ["a", "b", "c", "d"]
 
@@ -102,7 +102,7 @@ def test_without_storage_nobody_else_is_let_in_until_it_is_there() -> None:
 
 def test_when_nobody_gets_a_turn_those_that_wait_are_told_and_leave_the_queue() -> None:
     async def given(starts: Starts) -> None:
-        starts.storage_is_there = False
+        starts.storage_connected = False
         stuck = [starts.begin(name, 1e6) for name in "ab"]
         waiting = starts.begin("c", 0.0)
         await asyncio.sleep(WAIT_S * 0.9)
@@ -111,7 +111,7 @@ def test_when_nobody_gets_a_turn_those_that_wait_are_told_and_leave_the_queue() 
         await asyncio.sleep(WAIT_S * 0.2)
         assert isinstance(error := waiting.exception(), DeadlineExceeded)
         assert "majority of the storage nodes" in error.text
-        starts.storage_is_there = True
+        starts.storage_connected = True
         await asyncio.sleep(TURN_S * 1.1)
         assert starts.come == ["a", "b"], "who was told has left"
         for task in stuck:

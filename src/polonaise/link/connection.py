@@ -557,7 +557,7 @@ class Connection(asyncio.Protocol):
         elif not self._reading_paused and not self._held and now - self._heard_s > settings.silence_s_max:
             self.abort(ConnectionLost(f"{self.peer_name} was silent for {settings.silence_s_max:g} s"))
             return
-        if not self._takes(now):
+        if not self._makes_progress(now):
             self.abort(Overloaded(f"{self.peer_name} reads nothing of what it is sent"))
             return
         self._book(self.unsent_bytes)
@@ -567,7 +567,7 @@ class Connection(asyncio.Protocol):
             self.send(Ping())
         self._schedule_beat()
 
-    def _takes(self, now: float) -> bool:
+    def _makes_progress(self, now: float) -> bool:
         """Whether the peer reads what it is sent, or has not yet failed to for `unread_s_max`."""
         taken = self._given_bytes - self.unsent_bytes
         if self.writable or taken != self._taken_bytes:

@@ -68,19 +68,19 @@ class CatchUp:
         """Bring late replicas up to date until the session ends."""
         late = [name for name in self._session.value.members if name not in self._session.engaged]
         while self._owner.session is self._session:
-            await self._until_one_is_there(late)
+            await self._wait_for_late_node(late)
             await asyncio.sleep(_LOOK_S * (0.5 + self._host.random.random()))
             for name in late:
                 if self._links[name].bulk is None:
                     continue
                 try:
-                    await self._bring_up(name)
+                    await self._copy_to(name)
                     await self._let_back_in(name)
                 except PolonaiseError as error:
                     self._owner.readiness.replica_late(name, str(error))
                     _log.info("partition %d: %s is not brought up to date: %s", self._owner.partition, name, error)
 
-    async def _until_one_is_there(self, late: Sequence[StorageId]) -> None:
+    async def _wait_for_late_node(self, late: Sequence[StorageId]) -> None:
         """Wait until the node of one late replica is connected: polling in thousands of partitions would cost much."""
         if any(self._links[name].session is not None for name in late):
             return
@@ -99,7 +99,7 @@ class CatchUp:
         if self._owner.session is self._session:
             self._readmit(name)
 
-    async def _bring_up(self, name: StorageId) -> None:
+    async def _copy_to(self, name: StorageId) -> None:
         """Copy committed batches to one replica until it nearly reaches the committed high-water mark.
 
         Each round of copying takes one turn: a busy partition may need many rounds, and others wait for theirs.

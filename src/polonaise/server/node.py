@@ -81,7 +81,7 @@ class Server:
         self.partitions: dict[PartitionId, ServedPartition] = {}
         """The partitions that this server owns."""
         self._ticks = Ticks()
-        self._starts = StartTurns(self._settings, self._storage_is_there)
+        self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._connections: dict[Connection, _ServerRequests] = {}
         self._budget = Budget(self._settings.connections_bytes_max)
         self._making = asyncio.Semaphore(_MAKING_MAX)
@@ -132,7 +132,7 @@ class Server:
         """Make the link to a storage node, not started."""
         return StorageLink(self._host, name, self.id, self._description.key, self._settings, self._links)
 
-    def _storage_is_there(self) -> bool:
+    def _storage_majority_connected(self) -> bool:
         """Whether a majority of the storage nodes is connected: with fewer no session can start.
 
         A majority of all nodes, because each partition has its replicas on every storage node of the cluster.

@@ -175,7 +175,7 @@ class ServedPartition:
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
                 continue
             pause_s, first = self._settings.retry_s_min, False
-            reason = await self._write(started)
+            reason = await self._run_session(started)
             self._log_news(f"session {started.value.session} ended: {reason}")
 
     def _report(self, waits_for: str) -> None:
@@ -189,7 +189,7 @@ class ServedPartition:
             self._logged = news
             _log.info("partition %d: %s", self.partition, news)
 
-    async def _write(self, started: StartedSession) -> str:
+    async def _run_session(self, started: StartedSession) -> str:
         """Run an engaged session until it ends, and return why it ended."""
         self._engaged = cast(Mapping[StorageId, Connection], started.engaged)
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -260,9 +260,9 @@ class ServedPartition:
             case AwaitTurn():
                 asyncio.get_running_loop().call_soon(self._turn)
             case AwaitRoom(mount):
-                self._spawn(self._room(mount), f"feed of client {mount.client_id}")
+                self._spawn(self._wait_for_room(mount), f"feed of client {mount.client_id}")
             case ReadHistory(mount):
-                self._spawn(self._history_for(effect), f"history for client {mount.client_id}")
+                self._spawn(self._read_history_for(effect), f"history for client {mount.client_id}")
             case ConfirmClean(session, closing):
                 for connection in self._engaged.values():
                     connection.send(Confirm(session, closing), partition=self.partition)
@@ -280,7 +280,7 @@ class ServedPartition:
             connection.send_frame(frame)
 
     def _end_session(self, effect: EndSession) -> None:
-        """Let `_write` return. The connections of late replicas are closed: they may be alive and hang."""
+        """Let `_run_session` return. The connections of late replicas are closed: they may be alive and hang."""
         self._busy(self.partition)
         for name in effect.late:
             self._engaged[name].abort(DeadlineExceeded(effect.reason))
@@ -295,7 +295,7 @@ class ServedPartition:
             self._host.fail(error)
             raise
 
-    async def _room(self, mount: ClientMount) -> None:
+    async def _wait_for_room(self, mount: ClientMount) -> None:
         """Wait until a mount's connection has taken enough, then tell the owner."""
         try:
             await connection_of(mount).wait_writable()
@@ -303,7 +303,7 @@ class ServedPartition:
             return  # its connection is gone, and with it the mount
         self._carry_out(self.owner.room(mount))
 
-    async def _history_for(self, effect: ReadHistory) -> None:
+    async def _read_history_for(self, effect: ReadHistory) -> None:
         """Read history for a lagging mount, and bring it to the owner when the connection has room."""
         mount = effect.mount
         batches: list[Committed] = []

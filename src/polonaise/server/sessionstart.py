@@ -166,7 +166,7 @@ class SessionStart:
         fencing = [self._host.spawn(self._fence(name), f"fence {name}") for name in names]
         try:
             await self._until_decided(value)
-            await self._gather(names)
+            await self._wait_for_more(names)
             # Decided again with the answers that came during the wait, because these replicas take part too: one of
             # them may hold more, or contradict. More answers never make it undecided again.
             return await self._until_decided(value)
@@ -198,7 +198,7 @@ class SessionStart:
                 self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(silent)}")
             await self._answered.wait()
 
-    async def _gather(self, names: tuple[StorageId, ...]) -> None:
+    async def _wait_for_more(self, names: tuple[StorageId, ...]) -> None:
         """Wait a moment for replicas whose node is there but has not answered: so they need not become late.
 
         A late replica has to be caught up with, and costs another session. For an owner's first session any replica is

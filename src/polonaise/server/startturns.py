@@ -20,12 +20,12 @@ class StartTurns:
     has got one for `session_start_wait_s_max`, it fails with `DeadlineExceeded`, which says so.
     """
 
-    def __init__(self, settings: ServerSettings, storage_is_there: Callable[[], bool]) -> None:
+    def __init__(self, settings: ServerSettings, storage_connected: Callable[[], bool]) -> None:
         self._queue = StartQueue(settings.session_starts_max)
         self._settings = settings
         self._last_turn_s = float("-inf")
         """When the last turn began."""
-        self._storage_is_there = storage_is_there
+        self._storage_connected = storage_connected
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
         self.catch_ups = asyncio.Semaphore(settings.session_starts_max)
         """Bounds how many partitions bring late replicas up to date at the same time."""
@@ -45,21 +45,21 @@ class StartTurns:
         granted: asyncio.Future[None] = loop.create_future()
         self._waiting[partition] = granted
         self._queue.ask(partition, wanted=wanted)
-        self._go_on()
+        self._grant_turns()
         timer: asyncio.TimerHandle | None = None
 
-        def check() -> None:
+        def end_turn() -> None:
             nonlocal timer
-            if self._storage_is_there():
+            if self._storage_connected():
                 self._leave(partition)
             else:
-                timer = loop.call_later(self._settings.session_start_turn_s, check)
+                timer = loop.call_later(self._settings.session_start_turn_s, end_turn)
 
         try:
             if not granted.done():
                 report(self._waits_for())
                 await self._wait_for(granted)
-            timer = loop.call_later(self._settings.session_start_turn_s, check)
+            timer = loop.call_later(self._settings.session_start_turn_s, end_turn)
             yield
         finally:
             if timer is not None:
@@ -82,16 +82,16 @@ class StartTurns:
 
     def _waits_for(self) -> str:
         """Return text for operators: what a partition without a turn waits for."""
-        if self._storage_is_there():
+        if self._storage_connected():
             return "waiting for its turn to start a session: other partitions of this server come first"
         return "waiting for a majority of the storage nodes, as other partitions of this server do"
 
     def _leave(self, partition: Hashable) -> None:
         """End a partition's turn, or its wait, and let the next ones begin."""
         self._queue.leave(partition)
-        self._go_on()
+        self._grant_turns()
 
-    def _go_on(self) -> None:
+    def _grant_turns(self) -> None:
         """Give turns to all partitions for which there is room."""
         while (partition := self._queue.next()) is not None:
             granted = self._waiting.pop(partition)

@@ -130,7 +130,7 @@ class StorageLink:
         while True:
             try:
                 connection = await self._connect("session")
-                self._check_other_than_the_others(connection)
+                self._check_distinct(connection)
                 self.session = connection
                 self.last_error = None
                 self._changed.set()
@@ -142,7 +142,7 @@ class StorageLink:
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
-    def _check_other_than_the_others(self, connection: Connection) -> None:
+    def _check_distinct(self, connection: Connection) -> None:
         """Close the connection and raise `BadOption` if another link leads to the same node.
 
         One copy would otherwise count as two. A node is known by the number that its process has drawn.

@@ -47,9 +47,9 @@ class LockTable:
         self._entries = array("q")
         self._moduli = (1, 1, 1)
         if not self._few_max:
-            self._spread({})
+            self._make_table({})
 
-    def _spread(self, few: Mapping[int, TransactionId]) -> None:
+    def _make_table(self, few: Mapping[int, TransactionId]) -> None:
         """Make the table, with the locks that were raised until now."""
         self._few = None
         self._entries = array("q", (self._start,)) * self._size
@@ -85,7 +85,7 @@ class LockTable:
         if few is not None:
             few[lock] = transaction
             if len(few) > self._few_max:
-                self._spread(few)
+                self._make_table(few)
             return
         entries = self._entries
         i, j, k = self._places(lock)
@@ -136,7 +136,7 @@ class LockTable:
         if self._few is not None:
             if len(self._few) + len(locks) <= self._few_max:
                 return self._pass_few_writes(self._few, locks, marks, first)
-            self._spread(self._few)
+            self._make_table(self._few)
         entries = self._entries
         one, two, three = self._moduli
         refused: list[tuple[int, TransactionId]] = []
