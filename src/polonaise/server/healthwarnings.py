@@ -9,6 +9,7 @@ from typing import Final
 
 from polonaise.host import Host
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.sessionfaults import FAULTS_LAST_S
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
 from polonaise.terms import StorageId
@@ -16,8 +17,6 @@ from polonaise.terms import StorageId
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 """The seconds between two looks."""
-_FAULT_LASTS_S: Final = 10.0
-"""Faults that are no farther apart than this many seconds count as one trouble."""
 _NAMED_MAX: Final = 8
 """The most partitions that a warning names; of the others it tells how many."""
 
@@ -97,7 +96,7 @@ class HealthWarnings:
             if faults > self._faults_seen:
                 self._last_fault_s = now
             self._faults_seen = faults
-            if self._faults.due(now, now - self._last_fault_s < _FAULT_LASTS_S) is not None:
+            if self._faults.due(now, now - self._last_fault_s < FAULTS_LAST_S) is not None:
                 last = max(owners, key=lambda owner: owner.readiness.faults.total)
                 _log.warning("a session of %s was ended by %s", _named([last]), last.readiness.faults.last)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from polonaise.terms import StorageId
 
-_LASTS_S: Final = 10.0
+FAULTS_LAST_S: Final = 10.0
 """Faults that are no farther apart than this many seconds count as one trouble."""
 
 
@@ -28,7 +28,7 @@ class SessionFaults:
 
     def blame(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
         """Note that these replicas have failed, with `fault`. Faults of an earlier trouble are forgotten."""
-        if now_s - self._last_s > _LASTS_S:
+        if now_s - self._last_s > FAULTS_LAST_S:
             self._blamed.clear()
         self._blamed.update(dict.fromkeys(names, fault))
 
@@ -51,4 +51,4 @@ class SessionFaults:
 
     def are_lasting(self, now_s: float) -> bool:
         """Whether sessions end one after the other and nothing is committed: two faults or more, the last recent."""
-        return self.since_commit >= 2 and now_s - self._last_s <= _LASTS_S
+        return self.since_commit >= 2 and now_s - self._last_s <= FAULTS_LAST_S
