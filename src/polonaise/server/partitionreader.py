@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from polonaise.errors import (
     BatchDamaged,
@@ -199,13 +198,14 @@ class PartitionReader:
         reached = await history.up_to(owner.partition) if after_time_us else NO_TRANSACTION
         batches = await history.read(owner.partition, first, last, bytes_max, after_time_us)
         if not batches and after_time_us:  # all fragments are of an earlier time: go on behind them
-            return await self._from_replicas(replace(request, first=max(first, reached + 1)))
+            request.first = max(first, reached + 1)
+            return await self._from_replicas(request)
         if part_last >= 0:
             batches = [batch for batch in batches if first <= batch.first <= part_last]
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
 
     async def _from_replicas(self, request: ReadBatches) -> memoryview:
-        """Read from an engaged replica, in the present session.
+        """Read from an engaged replica, in the present session, whose number the request gets here.
 
         Raises `HistoryTrimmed` if none can read the ids and one has dropped them.
 
@@ -215,7 +215,7 @@ class PartitionReader:
         session = self.owner.session
         if session is None:
             raise PartitionNotReady(f"partition {self.owner.partition} is not ready: {self.owner.readiness.waits_for}")
-        request = replace(request, session=session.id)
+        request.session = session.id
         trimmed: HistoryTrimmed | None = None
         names = list(session.engaged)
         # Each read begins with another replica, so that they share the work.
