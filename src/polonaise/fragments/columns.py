@@ -8,6 +8,7 @@ the CRCs that were written with them, and the ids against the fragment's name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 from polonaise.errors import BadOption, FragmentDamaged
 from polonaise.fragments.arrow import SCHEMA, schema_of
 from polonaise.fragments.format import Footer, open_fragment, readable
+from polonaise.fragments.groups import chunk_of_group
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.ranges import Range, RangeFile
@@ -46,7 +48,7 @@ def columns_in(
     """
     schema = schema_of(columns)
     if rows_max < 1:
-        raise BadOption(f"{rows_max} rows at most can't be meant: 1 or more")
+        raise BadOption(f"invalid rows_max: {rows_max}: name 1 or more")
     return _columns_in(source, about, span, schema, rows_max, cluster_key)
 
 
@@ -62,17 +64,17 @@ def _columns_in(
     footer, file = open_fragment(source, cluster_key)
     if (footer.partition, footer.first, footer.last) != (about.partition, about.first, about.last):
         raise FragmentDamaged(
-            f"it holds partition {footer.partition}, {footer.first} to {footer.last}, and should hold "
+            f"the fragment holds partition {footer.partition}, {footer.first} to {footer.last}, and should hold "
             f"partition {about.partition}, {about.first} to {about.last}"
         )
     groups = [group for group in _groups(file, footer) if group.last >= span.first and group.first <= span.last]
     ahead = source if isinstance(source, RangeFile) else None
     if ahead is not None and groups:
-        ahead.will_read(_ranges(file, groups[0], schema.names))
-    for place, group in enumerate(groups):
+        ahead.will_read(_chunks(file, groups[0], schema))
+    for group, following in zip_longest(groups, groups[1:]):
         # The next group is fetched while this one is decoded and used.
-        if ahead is not None and place + 1 < len(groups):
-            ahead.will_read(_ranges(file, groups[place + 1], schema.names))
+        if ahead is not None and following is not None:
+            ahead.will_read(_chunks(file, following, schema))
         with readable(f"row group {group.number}"):
             table = file.read_row_group(group.number, columns=schema.names, use_threads=False).select(schema.names)
         _check(table, schema, group, footer.partition)
@@ -101,18 +103,13 @@ def _groups(file: Any, footer: Footer) -> list[_Group]:
         groups.append(_Group(number, following, last))
         following = last + 1
     if following - 1 != footer.last:
-        raise FragmentDamaged(f"a fragment that ends with {following - 1} instead of {footer.last}")
+        raise FragmentDamaged(f"the fragment ends with {following - 1} instead of {footer.last}")
     return groups
 
 
-def _ranges(file: Any, group: _Group, names: Sequence[str]) -> list[Range]:
+def _chunks(file: Any, group: _Group, schema: pa.Schema) -> list[Range]:
     """Return where these columns of a row group lie in the file."""
-    ranges: list[Range] = []
-    for name in names:
-        column = file.metadata.row_group(group.number).column(SCHEMA.get_field_index(name))
-        start = column.dictionary_page_offset or column.data_page_offset
-        ranges.append(Range(start, start + column.total_compressed_size))
-    return ranges
+    return [chunk_of_group(file.metadata, group.number, name) for name in schema.names]
 
 
 def _check(table: Any, schema: pa.Schema, group: _Group, partition: PartitionId) -> None:

@@ -76,7 +76,7 @@ class Scrubbing:
             except InvariantViolated:
                 raise
             except PolonaiseError as error:
-                _log.info("scrub of %s leaves out partition %d: %s", self._directory, step.partition, error)
+                _log.info("scrub of %s skips partition %d: %s", self._directory, step.partition, error)
                 scrub.skip(clock.wall_us())
                 await asyncio.sleep(0)
             else:

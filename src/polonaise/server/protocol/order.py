@@ -423,7 +423,7 @@ class Order:
         epoch, sequence = producers.parse_request(value)
         held = self.registers.get(key)
         try:
-            known = producers.Produced.parse(held) if held is not None else producers.Produced.none()
+            known = producers.Produced.parse(held) if held is not None else producers.Produced()
         except ProtocolError:
             # An application set the register by hand. Only this producer is refused: the connection is not at fault.
             return self.next_id, FailureReason.EXPECTATION_FAILED
