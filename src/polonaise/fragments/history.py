@@ -245,7 +245,7 @@ class FragmentHistory:
 
     # ------------------------------------------------------------------ the scrub
 
-    async def fragments(self, partition: PartitionId | None = None) -> Mapping[FragmentName, int]:
+    async def held(self, partition: PartitionId | None = None) -> Mapping[FragmentName, int]:
         """Return the fragments of a partition, or of all, in the store at the moment, and how many bytes each has."""
         # Before and after: a store that is mounted or unmounted in between would give a listing of another directory.
         await self._check_mark()
@@ -287,9 +287,7 @@ class FragmentHistory:
 
     async def _listed(self, partition: PartitionId) -> _Listing:
         """List the partition's fragments."""
-        listing = self._listings[partition] = _Listing(
-            await self.fragments(partition), asyncio.get_running_loop().time()
-        )
+        listing = self._listings[partition] = _Listing(await self.held(partition), asyncio.get_running_loop().time())
         return listing
 
     def _refused_lately(self) -> dict[FragmentName, PolonaiseError]:

@@ -25,7 +25,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from polonaise.checksum import crc32
 from polonaise.errors import BatchDamaged, DataDamaged
@@ -44,7 +44,7 @@ _FLAGS: Final = FLAG_REGISTERS | FLAG_EVIDENCE | FLAG_WITHOUT_DATA
 
 HEADER: Final = struct.Struct("<4sIIHHIIqqqIIII")
 HEADER_BYTES: Final = HEADER.size
-_COLUMN_TYPES: Final = "iiqiII"
+_COLUMN_TYPES: Final[tuple[Literal["i", "q", "I"], ...]] = ("i", "i", "q", "i", "I", "I")
 """The type of each column's values, as `struct` names it."""
 
 Bytes = bytes | bytearray | memoryview

@@ -74,13 +74,13 @@ class FragmentScrubbing:
         """List the store, and tell the scrub which fragments are of this server's partitions."""
         clock, owned = self._clock, self._readers()
         try:
-            fragments = await self._history.fragments()
+            held = await self._history.held()
         except InvariantViolated:
             raise
         except PolonaiseError as error:
             self._unreachable(error)
             return
-        own = {name: size for name, size in fragments.items() if name.partition in owned}
+        own = {name: size for name, size in held.items() if name.partition in owned}
         self._scrub.listed(clock.monotonic_s(), clock.wall_us(), own)
 
     async def _verify(self, step: Verify) -> None:
@@ -109,7 +109,7 @@ class FragmentScrubbing:
         """Find out whether the whole store can't be read, or only this fragment; then the others go on without it."""
         clock = self._clock
         try:
-            await self._history.fragments()
+            await self._history.held()
         except InvariantViolated:
             raise
         except PolonaiseError:

@@ -12,7 +12,6 @@ from polonaise.errors import (
     Closed,
     Fenced,
     HistoryTrimmed,
-    InvariantViolated,
     PartitionUnavailable,
     PolonaiseError,
     ProtocolError,
@@ -228,8 +227,6 @@ class PartitionReplica:
             if before is not None:
                 await before.close()
             log = await self._open_log()
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             _log.error("%s can't be used: %s", self._name, error)
             self.unavailable = error
@@ -266,8 +263,6 @@ class PartitionReplica:
             first.connection.refuse(error)
             first.connection.close(error)
             return
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             self._not_stored(first)
             self._refuse(first, Refuse(error))
@@ -275,8 +270,6 @@ class PartitionReplica:
         for action in actions:
             try:
                 await self._carry_out(log, replica, first, action)
-            except InvariantViolated:
-                raise
             except PolonaiseError as error:
                 # The loss is durable before anybody hears of it: after a crash the copy must not look whole.
                 if isinstance(error, DamageFound):
@@ -379,8 +372,6 @@ class PartitionReplica:
             _check_session(replica, read)
             await connection.wait_writable()
             connection.send(answer, request=request, partition=self._partition)
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             connection.refuse(error, request=request, partition=self._partition, detail=self._detail(error))
 
@@ -435,8 +426,6 @@ class PartitionReplica:
         _log.error("%s: %s", self._name, damage)
         try:
             await log.lose_above(damage.last_good, str(damage))
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             self.unavailable = error
 
