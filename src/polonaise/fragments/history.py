@@ -427,12 +427,8 @@ def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _O
             raise FragmentDamaged(f"the fragment holds partition {footer.partition}, {footer.first} to {footer.last}")
         metadata = file.metadata
         return _Opened(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
-    except (FragmentDamaged, UnsupportedFormat) as error:
+    except (FragmentDamaged, UnsupportedFormat, WrongClusterKey) as error:
         raise type(error)(f"{name.path}: {error.text}") from error
-    except WrongClusterKey as error:
-        raise WrongClusterKey(
-            f"{name.path} belongs to another cluster: correct the address of the fragment store"
-        ) from error
 
 
 def _decode(opened: _Opened, number: int, parts: Mapping[int, bytes]) -> list[Batch]:
