@@ -30,7 +30,7 @@ _IDS: Final = SCHEMA.get_field_index("transaction_id")
 
 def columns_in(
     source: Any,
-    about: FragmentName | Footer,
+    expected: FragmentName | Footer,
     span: Span,
     columns: Sequence[str],
     *,
@@ -39,9 +39,9 @@ def columns_in(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the transactions of `span` that are in a fragment, in the order of ids, `rows_max` at most at a time.
 
-    `source` is a local file's path, which is mapped and not copied, bytes, or a `RangeFile`; `about` what it must hold.
-    `columns` are names of `SCHEMA`: the record batches have them in this order. A row group's columns are in memory at
-    a time, and those of the next one while a `RangeFile` fetches it.
+    `source` is a local file's path, which is mapped and not copied, bytes, or a `RangeFile`; `expected` tells what it
+    must hold. `columns` are names of `SCHEMA`: the record batches have them in this order. A row group's columns are in
+    memory at a time, and those of the next one while a `RangeFile` fetches it.
 
     Blocks: for threads and processes of their own. Raises `BadOption` for an unknown column or a `rows_max` below 1,
     `FragmentDamaged`, `UnsupportedFormat`, `WrongClusterKey`, `NotFound`, and what the store raises.
@@ -49,12 +49,12 @@ def columns_in(
     schema = schema_of(columns)
     if rows_max < 1:
         raise BadOption(f"invalid rows_max: {rows_max}: name 1 or more")
-    return _columns_in(source, about, span, schema, rows_max, cluster_key)
+    return _columns_in(source, expected, span, schema, rows_max, cluster_key)
 
 
 def _columns_in(
     source: Any,
-    about: FragmentName | Footer,
+    expected: FragmentName | Footer,
     span: Span,
     schema: pa.Schema,
     rows_max: int,
@@ -62,19 +62,19 @@ def _columns_in(
 ) -> Iterator[pa.RecordBatch]:
     """Yield as `columns_in` does, with the arguments checked."""
     footer, file = open_fragment(source, cluster_key)
-    if (footer.partition, footer.first, footer.last) != (about.partition, about.first, about.last):
+    if (footer.partition, footer.first, footer.last) != (expected.partition, expected.first, expected.last):
         raise FragmentDamaged(
             f"the fragment holds partition {footer.partition}, {footer.first} to {footer.last}, and should hold "
-            f"partition {about.partition}, {about.first} to {about.last}"
+            f"partition {expected.partition}, {expected.first} to {expected.last}"
         )
     groups = [group for group in _groups(file, footer) if group.last >= span.first and group.first <= span.last]
-    ahead = source if isinstance(source, RangeFile) else None
-    if ahead is not None and groups:
-        ahead.will_read(_chunks(file, groups[0], schema))
+    range_file = source if isinstance(source, RangeFile) else None
+    if range_file is not None and groups:
+        range_file.will_read(_chunks(file, groups[0], schema))
     for group, following in zip_longest(groups, groups[1:]):
         # The next group is fetched while this one is decoded and used.
-        if ahead is not None and following is not None:
-            ahead.will_read(_chunks(file, following, schema))
+        if range_file is not None and following is not None:
+            range_file.will_read(_chunks(file, following, schema))
         with readable(f"row group {group.number}"):
             table = file.read_row_group(group.number, columns=schema.names, use_threads=False).select(schema.names)
         _check(table, schema, group, footer.partition)
