@@ -277,7 +277,7 @@ def test_only_the_partitions_that_a_query_names_are_looked_at(storage: Path, tmp
 def test_what_is_no_storage_directory_is_refused(storage: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         rows(tmp_path / "nowhere")
-    with pytest.raises(BadOption, match="no storage directory"):
+    with pytest.raises(BadOption, match="not a storage directory"):
         rows(tmp_path)
     with pytest.raises(BadOption, match="is a file: name the directory"):
         rows(segments(storage)[0])

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from polonaise.errors import BatchDamaged, DataDamaged, NotFound, SegmentDamaged
-from polonaise.host.files import LookedAt
+from polonaise.host.files import ReadOnlyFile
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.log.recovery import begins
+from polonaise.log.recovery import begins_log
 from polonaise.log.segment import (
     HEADER_BYTES,
     Scan,
@@ -25,7 +25,7 @@ from polonaise.log.segment import (
     read_preamble,
     walk,
 )
-from polonaise.log.tail import beginning
+from polonaise.log.tail import empty_scan
 from polonaise.storage.files import Files, evidence_in, first_of, found_again, trimmed_in
 from polonaise.storage.offline import batches_of, header_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
@@ -140,7 +140,7 @@ async def _verify(files: Files) -> PartitionReport:
 async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
     """Read one segment to its end or to the first bad bytes. Raises `NotFound`, and `WrongClusterKey`."""
     first = first_of(path)
-    with LookedAt(path) as file:
+    with ReadOnlyFile(path) as file:
         size = file.size()
         report = SegmentReport(path, files.partition, first, first - 1, size)
         try:
@@ -152,7 +152,7 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
         report = replace(report, partition=header.partition)
         try:
             preamble = await read_preamble(file, header)
-            found = beginning(header, preamble)
+            found = empty_scan(header, preamble)
         except (SegmentDamaged, BatchDamaged) as error:
             return _Read(replace(report, damage=SegmentDamage(path, HEADER_BYTES, first, error.text)), header)
         report = await _read_batches(file, report, header, found, size)
@@ -167,7 +167,7 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
 
 
 async def _read_batches(
-    file: LookedAt, report: SegmentReport, header: SegmentHeader, found: Scan, size: int
+    file: ReadOnlyFile, report: SegmentReport, header: SegmentHeader, found: Scan, size: int
 ) -> SegmentReport:
     batches = transactions = data_bytes = registers_changed = largest = first_us = last_us = 0
     sessions: set[int] = set()
@@ -208,7 +208,7 @@ def _gap(files: Files, before: _Read | None, read: _Read) -> str:
     if header is None:
         return ""
     if before is None:
-        return "" if begins(header, trimmed_in(files)) else "the segment before it is missing"
+        return "" if begins_log(header, trimmed_in(files)) else "the segment before it is missing"
     if header.previous_first != before.report.first:
         return "the segment before it is missing"
     if before.found is None or before.report.damage is not None:
@@ -231,7 +231,7 @@ def _missed(files: Files, last: _Read | None, damaged: bool) -> list[SegmentDama
     evidence = evidence_in(files)
     if evidence.last > held and not damaged:
         return [SegmentDamage(path, end, held + 1, f"it ends with {held}, and {evidence.last} had been synced")]
-    if files.kept is not None and files.kept.promises.may_have_lost and not damaged:
-        above = files.kept.promises.lost_above
+    if files.control is not None and files.control.promises.may_have_lost and not damaged:
+        above = files.control.promises.lost_above
         return [SegmentDamage(path, end, above + 1, f"its node says that it may have lost what was above {above}")]
     return []

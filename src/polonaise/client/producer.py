@@ -165,7 +165,7 @@ async def open_producer(
         async with asyncio.timeout(timeout):
             while True:
                 held = await requests.register(appends.partition, key, timeout)
-                produced = Produced.none() if held is None else Produced.parse(held)
+                produced = Produced() if held is None else Produced.parse(held)
                 try:
                     await _open(key, held, produced, appends)
                 except (ExpectationFailed, ProducerFenced):

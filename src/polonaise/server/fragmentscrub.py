@@ -123,7 +123,7 @@ class FragmentScrubbing:
         except PolonaiseError as error:
             self._not_mended(step, str(error), passing=error.retry in (Retry.AGAIN, Retry.ELSEWHERE))
         else:
-            self._scrub.repaired(self._clock.wall_us(), name)
+            self._scrub.good(self._clock.wall_us(), name)
             _log.warning("scrub of %s: %s was written again from the log", self._history, name.path)
 
     def _not_mended(self, step: Verify, why: str, *, passing: bool) -> None:

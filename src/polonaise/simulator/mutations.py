@@ -202,8 +202,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "register-change-lost-at-roll": Mutation(
         "polonaise.log.partitionlog",
-        "preamble = registers.snapshot(tail.found.registers)",
-        "preamble = registers.snapshot(dict(list(tail.found.registers.items())[:-1]))",
+        "preamble = registers.snapshot(tail.scanned.registers)",
+        "preamble = registers.snapshot(dict(list(tail.scanned.registers.items())[:-1]))",
         "P2: a new segment begins without the last register",
     ),
     "zeros-stay-in-a-sealed-segment": Mutation(
@@ -228,8 +228,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "rest-of-a-listing-left-out": Mutation(
         "polonaise.log.registers",
-        "            return RegisterPage(taken, True)\n",
-        "            return RegisterPage(taken, False)\n",
+        "            return RegisterPage(chosen, True)\n",
+        "            return RegisterPage(chosen, False)\n",
         "P2: of registers that are more than one page, a listing has the first page",
     ),
     "hindrance-told-to-nobody": Mutation(
@@ -313,8 +313,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "scrub-that-ends-with-its-first-finding": Mutation(
         "polonaise.storage.protocol.scrubschedule",
-        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n",
-        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n"
+        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)\n",
+        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)\n"
         "        self._next_s = 2.0**62\n",
         "P10: a disk that goes bad again after its repair is not looked at any more",
     ),

@@ -19,7 +19,7 @@ import pyarrow as pa
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog, HistoryTrimmed, NotFound, SegmentDamaged, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.host.files import LookedAt
+from polonaise.host.files import ReadOnlyFile
 from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentRemoved, walk
 from polonaise.redaction import redacted
@@ -97,7 +97,7 @@ class SegmentFiles:
     def cluster_key(self) -> bytes | None:
         """The cluster key in the control file or in a segment; None if neither has one."""
         for partition, files in self._files.items():
-            return self._here(partition).cluster_key if files.kept is None else files.kept.cluster_key
+            return self._here(partition).cluster_key if files.control is None else files.control.cluster_key
         return None
 
     def partitions(self, named: str) -> list[PartitionId]:
@@ -222,7 +222,7 @@ def standings(ids: pa.Array, bounds: Bounds | None) -> pa.Array:
 def _partition_of(files: Files) -> PartitionId:
     """Return the partition of some files, from the directory's name or else a segment's header. Raises `BadOption`."""
     for path in files.paths if files.partition is None else ():
-        with LookedAt(path) as file:
+        with ReadOnlyFile(path) as file:
             try:
                 return unwaited(header_of(file, path, files)).partition
             except SegmentDamaged:
@@ -234,12 +234,12 @@ def _partition_of(files: Files) -> PartitionId:
 
 def _looked_at(files: Files) -> PartitionFiles:
     """Examine a partition: headers of all segments, and all of the last one, whose end only its bytes tell."""
-    key: bytes | None = None if files.kept is None else files.kept.cluster_key
+    key: bytes | None = None if files.control is None else files.control.cluster_key
     segments: list[SegmentFile] = []
     end = trimmed_in(files).first
     for place, path in enumerate(files.paths):
         following = files.paths[place + 1] if place + 1 < len(files.paths) else None
-        with LookedAt(path) as file:
+        with ReadOnlyFile(path) as file:
             try:
                 header = unwaited(header_of(file, path, files))
             except SegmentRemoved:
@@ -264,7 +264,7 @@ def _looked_at(files: Files) -> PartitionFiles:
 
 def _goes_on(path: str, files: Files, first: TransactionId) -> bool:
     """Whether the segment at `path` continues the one that begins with `first`, by its header."""
-    with LookedAt(path) as file:
+    with ReadOnlyFile(path) as file:
         try:
             return unwaited(header_of(file, path, files)).previous_first == first
         except SegmentDamaged:
@@ -302,7 +302,7 @@ def _walked(path: str, files: Files, span: Span) -> Iterator[Batch]:
 
 
 async def _batches(path: str, files: Files, span: Span) -> AsyncGenerator[Batch, None]:
-    with LookedAt(path) as file:
+    with ReadOnlyFile(path) as file:
         found, header = await opened(file, path, files)
         async with aclosing(walk(file, header, found, file.size())) as batches:
             async for _, batch in batches:

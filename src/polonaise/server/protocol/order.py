@@ -409,7 +409,7 @@ class Order:
         epoch, sequence = producers.parse_request(value)
         register = self.registers.get(key)
         try:
-            known = producers.Produced.none() if register is None else producers.Produced.parse(register)
+            known = producers.Produced() if register is None else producers.Produced.parse(register)
         except ProtocolError:
             # An application set the register by hand. Only this producer is refused: the connection is not at fault.
             return self.next_id, FailureReason.EXPECTATION_FAILED
