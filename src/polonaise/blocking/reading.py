@@ -121,9 +121,9 @@ class _Pump(Generic[T]):
             self._arrived.set()
 
     async def _read_to_end(self, source: ResumableReader[T]) -> None:
-        async for each in source:
-            self._ready.append(each)
-            self._ready_bytes += self._size(each)
+        async for item in source:
+            self._ready.append(item)
+            self._ready_bytes += self._size(item)
             self._arrived.set()
             while len(self._ready) >= _AHEAD_MAX or self._ready_bytes >= _AHEAD_BYTES_MAX:
                 self._room.clear()

@@ -62,13 +62,13 @@ class Routes:
         if self._trouble:
             return f"an assignment that can be read: {self._trouble}"
         if owner is None:
-            return "a server that owns it: none does, so start one (`polonaise server run`) or see why it does not"
+            return "a server that owns it: none does, so start one (`polonaise server run`) or see why none runs"
         return f"its owner, {owner.address}{self.whereabouts()}"
 
     def whereabouts(self) -> str:
         """Return what is known of the process that serves the log, as the end of a sentence."""
-        known = self._whereabouts()
-        return f"; {known}" if known else ""
+        where = self._whereabouts()
+        return f"; {where}" if where else ""
 
     async def reread(self) -> None:
         """Read the assignment, which has changed as a server says; do without if the coordinator can't be reached."""
@@ -82,18 +82,18 @@ class Routes:
         """Remember and log why the assignment can't be read, once for the same reason."""
         if trouble != self._trouble:
             self._trouble = trouble
-            _log.warning("the assignment can't be read, and is tried again: %s", trouble)
+            _log.warning("the assignment can't be read, and is read again: %s", trouble)
 
-    def _learn(self, found: Versioned[Assignment]) -> None:
+    def _learn(self, read: Versioned[Assignment]) -> None:
         """Take an assignment that was read, unless a newer one is known; wake those who wait for a change."""
         self._trouble = ""
-        if found.version <= self._known.version:
+        if read.version <= self._known.version:
             return
-        self._known = found
+        self._known = read
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
         for listener in list(self.listeners):
-            listener(found.value)
+            listener(read.value)
 
     async def _watch(self) -> None:
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from polonaise.errors import BadOption
 from polonaise.terms import FailureReason, PartitionId
-from polonaise.testing.server import MemoryServer
+from polonaise.testing.memoryserver import MemoryServer
 
 There: TypeAlias = Callable[[Callable[[], Any]], Any]
 """Runs a function in the thread of the server."""
@@ -32,7 +32,7 @@ class Faults:
         GENERATION, which are no failures.
         """
         if reason in _NOT_FAILURES:
-            raise BadOption(f"{reason.name} is not how an append fails")
+            raise BadOption(f"invalid reason {reason.name}: no append fails with it")
         self._there(lambda: self._server.armed.next_reasons.append(reason))
 
     def fail_next_lock(self) -> None:
@@ -50,7 +50,7 @@ class Faults:
         that is not from 0 to below 1.
         """
         if not 0.0 <= probability < 1.0:
-            raise BadOption(f"a probability from 0 to below 1, not {probability}")
+            raise BadOption(f"invalid probability {probability}: pass a number from 0 to below 1")
 
         def arm() -> None:
             self._server.armed.probability = probability
@@ -64,7 +64,7 @@ class Faults:
         Raises `BadOption` below 0, and from an hour on.
         """
         if not 0.0 <= seconds < 3_600.0:
-            raise BadOption(f"a delay from 0 to an hour, not {seconds} s")
+            raise BadOption(f"invalid delay of {seconds} s: pass a number from 0 to below 3600")
 
         def arm() -> None:
             self._server.armed.delay_s = seconds

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import count
+from itertools import accumulate, count
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -17,6 +18,8 @@ LOCK_BYTES: Final = 9
 LockId: TypeAlias = int | str | UUID
 """The id of a lock: a signed 64-bit number, a text, or a UUID. `7` and `"7"` are different ids."""
 
+_MODES: Final = slice(LOCK_BYTES - 1, None, LOCK_BYTES)
+"""Selects the mode bytes of joined locks."""
 _TEXT: Final = b"text"
 _UUID: Final = b"uuid"
 _NUMBER: Final = b""
@@ -60,6 +63,14 @@ class Lock(bytes):
 
     def __repr__(self) -> str:
         return f"<Lock {self.hash:#018x} {self.mode.name}>"
+
+
+def lock_columns(locks: Sequence[bytes]) -> tuple[list[int], bytearray, bytearray]:
+    """Return the columns of locks that are joined for each transaction: ends counted in locks, hashes, modes."""
+    hashes = bytearray().join(locks)
+    modes = hashes[_MODES]
+    del hashes[_MODES]
+    return [end // LOCK_BYTES for end in accumulate(map(len, locks))], hashes, modes
 
 
 def _made(name: str, id: LockId, mode: LockMode) -> Lock:

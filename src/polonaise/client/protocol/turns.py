@@ -68,12 +68,12 @@ class _Queue:
 
 def checked(locks: Iterable[bytes]) -> dict[bytes, bool]:
     """Return the hashes of the locks for which an append can be refused, with whether it raises them, too."""
-    found: dict[bytes, bool] = {}
+    raised: dict[bytes, bool] = {}
     for lock in locks:
         hashed, mode = lock[:-1], lock[-1]
         if mode != _APPEND:
-            found[hashed] = found.get(hashed, False) or mode == _WRITE
-    return found
+            raised[hashed] = raised.get(hashed, False) or mode == _WRITE
+    return raised
 
 
 class Turns:
@@ -144,9 +144,9 @@ class Turns:
             if queue is None or turn not in queue.turns:
                 continue
             queue.writers -= queue.turns.pop(turn)
-            held = turn in queue.granted
+            was_granted = turn in queue.granted
             queue.granted.discard(turn)
-            if not held or not queue.granted:
+            if not was_granted or not queue.granted:
                 ready += self._grant(queue)
             if not queue.turns and not queue.rivals:
                 del self._queues[hashed]

@@ -45,10 +45,11 @@ class MemoryServer:
 
     def partition(self, partition: PartitionId) -> MemoryPartition:
         """Return a partition. Raises `UnknownPartition`."""
-        found = self.partitions.get(partition)
-        if found is None:
-            raise UnknownPartition(f"partition {partition}; this log has partitions 0 to {len(self.partitions) - 1}")
-        return found
+        try:
+            return self.partitions[partition]
+        except KeyError:
+            last = len(self.partitions) - 1
+            raise UnknownPartition(f"partition {partition}; this log has partitions 0 to {last}") from None
 
     # ------------------------------------------------------------------ life and connections
 
@@ -67,7 +68,7 @@ class MemoryServer:
         if not reachable:
             self._host.wires.listening.pop(ADDRESS, None)
         for connection in list(self._connections):
-            connection.abort(ConnectionLost("the test had it lost"))
+            connection.abort(ConnectionLost("the test broke the connection"))
 
     def _accept(self) -> Connection:
         return Connection(
