@@ -54,11 +54,12 @@ class PartitionAppends(PartitionCondition):
         self._unsent: list[Outgoing] = []
         self._unsent_groups: list[_OutgoingGroup] = []
         self._sends_soon = False
-        self._opening: list[asyncio.Future[None]] = []
+        self._waiting_for_mount: list[asyncio.Future[None]] = []
         self._flushes: dict[int, tuple[int, asyncio.Future[TransactionId] | None]] = {}
         """The flushes under way, by request number: the highest sequence that each covers, and who waits for it."""
-        self._idle: asyncio.TimerHandle | None = None
-        self._news_s = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._heard_s = 0.0
+        """The loop's time at which something was last heard of appends that were sent, or at which they were sent."""
         self.client_id = client_id
         self.generation: Generation = 0
         """The generation of the latest mount; every append carries it."""
@@ -198,9 +199,9 @@ class PartitionAppends(PartitionCondition):
         else:
             # Appends withdrawn at the end are in no frame, and count as sent: nothing before the next one is unsent.
             outstanding.sent = outstanding.next_sequence - 1
-        if self._idle is None:
-            self._news_s = self.loop.time()
-            self._idle = self.loop.call_later(self._settings.idle_flush_s, self._ask_after)
+        if self._idle_timer is None:
+            self._heard_s = self.loop.time()
+            self._idle_timer = self.loop.call_later(self._settings.idle_flush_s, self._flush_if_silent)
 
     def _keep_unsent(self, unsent: list[Outgoing], groups: Sequence[_OutgoingGroup], sent: int) -> None:
         """Put back, in front, what the window has no room for; it is sent once something is decided."""
@@ -232,8 +233,8 @@ class PartitionAppends(PartitionCondition):
         self._window.open(window_bytes)
         self.generation = generation
         self._settled(self._outstanding.passed(sent_before, self._cause()))
-        opening, self._opening = self._opening, []
-        wake(opening)
+        waiting, self._waiting_for_mount = self._waiting_for_mount, []
+        wake(waiting)
         self._send()
 
     def shut(self) -> None:
@@ -247,8 +248,8 @@ class PartitionAppends(PartitionCondition):
         self._outstanding.mounted_after = self._outstanding.sent
         self._sends_soon = False
         flushes, self._flushes = self._flushes, {}
-        waiting = [future for _, future in flushes.values() if future is not None]
-        fail_all(waiting, ConnectionLost("the mount ended before the flush was answered"))
+        unanswered = [future for _, future in flushes.values() if future is not None]
+        fail_all(unanswered, ConnectionLost("the mount ended before the flush was answered"))
 
     def stop(self, error: PolonaiseError) -> None:
         """Settle everything that is pending, end every wait with this error, and refuse everything from now on."""
@@ -258,11 +259,11 @@ class PartitionAppends(PartitionCondition):
         self.shut()
         self._unsent.clear()
         self._unsent_groups.clear()
-        if self._idle is not None:
-            self._idle.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         tell(self._outstanding.stop())
-        fail_all(self._opening, error)
-        self._opening.clear()
+        fail_all(self._waiting_for_mount, error)
+        self._waiting_for_mount.clear()
         self.admission.stop(error)
         self.turntaking.stop(error)
         self.mark.stop(error)
@@ -302,7 +303,7 @@ class PartitionAppends(PartitionCondition):
 
     def _settled(self, settled: list[Pending]) -> None:
         """Wake those who wait for these fates, and use the room that they leave."""
-        self._news_s = self.loop.time()
+        self._heard_s = self.loop.time()
         self._window.decided_below(self._outstanding.first_pending)
         if settled:
             tell(settled)
@@ -313,22 +314,22 @@ class PartitionAppends(PartitionCondition):
 
     # ------------------------------------------------------------------ asking after appends
 
-    def _ask_after(self) -> None:
+    def _flush_if_silent(self) -> None:
         """Send a flush if nothing was heard for a while of appends that were sent, so that no fate stays unknown.
 
         A server drops appends of an older mount without a word. Without a younger append behind them, or another mount,
         nothing else settles those.
         """
-        self._idle = None
+        self._idle_timer = None
         if self.stopped or not self._outstanding.awaited:
             return  # the next append that is sent starts the timer again
         now, idle_s = self.loop.time(), self._settings.idle_flush_s
-        due = self._news_s + idle_s
+        due = self._heard_s + idle_s
         if now >= due:
             due = now + idle_s
             if self._stream is not None and not self._flushes:
                 self._send_flush(self._stream, None)
-        self._idle = self.loop.call_at(due, self._ask_after)
+        self._idle_timer = self.loop.call_at(due, self._flush_if_silent)
 
     def _send_flush(self, stream: Stream, answered: asyncio.Future[TransactionId] | None) -> None:
         request = stream.next_request()
@@ -345,10 +346,10 @@ class PartitionAppends(PartitionCondition):
             if self.stopped:
                 raise fresh(self.stopped)
             if self._stream is None:
-                opened: asyncio.Future[None] = self.loop.create_future()
-                self._opening = [future for future in self._opening if not future.done()]
-                self._opening.append(opened)
-                await until(opened, deadline_s)
+                mounted: asyncio.Future[None] = self.loop.create_future()
+                self._waiting_for_mount = [future for future in self._waiting_for_mount if not future.done()]
+                self._waiting_for_mount.append(mounted)
+                await until(mounted, deadline_s)
                 continue
             self._send_all(self._stream)
             answered: asyncio.Future[TransactionId] = self.loop.create_future()

@@ -29,7 +29,7 @@ class _PartRequest(NamedTuple):
     first: TransactionId
     last: TransactionId
     """The last id of the part. Batches that begin in it are wanted; the answer may hold fewer. `WHOLE` for no bound."""
-    coming: asyncio.Task[Batches]
+    answer: asyncio.Task[Batches]
 
 
 class BatchReader:
@@ -112,10 +112,10 @@ class BatchReader:
     def __del__(self) -> None:
         """Cancel the requests under way of a reader that was left before its end."""
         for request in getattr(self, "_under_way", ()):
-            if not request.coming.done():
+            if not request.answer.done():
                 # From whatever thread the garbage collector runs in. `RuntimeError`: the loop is closed.
                 with suppress(RuntimeError):
-                    request.coming.get_loop().call_soon_threadsafe(request.coming.cancel)
+                    request.answer.get_loop().call_soon_threadsafe(request.answer.cancel)
 
     async def _take_answer(self) -> None:
         if not self._follow and not self._end_known:
@@ -124,12 +124,12 @@ class BatchReader:
                 return
         self._send_requests()
         request = self._under_way[0]
-        if not request.coming.done():
-            await asyncio.wait((request.coming,))  # a cancelled wait leaves the request under way, for the next wait
+        if not request.answer.done():
+            await asyncio.wait((request.answer,))  # a cancelled wait leaves the request under way, for the next wait
         if self._done:
             return  # closed meanwhile
         try:
-            answer = request.coming.result()
+            answer = request.answer.result()
         except BaseException:
             self._cancel_requests()  # the next call begins anew from here
             raise
@@ -171,12 +171,12 @@ class BatchReader:
         if self._ahead is not None and self._first <= request.last:
             self._under_way.appendleft(self._request_part(self._first, request.last))
         while self._ahead is not None and self._under_way and self._under_way[0].last < self._first:
-            self._under_way.popleft().coming.cancel()
+            self._under_way.popleft().answer.cancel()
 
     def _cancel_requests(self) -> None:
         self._ahead = None
         while self._under_way:
-            self._under_way.pop().coming.cancel()
+            self._under_way.pop().answer.cancel()
 
     async def _find_end(self) -> None:
         """Set the end of the reading to what is committed now.
@@ -251,11 +251,11 @@ class BatchReader:
             after_time_us=self._since_us,
             part_last=last,
         )
-        coming = asyncio.get_running_loop().create_task(
+        answer = asyncio.get_running_loop().create_task(
             self._requests.ask(self._partition, request, Batches, self._timeout + wait_s, wait_s=wait_s)
         )
-        coming.add_done_callback(retrieve)
-        return _PartRequest(first, last, coming)
+        answer.add_done_callback(retrieve)
+        return _PartRequest(first, last, answer)
 
 
 def first_batch(answer: Batches) -> Batch | None:

@@ -35,7 +35,7 @@ class Stream:
 
     def __init__(self, host: Host, address: str, sequence: int) -> None:
         self._host = host
-        self._wait_for_room: list[Callable[[], None]] = []
+        self._waiting_for_room: list[Callable[[], None]] = []
         """The functions that are called once the server has taken enough of what it was sent."""
         self.address = address
         self.sequence = sequence
@@ -72,8 +72,8 @@ class Stream:
 
     def when_writable(self, resume: Callable[[], None]) -> None:
         """Call `resume` once the server has taken enough of what it was sent; never, if the connection closes."""
-        self._wait_for_room.append(resume)
-        if len(self._wait_for_room) == 1:
+        self._waiting_for_room.append(resume)
+        if len(self._waiting_for_room) == 1:
             self._host.spawn(self._wait_writable(), f"client: wait for {self.address} to read")
 
     async def _wait_writable(self) -> None:
@@ -81,7 +81,7 @@ class Stream:
             await self.connection.wait_writable()
         except PolonaiseError:
             return
-        waiting, self._wait_for_room = self._wait_for_room, []
+        waiting, self._waiting_for_room = self._waiting_for_room, []
         for resume in waiting:
             resume()
 
@@ -102,7 +102,7 @@ class Links:
     async def stream(self, address: str) -> Stream:
         """Return the open stream to a server; connect if there is none. Raises `ConnectionLost`, or the refusal."""
         while (stream := self._streams.get(address)) is None or stream.connection.closed:
-            await self._connected("stream", address)
+            await self._wait_connected("stream", address)
         return stream
 
     async def bulk(self, address: str) -> Connection:
@@ -111,7 +111,7 @@ class Links:
         For reads, bodies and other requests: a gigabyte of bodies must not delay the feed.
         """
         while (connection := self._bulk.get(address)) is None or connection.closed:
-            await self._connected("bulk", address)
+            await self._wait_connected("bulk", address)
         return connection
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Links:
         for connection in [*(stream.connection for stream in self._streams.values()), *self._bulk.values()]:
             connection.close()
 
-    async def _connected(self, kind: Kind, address: str) -> None:
+    async def _wait_connected(self, kind: Kind, address: str) -> None:
         """Wait for one attempt to connect, shared by all that want this connection at the same time."""
         if self._closed:
             raise Closed("this client was closed")

@@ -308,7 +308,7 @@ class Mounting:
             case Mounted() if request == attempt.request and not attempt.ready:
                 self._answered(attempt, message)
             case Mounted() if not request and attempt.ready:
-                self._told(message)
+                self._take_hindrance(message)
             case Mounted():
                 pass
             case Refused():
@@ -370,7 +370,7 @@ class Mounting:
                 attempt.end(WrongGeneration(text))
                 return
 
-    def _told(self, message: Mounted) -> None:
+    def _take_hindrance(self, message: Mounted) -> None:
         """Remember what keeps the appends of a ready mount from being committed, or that nothing does any more."""
         before, self._appends.hindrance = self._appends.hindrance, None
         if message.state == MountState.NOT_READY:

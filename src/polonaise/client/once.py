@@ -24,7 +24,7 @@ class OnceView(Protocol):
         """Return the id of the first transaction and the record under this key; None if the view has applied none."""
 
 
-class _Found(Exception):
+class _UsedBefore(Exception):
     """Ends the run of a context because the key was used before."""
 
     def __init__(self, id: TransactionId, record: OnceRecord) -> None:
@@ -65,7 +65,7 @@ async def run_once(
     # Checked here, too: catching up would spend the time, and then be blamed for it.
     check_leaves_time(timeout, partition)
     deadline_s = None if timeout is None else loop.time() + timeout
-    await _caught_up(requests, appends, timeout, deadline_s)
+    await _catch_up(requests, appends, timeout, deadline_s)
     looking_since_s: float | None = None
 
     def waits_for() -> str:
@@ -80,7 +80,7 @@ async def run_once(
         earlier = await view.once(partition, key)
         looking_since_s = None  # not after a look-up that was given up: `waits_for` is called just then
         if earlier is not None:
-            raise _Found(*earlier)
+            raise _UsedBefore(*earlier)
 
     async def guarded(tx: Draft, *args: Any) -> str:
         tx.write_lock(LOCK, key)
@@ -101,8 +101,8 @@ async def run_once(
 
     try:
         receipt = await running.run(appends, guarded, args, timeout, deadline_s=deadline_s, waits_for=waits_for)
-    except _Found as found:
-        id, record = found.id, found.record
+    except _UsedBefore as used:
+        id, record = used.id, used.record
         if request and record.request and request != record.request:
             raise OnceDiffers(
                 f"key {key!r} was used before, for another request: it is transaction {id} of partition {partition}; "
@@ -113,7 +113,7 @@ async def run_once(
     return Once(partition, receipt.id, receipt.count - 1, json.loads(receipt.value), repeated=False)
 
 
-async def _caught_up(
+async def _catch_up(
     requests: Requests, appends: PartitionAppends, timeout: float | None, deadline_s: float | None
 ) -> None:
     """Wait until the view has applied all that is committed by now. Raises `AppendExpired` after the deadline."""

@@ -124,7 +124,7 @@ class Applying(NamedTuple):
 class AppliedMark:
     """The client high-water mark of a partition, and the waits for it to rise."""
 
-    __slots__ = ("_births", "_stopped", "_sweep_at", "_waiting", "applying", "trouble", "value")
+    __slots__ = ("_stopped", "_sweep_at", "_wait_count", "_waiting", "applying", "trouble", "value")
 
     def __init__(self, value: TransactionId) -> None:
         self.value = value
@@ -135,7 +135,7 @@ class AppliedMark:
         """The transactions that the view is applying; None while it applies none."""
         self._waiting: list[tuple[TransactionId, int, asyncio.Future[None]]] = []
         """A heap of (id, number, future): the number keeps futures from being compared."""
-        self._births = 0
+        self._wait_count = 0
         self._sweep_at = 1024
         self._stopped: PolonaiseError | None = None
 
@@ -162,14 +162,14 @@ class AppliedMark:
         if self._stopped:
             future.set_exception(fresh(self._stopped))
             return future
-        self._births += 1
+        self._wait_count += 1
         # Waits that were given up stay in the heap until the mark reaches them, which may be never: swept out before
         # they are most of it.
         if len(self._waiting) >= self._sweep_at:
             self._waiting = [entry for entry in self._waiting if not entry[2].done()]
             heapify(self._waiting)
             self._sweep_at = max(1024, 2 * len(self._waiting))
-        heappush(self._waiting, (value, self._births, future))
+        heappush(self._waiting, (value, self._wait_count, future))
         return future
 
     def stop(self, error: PolonaiseError) -> None:

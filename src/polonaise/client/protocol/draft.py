@@ -240,9 +240,9 @@ class Draft:
     """
 
     __slots__ = (
-        "_asked_bytes",
         "_encode",
         "_limits",
+        "_operation_bytes",
         "_over",
         "abandoned",
         "bodies",
@@ -270,7 +270,7 @@ class Draft:
         self.position: TransactionId | None = None
         self.size = 0
         self.abandoned: str | None = None
-        self._asked_bytes = 0
+        self._operation_bytes = 0
         self._limits = limits
         self._encode = encode
         self._over = False
@@ -278,7 +278,7 @@ class Draft:
     @property
     def sent_bytes(self) -> int:
         """The bytes of its bodies, its locks, and the keys and values that it expects and changes."""
-        return self.size + LOCK_BYTES * len(self.locks) + self._asked_bytes
+        return self.size + LOCK_BYTES * len(self.locks) + self._operation_bytes
 
     def end(self) -> None:
         """Refuse further calls: the context has returned, and what it added now would be lost."""
@@ -350,7 +350,7 @@ class Draft:
             expectation = Expectation.equals(key, equals)
         else:
             expectation = Expectation.absent(key) if absent else Expectation.present(key)
-        self._ask([expectation], [])
+        self._add_operations([expectation], [])
 
     def expect_position(self, id: TransactionId) -> None:
         """Demand that the (first) append gets exactly this transaction id.
@@ -360,7 +360,7 @@ class Draft:
         up to `high_water_mark`, which no append can get any more, and for an id that is still beyond the end of the log
         when the append is ordered. Raises `BadOption` for an invalid id.
         """
-        self._ask([Expectation.position(id)], [])
+        self._add_operations([Expectation.position(id)], [])
         self.position = id
 
     def set(self, key: bytes, value: bytes) -> None:
@@ -369,18 +369,18 @@ class Draft:
         Raises `BadOption` past 1 KiB of key or 64 KiB of value, and for a key under a prefix of the library's own.
         `run` raises `RegistersFull` when the partition's registers have no room for it.
         """
-        self._ask([], [Change.set(key, value)])
+        self._add_operations([], [Change.set(key, value)])
 
     def delete(self, key: bytes) -> None:
         """Delete a register, in one atomic step with the append; no error if it is absent. Raises `BadOption`."""
-        self._ask([], [Change.delete(key)])
+        self._add_operations([], [Change.delete(key)])
 
-    def _ask(self, expectations: list[Expectation], changes: list[Change]) -> None:
+    def _add_operations(self, expectations: list[Expectation], changes: list[Change]) -> None:
         self._check_open()
         checked = operations(expectations, changes)
         self.operations += checked
-        self._asked_bytes += bytes_of(checked)
-        _check_operations(len(self.operations), self._asked_bytes)
+        self._operation_bytes += bytes_of(checked)
+        _check_operations(len(self.operations), self._operation_bytes)
 
     def abandon(self, reason: str = "the context abandoned the transaction") -> None:
         """Append nothing after all. `return tx.abandon("why")` ends the context; `run` then raises `Abandoned`.

@@ -49,7 +49,7 @@ class Lock(bytes):
             pass  # not kept: made below
         except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
             raise wrong_lock(name, id, mode) from error
-        return _made(name, id, mode)
+        return _new_lock(name, id, mode)
 
     @property
     def hash(self) -> int:
@@ -73,7 +73,7 @@ def lock_columns(locks: Sequence[bytes]) -> tuple[list[int], bytearray, bytearra
     return [end // LOCK_BYTES for end in accumulate(map(len, locks))], hashes, modes
 
 
-def _made(name: str, id: LockId, mode: LockMode) -> Lock:
+def _new_lock(name: str, id: LockId, mode: LockMode) -> Lock:
     try:
         if isinstance(id, bool):
             raise TypeError
@@ -118,13 +118,13 @@ def _hash(name: str, id: LockId) -> bytes:
         kind, raw = _UUID, id.bytes
     else:
         kind, raw = _NUMBER, id.to_bytes(8, "little", signed=True)
-    hashed = _begun(name, kind).copy()
+    hashed = _hash_of_name(name, kind).copy()
     hashed.update(raw)
     return hashed.digest()
 
 
 @lru_cache(maxsize=1_024)
-def _begun(name: str, kind: bytes) -> blake2b:
+def _hash_of_name(name: str, kind: bytes) -> blake2b:
     """Return the hash as far as the name goes, cached: an application has few names and many ids."""
     raw = name.encode()
     return blake2b(len(raw).to_bytes(4, "little") + raw, digest_size=8, person=kind)
