@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import Any, Self, TypeVar, TypeVarTuple
 from uuid import UUID
 
 from polonaise.blocking.background import Background
@@ -21,9 +21,6 @@ from polonaise.client.protocol.oncekeys import Once
 from polonaise.errors import PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId
-
-if TYPE_CHECKING:
-    from typing import Self
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

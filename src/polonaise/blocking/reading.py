@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from polonaise.blocking.background import Background
-
-if TYPE_CHECKING:
-    from typing import Self
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -11,11 +11,11 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.bodies import BodyFetch, BodyFetcher
-from polonaise.client.mounting import Form
+from polonaise.client.mounting import Form, Mounting
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.requests import Requests
@@ -26,9 +26,6 @@ from polonaise.errors import Forked, PolonaiseError, ViewFailed, ViewUnavailable
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, TransactionId
-
-if TYPE_CHECKING:
-    from polonaise.client.mounting import Mounting
 
 T = TypeVar("T")
 

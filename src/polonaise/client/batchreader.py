@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Self
 
 from polonaise.client.protocol.ahead import Ahead
 from polonaise.client.protocol.continuity import Continuity
@@ -18,9 +18,6 @@ from polonaise.errors import DataDamaged, DeadlineExceeded, PolonaiseError, Prot
 from polonaise.log.batch import Batch, split
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import WHOLE, Batches, Read
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class _PartRequest(NamedTuple):
