@@ -17,9 +17,10 @@ class TurnTaking:
     def __init__(self, client_id: ClientId, mark: AppliedMark) -> None:
         self.turns = Turns(client_id)
         self._mark = mark
-        self._courteous: set[asyncio.Future[None]] = set()
+        # Dicts for their order: with sets, who is woken first would depend on where in memory the futures are.
+        self._courteous: dict[asyncio.Future[None], None] = {}
         """The futures of contexts that let rivals go first, woken when a rival has committed."""
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
         """The futures of contexts that wait for other contexts of this client."""
         self._stopped: PolonaiseError | None = None
 
@@ -51,16 +52,16 @@ class TurnTaking:
                 turns.given_up(turn)
 
     async def _until(
-        self, future: asyncio.Future[None], waiting: set[asyncio.Future[None]], deadline_s: float | None
+        self, future: asyncio.Future[None], waiting: dict[asyncio.Future[None], None], deadline_s: float | None
     ) -> None:
-        """Wait for a future that is kept in this set meanwhile, so that `stop` finds it."""
+        """Wait for a future that is kept among these meanwhile, so that `stop` finds it."""
         if self._stopped is not None:
             raise fresh(self._stopped)
-        waiting.add(future)
+        waiting[future] = None
         try:
             await until(future, deadline_s)
         finally:
-            waiting.discard(future)
+            waiting.pop(future, None)
 
     def leave(self, turn: Turn) -> None:
         """Give up a turn, and wake the contexts that are granted by that."""
