@@ -374,9 +374,7 @@ class Mounting:
         """Remember what keeps the appends of a ready mount from being committed, or that nothing does any more."""
         before, self._appends.hindrance = self._appends.hindrance, None
         if message.state == MountState.NOT_READY:
-            hindrance = PartitionNotReady(
-                f"partition {self._partition} commits nothing at the moment: {message.reason}"
-            )
+            hindrance = PartitionNotReady(f"partition {self._partition} commits nothing now: {message.reason}")
             self._appends.hindrance = hindrance
         if (before is None) != (self._appends.hindrance is None):
             _log.info("%s", self._appends.hindrance or f"partition {self._partition} commits again")
@@ -406,14 +404,6 @@ class Mounting:
                 )
             case MountVerdict.OLD_GENERATION:
                 known = self._subscription.generation_known
-                attempt.end(
-                    WrongGeneration(
-                        f"an owner of generation {message.generation} answered, and generation {known} exists"
-                    )
-                )
+                attempt.end(WrongGeneration(f"an owner of generation {message.generation} answered; {known} exists"))
             case MountVerdict.INCOMPLETE:
-                attempt.end(
-                    OutOfOrder(
-                        f"the owner said ready at {message.high_water_mark} before it had fed everything up to there"
-                    )
-                )
+                attempt.end(OutOfOrder(f"ready at {message.high_water_mark}, and not everything up to there was fed"))
