@@ -24,7 +24,6 @@ from polonaise.terms import ClientId, Generation, PartitionId, TransactionId
 from polonaise.wire.appends import AppendColumns, FailedAppend
 from polonaise.wire.messages import Flush
 
-_NO_OPERATIONS: Operations = ()
 _SEND_AT: Final = 512
 """Appends of contexts that are sent before the turn ends: the server works on them while other contexts run."""
 
@@ -100,7 +99,7 @@ class PartitionAppends(PartitionCondition):
         header: int,
         client_high_water_mark: TransactionId | None,
         locks: bytes = b"",
-        operations: Operations = _NO_OPERATIONS,
+        operations: Operations = (),
     ) -> Receipt:
         """Register one append, to be sent at the end of this turn of the event loop; return its receipt.
 
@@ -142,11 +141,11 @@ class PartitionAppends(PartitionCondition):
         self._outstanding.add(receipt)
         sequence = receipt.sequence
         for other_header, other_body in others:
-            self._unsent.append((receipt, sequence, mark, other_header, other_body, b"", _NO_OPERATIONS, False))
+            self._unsent.append((receipt, sequence, mark, other_header, other_body, b"", (), False))
             sequence += 1
         # A lock is raised to the id of the transaction that carries it: the last one covers the whole group.
         locks = b"".join(draft.locks)
-        operations = draft.operations or _NO_OPERATIONS  # an empty list is not kept, for each append, until it is sent
+        operations = draft.operations or ()  # an empty list is not kept, for each append, until it is sent
         self._unsent.append((receipt, sequence, mark, header, body, locks, operations, True))
         self._send_soon()
         stream = self._stream
