@@ -284,7 +284,7 @@ def test_what_is_no_storage_directory_is_refused(storage: Path, tmp_path: Path) 
     for named in ("7", "0-2"):
         with pytest.raises(UnknownPartition, match=r"has the partitions \[0, 1\]"):
             rows(storage, partitions=named)
-    with pytest.raises(BadOption, match="names no partitions"):
+    with pytest.raises(BadOption, match="invalid partitions"):
         rows(storage, partitions="x")
     with pytest.raises(BeyondLog, match="whose next transaction will be 18"):
         rows(storage, startingTransactions='{"0": 99}')

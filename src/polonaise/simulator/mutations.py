@@ -289,7 +289,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "rest-of-a-part-left-out": Mutation(
         "polonaise.client.batchreader",
-        "        if self._ahead is not None and self._first <= asked.last:\n",
+        "        if self._ahead is not None and self._first <= request.last:\n",
         "        if False:\n",
         "P3: of a range that is read in parts side by side, what an answer had no room for never comes",
     ),

@@ -62,7 +62,7 @@ class MemoryReplica:
     async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
         """Answer a read, as a storage node does."""
         assert isinstance(message, ReadBatches)
-        found: list[bytes] = []
+        encoded: list[bytes] = []
         size = 0
         for batch in self.from_id(message.first):
             if message.after_time_us and batch.commit_time_us < message.after_time_us:
@@ -71,11 +71,11 @@ class MemoryReplica:
                 continue
             if batch.first > message.last or 0 <= message.part_last < batch.first:
                 break
-            found.append(bytes(batch.view) if message.with_data else batch.without_data())
+            encoded.append(bytes(batch.view) if message.with_data else batch.without_data())
             size += batch.length
             if size >= message.bytes_max:
                 break
-        return Batches(self.last, payload=[b"".join(found)])
+        return Batches(self.last, payload=[b"".join(encoded)])
 
 
 class MemoryPartition:
@@ -119,15 +119,15 @@ class MemoryPartition:
         """Start a session that goes on at the end of the replica, which stores at once all that it is sent."""
         batches = self._replica.batches
         # The owner's registers are those at its committed mark; the batches behind it change them further.
-        kept = dict(self.owner.registers.values)
+        values = dict(self.owner.registers.values)
         for batch in self._replica.from_id(self.owner.committed + 1):
-            registers.apply(kept, batch.registers)
+            registers.apply(values, batch.registers)
         started = StartedSession(
             value=PartitionValue(GENERATION, session, (_REPLICA,)),
             closing=self._replica.last,
             last_crc=batches[-1].crc if batches else 0,
             commit_time_us=self._time_us,
-            registers=kept,
+            registers=values,
             engaged={_REPLICA: self._replica},
         )
         self.carry_out(self.owner.session_started(started, self.now))
