@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
 from polonaise.cli.archive import archive
@@ -69,13 +70,13 @@ def _say_version(asked: bool) -> None:
 @application.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version, and exit.")
+        bool, Option("--version", callback=_say_version, is_eager=True, help="Show the version, and exit.")
     ] = False,
 ) -> None:
     """A distributed write-ahead log: optimistic locks, quorum commits, feeds in order without gaps."""
 
 
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the node does.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Log what the node does.")]
 
 
 def _log_to_stderr(verbose: bool) -> None:
@@ -85,10 +86,10 @@ def _log_to_stderr(verbose: bool) -> None:
 
 
 Listen = Annotated[
-    str, typer.Option(help="Address to listen at: host:port or unix:/path; with port 0 the system chooses one.")
+    str, Option(help="Address to listen at: host:port or unix:/path; with port 0 the system chooses one.")
 ]
 UntilStdinEnds = Annotated[
-    bool, typer.Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
+    bool, Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
 ]
 """An option for a parent that starts a node: by a pipe, the node learns that its parent ended, even by kill -9."""
 
@@ -112,14 +113,13 @@ def _say_ready(address: str) -> None:
 
 @storage.command("run")
 def storage_run(
-    directory: Annotated[str, typer.Option(help="Directory for the log's files; made if missing.")],
+    directory: Annotated[str, Option(help="Directory for the log's files; made if missing.")],
     listen: Listen = "127.0.0.1:0",
     segment_bytes: Annotated[
-        int, typer.Option(min=4096, max=2**40, help="Size in bytes at which a new segment file is started.")
+        int, Option(min=4096, max=2**40, help="Size in bytes at which a new segment file is started.")
     ] = 256 * 2**20,
     scrub_bytes: Annotated[
-        int,
-        typer.Option(min=0, max=2**40, help="Bytes to read per second in the background, to find rot; 0: none."),
+        int, Option(min=0, max=2**40, help="Bytes to read per second in the background, to find rot; 0: none.")
     ] = 2 * 2**20,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -145,26 +145,21 @@ def storage_run(
 
 @server.command("run")
 def server_run(
-    coordinator: Annotated[
-        str, typer.Option(help="Address of the coordinator: file:PATH, a directory of this machine.")
-    ],
-    storage: Annotated[str, typer.Option(help="Addresses of the storage nodes of a new cluster: A,B,C.")] = "",
+    coordinator: Annotated[str, Option(help="Address of the coordinator: file:PATH, a directory of this machine.")],
+    storage: Annotated[str, Option(help="Addresses of the storage nodes of a new cluster: A,B,C.")] = "",
     partitions: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
+        int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
     ] = None,
     listen: Listen = "127.0.0.1:0",
     fragments: Annotated[
-        str | None,
-        typer.Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://…."),
+        str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
     ] = None,
     scrub_bytes: Annotated[
         int,
-        typer.Option(
-            min=0, max=2**40, help="Bytes of fragments to read per second in the background, to find rot; 0: none."
-        ),
+        Option(min=0, max=2**40, help="Bytes of fragments to read per second in the background, to find rot; 0: none."),
     ] = 2 * 2**20,
     evidence: Annotated[
-        bool, typer.Option(help="Store with each transaction the locks and the mark that it was judged by.")
+        bool, Option(help="Store with each transaction the locks and the mark that it was judged by.")
     ] = False,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -206,15 +201,13 @@ def _end_as_by_control_c() -> None:
 @demo.command("bank")
 def demo_bank(
     payments: Annotated[
-        Path | None,
-        typer.Option(help="CSV file of payments: trans_id, account_id, date, direction, amount, balance, …."),
+        Path | None, Option(help="CSV file of payments: trans_id, account_id, date, direction, amount, balance, ….")
     ] = None,
-    generate: Annotated[int, typer.Option(min=1, help="Number of payments to make up if no file is given.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="Seed of the made-up payments.")] = 1,
-    tellers: Annotated[int, typer.Option(min=1, max=16, help="Number of processes that make the payments.")] = 3,
+    generate: Annotated[int, Option(min=1, help="Number of payments to make up if no file is given.")] = 20_000,
+    seed: Annotated[int, Option(help="Seed of the made-up payments.")] = 1,
+    tellers: Annotated[int, Option(min=1, max=16, help="Number of processes that make the payments.")] = 3,
     output: Annotated[
-        Path,
-        typer.Option(help="Directory for the archive, the tables and report.html; replaced if it exists."),
+        Path, Option(help="Directory for the archive, the tables and report.html; replaced if it exists.")
     ] = Path("bank-demo"),
 ) -> None:
     """Run a bank on the log: real processes, two of them killed, every balance checked, and a report by Spark."""

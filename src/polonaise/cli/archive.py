@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer import Argument, Option
 
 from polonaise.cli import inputs
 from polonaise.cli.log import EXIT_STATUS, AnyPartitions, Json, LogAddress, check_there, with_log
@@ -33,33 +34,27 @@ archive = typer.Typer(
     help="Keep a log's history as Parquet files in an object store.", no_args_is_help=True, epilog=EXIT_STATUS
 )
 
-Until = Annotated[
-    list[str] | None, typer.Option(metavar="PARTITION=ID,…", help="Last id of each partition: 0=100,1=57.")
-]
-Store = Annotated[str, typer.Argument(metavar="STORE", help="Fragment store: a directory, or s3://…, gs://…, az://….")]
-NewDirectory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="New or empty directory for the log.")]
-StorageCount = Annotated[int, typer.Option(min=1, max=7, help="Number of storage directories of an embedded log.")]
+Until = Annotated[list[str] | None, Option(metavar="PARTITION=ID,…", help="Last id of each partition: 0=100,1=57.")]
+Store = Annotated[str, Argument(metavar="STORE", help="Fragment store: a directory, or s3://…, gs://…, az://….")]
+NewDirectory = Annotated[str, Argument(metavar="DIRECTORY", help="New or empty directory for the log.")]
+StorageCount = Annotated[int, Option(min=1, max=7, help="Number of storage directories of an embedded log.")]
 Nodes = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="A,B,C",
         help="Restore a cluster, not an embedded log; its storage nodes will listen at these addresses.",
     ),
 ]
 PartitionCount = Annotated[
-    int | None, typer.Option(min=1, help="Number of partitions. Default: up to the last one that has fragments.")
+    int | None, Option(min=1, help="Number of partitions. Default: up to the last one that has fragments.")
 ]
 UntilTime = Annotated[
     str | None,
-    typer.Option(
-        metavar="TIME", help="Leave out what was committed later: 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 3d ago."
-    ),
+    Option(metavar="TIME", help="Leave out what was committed later: 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 3d ago."),
 ]
-NewKey = Annotated[
-    bool, typer.Option("--new-key", help="Give the log a new key: it is another log than the archived one.")
-]
+NewKey = Annotated[bool, Option("--new-key", help="Give the log a new key: it is another log than the archived one.")]
 SameKey = Annotated[
-    bool, typer.Option("--same-key", help="Keep the key: it replaces the archived log, even if something is left out.")
+    bool, Option("--same-key", help="Keep the key: it replaces the archived log, even if something is left out.")
 ]
 
 
@@ -68,8 +63,8 @@ def run(
     address: LogAddress,
     store: Store,
     partition: AnyPartitions = "all",
-    fragment_mib: Annotated[int, typer.Option(min=1, max=1024, help="Size of a fragment, in MiB of log.")] = 256,
-    rest: Annotated[bool, typer.Option("--rest", help="Also write what does not fill a fragment yet.")] = False,
+    fragment_mib: Annotated[int, Option(min=1, max=1024, help="Size of a fragment, in MiB of log.")] = 256,
+    rest: Annotated[bool, Option("--rest", help="Also write what does not fill a fragment yet.")] = False,
     until: Until = None,
     as_json: Json = False,
 ) -> None:
@@ -168,7 +163,7 @@ def trim(
     store: Store,
     partition: AnyPartitions = "all",
     before: Annotated[
-        int | None, typer.Option(min=1, help="Drop only what is below this id. Default: drop all that is archived.")
+        int | None, Option(min=1, help="Drop only what is below this id. Default: drop all that is archived.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -197,7 +192,7 @@ def trim(
 def verify(
     store: Store,
     repair: Annotated[
-        str | None, typer.Option(metavar="LOG", help="Write damaged fragments again from this log, where possible.")
+        str | None, Option(metavar="LOG", help="Write damaged fragments again from this log, where possible.")
     ] = None,
     as_json: Json = False,
 ) -> None:

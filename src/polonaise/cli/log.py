@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from polonaise.cli import inputs
 from polonaise.cli.output import (
@@ -45,28 +46,25 @@ log = typer.Typer(help="Append to a log, read it, and check its health.", no_arg
 
 Address = Annotated[
     str | None,
-    typer.Argument(
+    Argument(
         metavar="[LOG]",
         help="Address of the log: file:PATH or embedded:PATH. Default: --log, or POLONAISE_LOG.",
         show_default=False,
     ),
 ]
-LogAddress = Annotated[str, typer.Argument(metavar="LOG", help="Address of the log: file:PATH or embedded:PATH.")]
+LogAddress = Annotated[str, Argument(metavar="LOG", help="Address of the log: file:PATH or embedded:PATH.")]
 LogOption = Annotated[
-    str | None, typer.Option("--log", envvar="POLONAISE_LOG", help="Address of the log, if no argument gives it.")
+    str | None, Option("--log", envvar="POLONAISE_LOG", help="Address of the log, if no argument gives it.")
 ]
 Partitions = Annotated[
-    str | None,
-    typer.Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9. Required if the log has more than one."),
+    str | None, Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9. Required if the log has more than one.")
 ]
-AnyPartitions = Annotated[str, typer.Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9.")]
-After = Annotated[int, typer.Option(min=-1, help="Start after this id.")]
-Limit = Annotated[int | None, typer.Option(min=0, help="Print at most this many rows.")]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Also print new transactions as they are committed.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
-Timeout = Annotated[
-    float, typer.Option(parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for an answer.")
-]
+AnyPartitions = Annotated[str, Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9.")]
+After = Annotated[int, Option(min=-1, help="Start after this id.")]
+Limit = Annotated[int | None, Option(min=0, help="Print at most this many rows.")]
+Follow = Annotated[bool, Option("--follow", "-f", help="Also print new transactions as they are committed.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
+Timeout = Annotated[float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for an answer.")]
 
 
 def check_there(address: str) -> None:
@@ -110,12 +108,10 @@ def with_log(
 
 @log.command(epilog=EXIT_STATUS)
 def create(
-    address: Annotated[str, typer.Argument(metavar="LOG", help="embedded:PATH, for a new or an empty directory.")],
-    partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="NUMBER", help="Number of partitions. Default: 1.")
-    ] = None,
+    address: Annotated[str, Argument(metavar="LOG", help="embedded:PATH, for a new or an empty directory.")],
+    partitions: Annotated[int | None, Option(min=1, metavar="NUMBER", help="Number of partitions. Default: 1.")] = None,
     storage: Annotated[
-        int | None, typer.Option(min=1, metavar="NUMBER", help="Number of storage directories (copies). Default: 1.")
+        int | None, Option(min=1, metavar="NUMBER", help="Number of storage directories (copies). Default: 1.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -136,14 +132,14 @@ def create(
 def append(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[LOG] [BODY]", help="Address of the log, and the body of one transaction.", show_default=False
         ),
     ] = None,
     log_option: LogOption = None,
     partition: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--partition",
             "-p",
             parser=inputs.partition_of,
@@ -151,31 +147,26 @@ def append(
             help="Partition to append to. Required if the log has more than one.",
         ),
     ] = None,
-    file: Annotated[str | None, typer.Option(help="Append this file as one body; - for all of standard input.")] = None,
-    header: Annotated[int, typer.Option(help="Header of each transaction, an integer of 32 bits.")] = 0,
-    write_lock: Annotated[list[str] | None, typer.Option(metavar="NAME:ID", help="Lock to check and raise.")] = None,
-    read_lock: Annotated[list[str] | None, typer.Option(metavar="NAME:ID", help="Lock to check.")] = None,
-    append_lock: Annotated[
-        list[str] | None, typer.Option(metavar="NAME:ID", help="Lock to raise without a check.")
-    ] = None,
+    file: Annotated[str | None, Option(help="Append this file as one body; - for all of standard input.")] = None,
+    header: Annotated[int, Option(help="Header of each transaction, an integer of 32 bits.")] = 0,
+    write_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to check and raise.")] = None,
+    read_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to check.")] = None,
+    append_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to raise without a check.")] = None,
     high_water_mark: Annotated[
         int | None,
-        typer.Option(help="Id up to which the transaction is based on the log. Default: all that is committed now."),
+        Option(help="Client high-water mark: up to which id the log was known. Default: all that is committed."),
     ] = None,
     expect: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Refuse the append unless the register has this value."),
+        list[str] | None, Option(metavar="KEY=VALUE", help="Refuse the append unless the register has this value.")
     ] = None,
     expect_absent: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Refuse the append if there is a register of this key.")
+        list[str] | None, Option(metavar="KEY", help="Refuse the append if there is a register of this key.")
     ] = None,
     expect_position: Annotated[
-        int | None,
-        typer.Option(min=0, max=2**63 - 1, help="Refuse the append unless the transaction gets this id."),
+        int | None, Option(min=0, max=2**63 - 1, help="Refuse the append unless the transaction gets this id.")
     ] = None,
     set_register: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a register in the same step as the append."),
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="Set a register in the same step as the append.")
     ] = None,
     timeout: Timeout = 10.0,
     as_json: Json = False,
@@ -229,10 +220,9 @@ def read(
     log_option: LogOption = None,
     partition: Partitions = None,
     after: After = -1,
-    until: Annotated[int | None, typer.Option(min=0, help="End with this id.")] = None,
+    until: Annotated[int | None, Option(min=0, help="End with this id.")] = None,
     since: Annotated[
-        str | None,
-        typer.Option(help="Start at this commit time: 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d."),
+        str | None, Option(help="Start at this commit time: 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d.")
     ] = None,
     limit: Limit = None,
     follow: Follow = False,
@@ -260,7 +250,7 @@ def tail(
     log_option: LogOption = None,
     partition: Partitions = None,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Number of transactions to print of each partition.")
+        int, Option("--count", "-n", min=0, help="Number of transactions to print of each partition.")
     ] = 10,
     limit: Limit = None,
     follow: Follow = False,
@@ -303,9 +293,7 @@ def registers(
     argument: Address = None,
     log_option: LogOption = None,
     partition: AnyPartitions = "all",
-    prefix: Annotated[
-        str, typer.Option("--prefix", metavar="TEXT", help="Print only keys that begin with this text.")
-    ] = "",
+    prefix: Annotated[str, Option("--prefix", metavar="TEXT", help="Print only keys that begin with this text.")] = "",
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:

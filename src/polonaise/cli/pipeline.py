@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
+from typer import Option
 
 from polonaise.cli.log import EXIT_STATUS, AnyPartitions, LogAddress
 from polonaise.cli.output import say_json, tidy
@@ -26,13 +27,11 @@ pipeline = typer.Typer(
 
 Address = LogAddress
 Partitions = AnyPartitions
-Master = Annotated[str | None, typer.Option(help="Spark's master. Default: that of spark-submit, or else local[*].")]
-Conf = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of Spark's. May be given several times.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the report of the run as one JSON object.")]
+Master = Annotated[str | None, Option(help="Spark's master. Default: that of spark-submit, or else local[*].")]
+Conf = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Setting of Spark's. May be given several times.")]
+Json = Annotated[bool, Option("--json", help="Print the report of the run as one JSON object.")]
 ReportFile = Annotated[
-    str | None, typer.Option("--report", metavar="FILE", help="Write the report of the run to this file, as JSON.")
+    str | None, Option("--report", metavar="FILE", help="Write the report of the run to this file, as JSON.")
 ]
 
 

@@ -35,8 +35,7 @@ def audit(
     ] = None,
     table: Annotated[str | None, typer.Argument(help=TABLE)] = None,
     marks: Annotated[
-        str | None,
-        typer.Option(metavar="TABLE", help="The database's table of high-water marks. Default: VIEW_marks."),
+        str | None, typer.Option(metavar="TABLE", help="The database's table of high-water marks. Default: VIEW_marks.")
     ] = None,
     until: Until = None,
     until_time: UntilTime = None,

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from polonaise.cli.log import EXIT_STATUS, After, Json, Limit
 from polonaise.cli.output import (
@@ -41,8 +42,7 @@ segment = typer.Typer(
 )
 
 Paths = Annotated[
-    list[str],
-    typer.Argument(metavar="PATH…", help="Storage directories, partition directories in them, or segment files."),
+    list[str], Argument(metavar="PATH…", help="Storage directories, partition directories in them, or segment files.")
 ]
 
 
@@ -129,12 +129,12 @@ def _statistics_row(report: SegmentReport) -> list[object]:
 def dump(
     paths: Paths,
     transactions: Annotated[
-        bool, typer.Option("--transactions", "-t", help="Print each transaction, not each batch.")
+        bool, Option("--transactions", "-t", help="Print each transaction, not each batch.")
     ] = False,
     after: After = -1,
     limit: Limit = None,
     after_damage: Annotated[
-        bool, typer.Option("--after-damage", help="Continue behind damage, with batches that are intact by themselves.")
+        bool, Option("--after-damage", help="Continue behind damage, with batches that are intact by themselves.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -166,10 +166,9 @@ def dump(
 
 @segment.command(epilog=EXIT_STATUS)
 def read(
-    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="A storage directory: one replica of the log.")],
+    directory: Annotated[str, Argument(metavar="DIRECTORY", help="A storage directory: one replica of the log.")],
     partition: Annotated[
-        int | None,
-        typer.Option("--partition", "-p", min=0, help="Partition to read. Required if there is more than one."),
+        int | None, Option("--partition", "-p", min=0, help="Partition to read. Required if there is more than one.")
     ] = None,
     after: After = -1,
     limit: Limit = None,
@@ -208,7 +207,7 @@ def read(
 def compare(
     directories: Annotated[
         list[str],
-        typer.Argument(metavar="DIRECTORY DIRECTORY…", help="Two storage directories or more: replicas of one log."),
+        Argument(metavar="DIRECTORY DIRECTORY…", help="Two storage directories or more: replicas of one log."),
     ],
     as_json: Json = False,
 ) -> None:
