@@ -452,7 +452,7 @@ def test_what_makes_no_log_is_refused_and_nothing_is_touched(shell: Shell, tmp_p
     for address, code, naming in (
         ("file:coordinator", "bad_option", "write embedded:PATH"),
         (f"embedded:{tmp_path / 'x'}?host=no", "bad_option", "host=no"),
-        (f"embedded:{tmp_path / 'x'}?partitions=2", "bad_option", "partitions is said twice"),
+        (f"embedded:{tmp_path / 'x'}?partitions=2", "bad_option", "partitions is given twice"),
         (f"embedded:{tmp_path / 'mine'}", "not_embedded_log", "not empty (it holds letter)"),
     ):
         shell.refuses("log", "create", address, "--partitions", 3, code=code, naming=naming)

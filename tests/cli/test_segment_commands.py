@@ -270,7 +270,7 @@ def test_replicas_are_compared(shell: Shell, storage: Path, tmp_path: Path) -> N
     said = shell.run("segment", "compare", storage, other)
     assert said.status == 1
     assert "the same up to -1; different from 0 on: " in said.output
-    assert f"CONTRADICTION: {storage} and {other} know different ones to be committed" in said.output
+    assert f"CONTRADICTION: {storage} and {other} know different transactions to be committed" in said.output
     segments(behind)[1].unlink()
     said = shell.run("segment", "compare", storage, behind)
     assert said.status == 1

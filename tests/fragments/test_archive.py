@@ -181,7 +181,7 @@ async def test_ids_that_were_archived_once_and_are_missing_are_told_before_they_
     (tmp_path / "store" / names[1].path).unlink()
     report = await verify(store, 0)
     assert report.missing == report.holes == (Span(50, 99),)
-    assert "nothing holds 50 to 99: put the fragments back, or write them again" in report.troubles[0]
+    assert "no fragment holds 50 to 99: put the fragments back, or write them again" in report.troubles[0]
     with pytest.raises(HistoryIncomplete, match=r"50 to 99.* polonaise archive run LOG STORE"):
         await restore(store, str(tmp_path / "again"), HowToRestore())
     assert [each.fragment for each in await archived(log, store, tell_missing=missing.append)] == [names[1]]
@@ -215,11 +215,11 @@ async def test_ids_that_nothing_holds_are_told_also_when_every_other_fragment_is
     await flip(store, damaged)
     report = await verify(store, 0)
     assert report.missing == (Span(lost.first, lost.last),)
-    assert any(f"nothing holds {lost.first} to {lost.last}: put" in each for each in report.troubles)
+    assert any(f"no fragment holds {lost.first} to {lost.last}: put" in each for each in report.troubles)
     await flip(store, kept)
     report = await verify(store, 0)
     assert report.damaged == [kept, damaged]
-    assert any(f"nothing holds {lost.first} to {lost.last}: put" in each for each in report.troubles)
+    assert any(f"no fragment holds {lost.first} to {lost.last}: put" in each for each in report.troubles)
 
 
 @pytest.mark.parametrize("marked", [True, False])

@@ -297,14 +297,14 @@ def restore(
     how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
 
     def tell(restored: RestoredPartition) -> None:
-        number, last, held, cut = restored.partition, restored.last, restored.held, restored.cut
+        number, last, cut = restored.partition, restored.last, restored.cut
         if as_json:
             fields = {"partition": number, "last": last, "batches": restored.batches, "bytes": restored.bytes}
             batch_left_out = None if cut is None else cut._asdict()
-            say_json({**fields, "in_store_up_to": held, "batch_left_out": batch_left_out}, now=True)
+            say_json({**fields, "in_store_up_to": restored.in_store_up_to, "batch_left_out": batch_left_out}, now=True)
         else:
-            if held != NO_TRANSACTION:
-                more = f"; the store holds up to {held}" if last < held else ""
+            if restored.in_store_up_to != NO_TRANSACTION:
+                more = f"; the store holds up to {restored.in_store_up_to}" if last < restored.in_store_up_to else ""
                 say(f"partition {number} restored up to {last}{more}", now=True)
             say_left_out(restored)
 
@@ -328,7 +328,7 @@ def warn_of_key(how: HowToRestore) -> None:
 
 def say_left_out(restored: RestoredPartition) -> None:
     """Print that a restored partition is empty for want of fragments, or which batch was left out."""
-    if restored.held == NO_TRANSACTION:
+    if restored.in_store_up_to == NO_TRANSACTION:
         say(f"partition {restored.partition} has no fragments in the store: it begins empty", now=True)
     say_cut(restored.partition, restored.cut, "restores")
 

@@ -308,9 +308,9 @@ def registers(
             async for register in registers:
                 if as_json:
                     fields = {**data_fields(register.key, "key"), **data_fields(register.value, "value")}
-                    say_json({"partition": register.partition, **fields, "of": register.of})
+                    say_json({"partition": register.partition, **fields, "of": register.keeper})
                 else:
-                    keeper = register.of or "the application"
+                    keeper = register.keeper or "the application"
                     say_row(f"{register.partition:>9} {keeper:<15} {shown(register.key)} = {shown(register.value)}")
 
     with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)

@@ -119,7 +119,7 @@ def restore(
 def _show_restored(report: RestoreReport) -> None:
     columns = ["partition", "restored up to", "in the store up to", "batches", "bytes"]
     rows = [
-        [f"{value:,}" for value in (each.partition, each.last, each.held, each.batches, each.bytes)]
+        [f"{value:,}" for value in (each.partition, each.last, each.in_store_up_to, each.batches, each.bytes)]
         for each in report.restored.partitions
     ]
     print_table(columns, rows, right=range(5))

@@ -73,7 +73,6 @@ RESTORING: Final = "polonaise-restoring"
 _UNFINISHED: Final = MARKER + ".new"
 _STORAGE: Final = "storage-"
 _SOCKETS: Final = "sockets"
-_ADDRESS_BYTES_MAX: Final = 4_096
 _FRAGMENTS: Final = "fragments"
 _USAGE: Final = (
     "write embedded:PATH, with ?storage=3, partitions=4, fragments=URL or host=no after it (joined by &) as needed"
@@ -216,11 +215,7 @@ async def is_log(disk: Disk, directory: str) -> bool:
     except NotFound:
         return False
     if MARKER in names:
-        file = await disk.open(posixpath.join(directory, MARKER))
-        try:
-            _check_marker(directory, await file.read(0, 256))
-        finally:
-            await file.close()
+        _check_marker(directory, await disk.load(posixpath.join(directory, MARKER)))
         return True
     if RESTORING in names:
         raise NotEmbeddedLog(
@@ -261,15 +256,20 @@ async def make_log(disk: Disk, directory: str) -> None:
     await _write_whole(disk, directory, MARKER, f"{MARKER} {FORMAT}\n")
 
 
+async def write_file(disk: Disk, path: str, contents: bytes) -> None:
+    """Replace the contents of a file, durably, but not its name."""
+    file = await disk.open(path, create=True)
+    try:
+        await file.truncate(0)
+        await file.write(0, [contents], sync=True)
+    finally:
+        await file.close()
+
+
 async def _write_whole(disk: Disk, directory: str, name: str, text: str) -> None:
     """Write a small file durably, so that after a crash it is whole or absent."""
     unfinished = posixpath.join(directory, f"{name}.new")
-    file = await disk.open(unfinished, create=True)
-    try:
-        await file.truncate(0)
-        await file.write(0, [text.encode()], sync=True)
-    finally:
-        await file.close()
+    await write_file(disk, unfinished, text.encode())
     # Renamed when it is synced: the name never stands for a part. The directory is synced, or the name may be lost.
     await disk.rename(unfinished, posixpath.join(directory, name))
     await disk.sync_directory(directory)
@@ -278,13 +278,10 @@ async def _write_whole(disk: Disk, directory: str, name: str, text: str) -> None
 async def fragments_of(disk: Disk, directory: str) -> str | None:
     """Return the address of the fragment store that the log's directory names; None if it names none."""
     try:
-        file = await disk.open(posixpath.join(directory, _FRAGMENTS))
+        contents = await disk.load(posixpath.join(directory, _FRAGMENTS))
     except NotFound:
         return None
-    try:
-        return (await file.read(0, _ADDRESS_BYTES_MAX)).decode(errors="replace").strip() or None
-    finally:
-        await file.close()
+    return contents.decode(errors="replace").strip() or None
 
 
 def check_fragments(address: EmbeddedAddress, there: str | None) -> None:
