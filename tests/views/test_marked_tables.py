@@ -131,7 +131,7 @@ def test_rows_and_marks_are_read_as_of_one_moment(server_url: str) -> None:
 
 def test_what_the_database_refuses_changes_nothing(url: str) -> None:
     table = opened(url)
-    with pytest.raises(ViewFailed, match=r"table balances does not take the rows"):
+    with pytest.raises(ViewFailed, match=r"table balances refuses the rows"):
         table.merge(rows(change(1, 5), (None, 1, 1, 1)), {}, {0: 9})
     assert table.marks().get(0, -1) == -1
     assert found(url) == []
