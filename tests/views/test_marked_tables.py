@@ -193,7 +193,7 @@ def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:
         opened(sqlite_url, BALANCES._replace(fields=(*BALANCES.fields, Field("more", "int"))))
     with (
         pytest.raises(
-            ViewUnfit, match=r"no table elsewhere in .*: there are balances, balances_definition, balances_marks"
+            ViewUnfit, match=r"no table elsewhere in .*: its tables are balances, balances_definition, balances_marks"
         ),
         snapshot(sqlite_url, BALANCES.fields, "elsewhere", marks_table=None),
     ):

@@ -17,6 +17,7 @@ from typing import Final
 
 from polonaise.admin.newdirectory import new_directory
 from polonaise.admin.replicas import Replicas, new_replicas
+from polonaise.coordination.coordinator import UNIQUE_ID_MAX
 from polonaise.coordination.values import (
     Assignment,
     Beginning,
@@ -58,7 +59,6 @@ _UNIQUE_IDS_APART: Final = 2**20
 The archived log may since have given out more, which left no trace. No directory or client of it must ever pass for
 one of the new log.
 """
-_UNIQUE_ID_MAX: Final = 2**31 - 1
 _NOBODY: Final = 0
 """A server id that is never given out. It stands for the last owner of every partition, which is dead."""
 
@@ -374,5 +374,5 @@ def _beginning(restored: Sequence[RestoredPartition], names: tuple[StorageId, ..
         owners[partition.partition] = Owner(_NOBODY, "unix:restored", generation)
     unique_id = max((partition.unique_id for partition in restored), default=0)
     # Near the end of the range of ids, which a log hardly ever reaches, take half of what is left.
-    unique_id = min(unique_id + _UNIQUE_IDS_APART, (unique_id + _UNIQUE_ID_MAX) // 2)
+    unique_id = min(unique_id + _UNIQUE_IDS_APART, (unique_id + UNIQUE_ID_MAX) // 2)
     return Beginning(values, Assignment(owners), unique_id)
