@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from polonaise.errors import BatchDamaged, DataDamaged, NotFound, SegmentDamaged
@@ -42,7 +42,7 @@ class SegmentDamage(NamedTuple):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SegmentReport:
     """One segment, read to its end or to the first bad bytes."""
 
@@ -146,49 +146,47 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
         try:
             header = await header_of(file, path, files)
         except SegmentRemoved:
-            return _Read(replace(report, removed=True))
+            report.removed = True
+            return _Read(report)
         except SegmentDamaged as error:
-            return _Read(replace(report, damage=SegmentDamage(path, 0, first, error.text)))
-        report = replace(report, partition=header.partition)
+            report.damage = SegmentDamage(path, 0, first, error.text)
+            return _Read(report)
+        report.partition = header.partition
         try:
             preamble = await read_preamble(file, header)
             scan = beginning(header, preamble)
         except (SegmentDamaged, BatchDamaged) as error:
-            return _Read(replace(report, damage=SegmentDamage(path, HEADER_BYTES, first, error.text)), header)
-        report = await _read_batches(file, report, header, scan, size)
+            report.damage = SegmentDamage(path, HEADER_BYTES, first, error.text)
+            return _Read(report, header)
+        await _read_batches(file, report, header, scan, size)
         if not sealed:  # zeros at the end are space that the node has written ahead
-            report = replace(report, bytes=await end_of_bytes(file, scan.end, size))
+            report.bytes = await end_of_bytes(file, scan.end, size)
     if report.damage is None and scan.bad:
         if scan.torn and not sealed:
-            report = replace(report, unsynced_bytes=report.bytes - scan.end)
+            report.unsynced_bytes = report.bytes - scan.end
         else:
-            report = replace(report, damage=SegmentDamage(path, scan.end, scan.last + 1, scan.bad))
+            report.damage = SegmentDamage(path, scan.end, scan.last + 1, scan.bad)
     return _Read(report, header, preamble, scan)
 
 
-async def _read_batches(
-    file: LookedAt, report: SegmentReport, header: SegmentHeader, scan: Scan, size: int
-) -> SegmentReport:
-    batches = transactions = data_bytes = registers_changed = largest = first_us = last_us = 0
+async def _read_batches(file: LookedAt, report: SegmentReport, header: SegmentHeader, scan: Scan, size: int) -> None:
+    """Read the batches, and count them in the report, up to the first damaged body."""
     sessions: set[int] = set()
-    damage: SegmentDamage | None = None
-    async with aclosing(walk(file, header, scan, size)) as batches_read:
-        async for offset, batch in batches_read:
-            damage = _bad_body(report.path, offset, batch)
-            if damage is not None:
+    async with aclosing(walk(file, header, scan, size)) as batches:
+        async for offset, batch in batches:
+            report.damage = _bad_body(report.path, offset, batch)
+            if report.damage is not None:
                 break
-            batches += 1
-            transactions += batch.count
-            data_bytes += batch.data_bytes
-            registers_changed += bool(batch.registers_bytes)
-            largest = max(largest, batch.length)
+            report.batches += 1
+            report.transactions += batch.count
+            report.data_bytes += batch.data_bytes
+            report.registers_changed += bool(batch.registers_bytes)
+            report.batch_bytes_max = max(report.batch_bytes_max, batch.length)
             sessions.add(batch.session)
-            first_us, last_us = first_us or batch.commit_time_us, batch.commit_time_us
-    return replace(
-        report, last=damage.transaction - 1 if damage else scan.last, batches=batches, transactions=transactions,
-        data_bytes=data_bytes, sessions=len(sessions), registers_changed=registers_changed, batch_bytes_max=largest,
-        first_commit_time_us=first_us, last_commit_time_us=last_us, damage=damage,
-    )  # fmt: skip
+            report.first_commit_time_us = report.first_commit_time_us or batch.commit_time_us
+            report.last_commit_time_us = batch.commit_time_us
+    report.sessions = len(sessions)
+    report.last = report.damage.transaction - 1 if report.damage is not None else scan.last
 
 
 def _bad_body(path: str, offset: int, batch: Batch) -> SegmentDamage | None:

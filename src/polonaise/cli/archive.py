@@ -39,18 +39,14 @@ Store = Annotated[str, Argument(metavar="STORE", help="Fragment store: a directo
 NewDirectory = Annotated[str, Argument(metavar="DIRECTORY", help="New or empty directory for the log.")]
 StorageCount = Annotated[int, Option(min=1, max=7, help="Number of storage directories of an embedded log.")]
 Nodes = Annotated[
-    str | None,
-    Option(
-        metavar="A,B,C",
-        help="Restore a cluster, not an embedded log; its storage nodes will listen at these addresses.",
-    ),
+    str | None, Option(metavar="A,B,C", help="Restore a cluster, whose storage nodes will listen at these addresses.")
 ]
 PartitionCount = Annotated[
     int | None, Option(min=1, help="Number of partitions. Default: up to the last one that has fragments.")
 ]
 UntilTime = Annotated[
     str | None,
-    Option(metavar="TIME", help="Leave out what was committed later: 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 3d ago."),
+    Option(metavar="TIME", help="Last commit time: 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d."),
 ]
 NewKey = Annotated[bool, Option("--new-key", help="Give the log a new key: it is another log than the archived one.")]
 SameKey = Annotated[

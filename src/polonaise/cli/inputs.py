@@ -16,7 +16,6 @@ from polonaise.errors import BadOption, DiskFailed, NotFound
 from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
-    from polonaise.client.protocol.draft import Change, Expectation
     from polonaise.client.protocol.locks import Lock
     from polonaise.terms import LockMode
 
@@ -92,21 +91,8 @@ def lock_of(text: str, mode: LockMode) -> Lock:
     return Lock(match[1], int(match[2]), mode)
 
 
-def expectation_of(text: str) -> Expectation:
-    """Return the expectation of a register that is written as KEY=VALUE. Raises `BadOption`."""
-    from polonaise.client.protocol.draft import Expectation
-
-    return Expectation.equals(*_register(text))
-
-
-def change_of(text: str) -> Change:
-    """Return the change of a register that is written as KEY=VALUE. Raises `BadOption`."""
-    from polonaise.client.protocol.draft import Change
-
-    return Change.set(*_register(text))
-
-
-def _register(text: str) -> tuple[bytes, bytes]:
+def register_of(text: str) -> tuple[bytes, bytes]:
+    """Return the key and the value of a register that is written as KEY=VALUE. Raises `BadOption`."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise BadOption(f"invalid register {text!r}: write KEY=VALUE")

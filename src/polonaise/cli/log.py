@@ -59,6 +59,12 @@ LogOption = Annotated[
 Partitions = Annotated[
     str | None, Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9. Required if the log has more than one.")
 ]
+OnePartition = Annotated[
+    int | None,
+    Option(
+        "--partition", "-p", parser=inputs.partition_of, metavar="NUMBER", help="Required if there is more than one."
+    ),
+]
 AnyPartitions = Annotated[str, Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9.")]
 After = Annotated[int, Option(min=-1, help="Start after this id.")]
 Limit = Annotated[int | None, Option(min=0, help="Print at most this many rows.")]
@@ -131,30 +137,17 @@ def create(
 @log.command(epilog=EXIT_STATUS)
 def append(
     arguments: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="[LOG] [BODY]", help="Address of the log, and the body of one transaction.", show_default=False
-        ),
+        list[str] | None, Argument(metavar="[LOG] [BODY]", help="Address of the log, and the body.", show_default=False)
     ] = None,
     log_option: LogOption = None,
-    partition: Annotated[
-        int | None,
-        Option(
-            "--partition",
-            "-p",
-            parser=inputs.partition_of,
-            metavar="NUMBER",
-            help="Partition to append to. Required if the log has more than one.",
-        ),
-    ] = None,
+    partition: OnePartition = None,
     file: Annotated[str | None, Option(help="Append this file as one body; - for all of standard input.")] = None,
     header: Annotated[int, Option(help="Header of each transaction, an integer of 32 bits.")] = 0,
     write_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to check and raise.")] = None,
     read_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to check.")] = None,
     append_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to raise without a check.")] = None,
     high_water_mark: Annotated[
-        int | None,
-        Option(help="Client high-water mark: up to which id the log was known. Default: all that is committed."),
+        int | None, Option(help="Client high-water mark: the log was known up to this id. Default: all of it.")
     ] = None,
     expect: Annotated[
         list[str] | None, Option(metavar="KEY=VALUE", help="Refuse the append unless the register has this value.")
@@ -177,7 +170,7 @@ def append(
     or expectations each waits for the one before it. The command ends at the first append that fails.
     """
     from polonaise.admin import logs
-    from polonaise.client.protocol.draft import Expectation
+    from polonaise.client.protocol.draft import Change, Expectation
     from polonaise.terms import LockMode
 
     address, body = inputs.address_and_data(arguments or [], log_option)
@@ -193,11 +186,11 @@ def append(
         bodies = inputs.lines()
     lock_options = ((write_lock, LockMode.WRITE), (read_lock, LockMode.READ), (append_lock, LockMode.APPEND))
     locks = [inputs.lock_of(text, mode) for texts, mode in lock_options for text in texts or ()]
-    expectations = [inputs.expectation_of(text) for text in expect or ()]
+    expectations = [Expectation.equals(*inputs.register_of(text)) for text in expect or ()]
     expectations += [Expectation.absent(inputs.bytes_of(key)) for key in expect_absent or ()]
     if expect_position is not None:
         expectations.append(Expectation.position(expect_position))
-    changes = [inputs.change_of(text) for text in set_register or ()]
+    changes = [Change.set(*inputs.register_of(text)) for text in set_register or ()]
 
     async def do(log: Log) -> None:
         if partition is None and log.partition_count != 1:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from polonaise.cli.log import EXIT_STATUS, After, Json, Limit
+from polonaise.cli.log import EXIT_STATUS, After, Json, Limit, OnePartition
 from polonaise.cli.output import (
     judge,
     limited,
@@ -167,9 +167,7 @@ def dump(
 @segment.command(epilog=EXIT_STATUS)
 def read(
     directory: Annotated[str, Argument(metavar="DIRECTORY", help="A storage directory: one replica of the log.")],
-    partition: Annotated[
-        int | None, Option("--partition", "-p", min=0, help="Partition to read. Required if there is more than one.")
-    ] = None,
+    partition: OnePartition = None,
     after: After = -1,
     limit: Limit = None,
     as_json: Json = False,
@@ -206,8 +204,7 @@ def read(
 @segment.command(epilog=EXIT_STATUS)
 def compare(
     directories: Annotated[
-        list[str],
-        Argument(metavar="DIRECTORY DIRECTORY…", help="Two storage directories or more: replicas of one log."),
+        list[str], Argument(metavar="DIRECTORY DIRECTORY…", help="Storage directories: replicas of one log.")
     ],
     as_json: Json = False,
 ) -> None:
