@@ -63,7 +63,7 @@ async def test_who_waits_for_a_host_that_is_stopped_is_told_which_process_that_i
             while not is_stopped(host.pid):  # its threads go on until one of them has taken the signal
                 await asyncio.sleep(0.01)
             with pytest.raises(
-                DeadlineExceeded, match=rf"process {host.pid} hosts the log, says {tmp_path}/host\.lock"
+                DeadlineExceeded, match=rf"process {host.pid} hosts the log, according to {tmp_path}/host\.lock"
             ):
                 await log.health(0, timeout=0.5)
             with pytest.raises(AppendUnknown, match=rf"process {host.pid} hosts the log"):

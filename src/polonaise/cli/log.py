@@ -62,7 +62,11 @@ Partitions = Annotated[
 OnePartition = Annotated[
     int | None,
     Option(
-        "--partition", "-p", parser=inputs.partition_of, metavar="NUMBER", help="Required if there is more than one."
+        "--partition",
+        "-p",
+        parser=inputs.partition_of,
+        metavar="NUMBER",
+        help="Partition. Required if there is more than one.",
     ),
 ]
 AnyPartitions = Annotated[str, Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9.")]
@@ -147,7 +151,7 @@ def append(
     read_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to check.")] = None,
     append_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to raise without a check.")] = None,
     high_water_mark: Annotated[
-        int | None, Option(help="Client high-water mark: the log was known up to this id. Default: all of it.")
+        int | None, Option(help="Judge locks by this client high-water mark. Default: the committed high-water mark.")
     ] = None,
     expect: Annotated[
         list[str] | None, Option(metavar="KEY=VALUE", help="Refuse the append unless the register has this value.")
