@@ -269,7 +269,7 @@ async def test_ids_that_the_store_does_not_hold_cannot_be_restored(
     await archived(log, store)
     with pytest.raises(HistoryIncomplete, match="up to 19: it can't be restored up to 20"):
         await restored(store, target, until={0: 20})
-    with pytest.raises(BadOption, match="name each"):
+    with pytest.raises(BadOption, match="give an id for each"):
         await restored(store, target, until={1: 5})
 
 

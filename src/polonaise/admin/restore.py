@@ -27,7 +27,7 @@ from polonaise.coordination.values import (
     PartitionValue,
 )
 from polonaise.errors import BadOption, FragmentDamaged, HistoryIncomplete
-from polonaise.fragments.format import Footer, batches_in
+from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import PUT_BACK, contradictions, footer_of, fragments_of, open_bytes, partitions_in
 from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
@@ -234,9 +234,8 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
         )
     source: _Source | None = None
     for number in partitions:
-        good: list[tuple[FragmentName, Footer]] = []
-        for name, size in (await fragments_of(store, number)).items():
-            good.append((name, await footer_of(store, name, size)))
+        listed = await fragments_of(store, number)
+        good = [(name, await footer_of(store, name, size)) for name, size in listed.items()]
         cluster_key = good[0][1].cluster_key
         source = source or _Source(cluster_key)
         wrong = contradictions(good)

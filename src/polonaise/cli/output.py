@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 READER_GONE: Final = 141
 """Exit status when the reader of the output went away: 128 + SIGPIPE, as shells report it."""
-_NARROWEST: Final = 80
-"""The least width of a table, in characters, where the output is no terminal."""
+_UNLIMITED: Final = 1_000_000
+"""The width of a table, in characters, where the output is no terminal: more than any cell needs."""
 
 
 @contextmanager
@@ -144,22 +144,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index in right else "left", overflow="fold")
-    cells = [[_shown(cell) for cell in row] for row in rows]
-    for row in cells:
-        table.add_row(*row)
+    for row in rows:
+        table.add_row(*map(_shown, row))
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
-        console.width = max(_NARROWEST, sum(map(_widest, zip(columns, *cells, strict=True))) + 2 * len(columns))
+        console.width = _UNLIMITED
     console.print(table)
 
 
 def _shown(cell: object) -> str:
     lines = cell if isinstance(cell, list) else [cell]
     return "\n".join(printable(str(line)) for line in lines)
-
-
-def _widest(cells: Sequence[str]) -> int:
-    return max(len(line) for cell in cells for line in (cell.splitlines() or [""]))
 
 
 def data_fields(data: bytes, name: str = "data") -> dict[str, str]:

@@ -420,10 +420,10 @@ def _too_few(
     """Return the fault of the first storage directory that can't be used; its message has the others, too."""
     fault = fresh(unusable[0][1])
     if len(unusable) > 1:
-        each = "; ".join(f"{posixpath.basename(settings.directory)}: {error}" for settings, error in unusable)
+        reasons = "; ".join(f"{posixpath.basename(settings.directory)}: {error}" for settings, error in unusable)
         fault.args = (
             f"{len(unusable)} of {len(description.storage)} storage directories can't be used, and "
-            f"{quorum(description.storage)} are needed: {each}",
+            f"{quorum(description.storage)} are needed: {reasons}",
         )
     return fault
 
