@@ -216,8 +216,8 @@ def _key(how: HowToRestore, source: _Source) -> Key:
         raise BadOption(
             "transactions are left out that the store holds, and that views may have applied: choose a new key "
             "(--new-key) for a log of its own, which the archived log's views and store refuse; or the same key "
-            "(--same-key) to replace the archived log, after making the views that know more anew and replacing the "
-            "store"
+            "(--same-key) to replace the archived log, once the views that know more are made again and the store is "
+            "replaced"
         )
     return Key.SAME
 

@@ -30,7 +30,7 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
     if "\0" in location:
         raise BadOption(f"invalid coordinator address {redacted(address)!r}: a path has no zero byte")
     if scheme != "file":
-        raise BadOption(f"unknown kind of coordinator {scheme!r}: this version has file:PATH")
+        raise BadOption(f"unknown kind of coordinator {scheme!r}: write file:PATH")
     path = os.path.abspath(location)
     parent, own = os.path.split(path)
     # The marker is in the embedded log's directory; PATH may name that, or the coordinator's directory within it.

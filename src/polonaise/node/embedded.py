@@ -186,8 +186,8 @@ async def check_coordinator(disk: Disk, directory: str) -> None:
     first = posixpath.join(directory, not_empty[0])
     raise CoordinatorDamaged(
         f"the embedded log in {directory} has lost its coordinator: {description} is missing, but "
-        f"{', '.join(not_empty)} hold data of the log. Nothing was changed. Restore the latest {coordinator} from a "
-        "backup: without it nobody can say what was committed. What is in each storage directory can "
+        f"{', '.join(not_empty)} hold data of the log. Nothing was changed. Restore {coordinator} as it was last, "
+        "from a backup: without it nobody can say what was committed. What is in each storage directory can "
         f"be read without it: polonaise segment read {first} --partition 0, or Spark with the cluster storage:{first}"
     )
 
