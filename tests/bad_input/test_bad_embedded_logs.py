@@ -181,7 +181,9 @@ async def test_a_coordinator_that_is_lost_is_not_made_anew_beside_what_is_stored
     before = contents(log)
     for option in ("", "?storage=3", "?host=no"):
         async with asyncio.timeout(SERVED_S):
-            await refuses(f"embedded:{log}{option}", CoordinatorDamaged, f"no {log}/coordinator/description.*storage-2")
+            await refuses(
+                f"embedded:{log}{option}", CoordinatorDamaged, f"{log}/coordinator/description is missing.*storage-2"
+            )
         assert contents(log) == before
 
 
