@@ -115,11 +115,9 @@ def _say_ready(address: str) -> None:
 def storage_run(
     directory: Annotated[str, Option(help="Directory for the log's files; made if missing.")],
     listen: Listen = "127.0.0.1:0",
-    segment_bytes: Annotated[
-        int, Option(min=4096, max=2**40, help="Size in bytes at which a new segment file is started.")
-    ] = 256 * 2**20,
+    segment_bytes: Annotated[int, Option(min=4096, max=2**40, help="Size of a segment file.")] = 256 * 2**20,
     scrub_bytes: Annotated[
-        int, Option(min=0, max=2**40, help="Bytes to read per second in the background, to find rot; 0: none.")
+        int, Option(min=0, max=2**40, help="Bytes per second to read in search of rot; 0: none.")
     ] = 2 * 2**20,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -147,20 +145,16 @@ def storage_run(
 def server_run(
     coordinator: Annotated[str, Option(help="Address of the coordinator: file:PATH, a directory of this machine.")],
     storage: Annotated[str, Option(help="Addresses of the storage nodes of a new cluster: A,B,C.")] = "",
-    partitions: Annotated[
-        int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
-    ] = None,
+    partitions: Annotated[int | None, Option(min=1, max=4096, help="Partitions of a new cluster. Default: 1.")] = None,
     listen: Listen = "127.0.0.1:0",
     fragments: Annotated[
         str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
     ] = None,
     scrub_bytes: Annotated[
         int,
-        Option(min=0, max=2**40, help="Bytes of fragments to read per second in the background, to find rot; 0: none."),
+        Option(min=0, max=2**40, help="Bytes per second of fragments to read in search of rot; 0: none."),
     ] = 2 * 2**20,
-    evidence: Annotated[
-        bool, Option(help="Store with each transaction the locks and the mark that it was judged by.")
-    ] = False,
+    evidence: Annotated[bool, Option(help="Store what each transaction was judged by.")] = False,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:

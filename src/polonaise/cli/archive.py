@@ -41,17 +41,13 @@ StorageCount = Annotated[int, Option(min=1, max=7, help="Number of storage direc
 Nodes = Annotated[
     str | None, Option(metavar="A,B,C", help="Restore a cluster, whose storage nodes will listen at these addresses.")
 ]
-PartitionCount = Annotated[
-    int | None, Option(min=1, help="Number of partitions. Default: up to the last one that has fragments.")
-]
+PartitionCount = Annotated[int | None, Option(min=1, help="Partitions. Default: up to the last with fragments.")]
 UntilTime = Annotated[
     str | None,
     Option(metavar="TIME", help="Last commit time: 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d."),
 ]
 NewKey = Annotated[bool, Option("--new-key", help="Give the log a new key: it is another log than the archived one.")]
-SameKey = Annotated[
-    bool, Option("--same-key", help="Keep the key: it replaces the archived log, even if something is left out.")
-]
+SameKey = Annotated[bool, Option("--same-key", help="Keep the key: the restored log replaces the archived one.")]
 
 
 @archive.command(epilog=EXIT_STATUS)
@@ -158,9 +154,7 @@ def trim(
     address: LogAddress,
     store: Store,
     partition: AnyPartitions = "all",
-    before: Annotated[
-        int | None, Option(min=1, help="Drop only what is below this id. Default: drop all that is archived.")
-    ] = None,
+    before: Annotated[int | None, Option(min=1, help="Drop only below this id. Default: all that is archived.")] = None,
     as_json: Json = False,
 ) -> None:
     """Drop archived history from the storage nodes, for good: whole segments, once every fragment is verified.
@@ -187,9 +181,7 @@ def trim(
 @archive.command(epilog=EXIT_STATUS)
 def verify(
     store: Store,
-    repair: Annotated[
-        str | None, Option(metavar="LOG", help="Write damaged fragments again from this log, where possible.")
-    ] = None,
+    repair: Annotated[str | None, Option(metavar="LOG", help="Repair damaged fragments from this log.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check that every fragment is as it was written and that none is missing. Exit status 1 if not.

@@ -54,7 +54,7 @@ Address = Annotated[
 ]
 LogAddress = Annotated[str, Argument(metavar="LOG", help="Address of the log: file:PATH or embedded:PATH.")]
 LogOption = Annotated[
-    str | None, Option("--log", envvar="POLONAISE_LOG", help="Address of the log, if no argument gives it.")
+    str | None, Option("--log", envvar="POLONAISE_LOG", help="Address of the log, if not an argument.")
 ]
 Partitions = Annotated[
     str | None, Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9. Required if the log has more than one.")
@@ -121,7 +121,7 @@ def create(
     address: Annotated[str, Argument(metavar="LOG", help="embedded:PATH, for a new or an empty directory.")],
     partitions: Annotated[int | None, Option(min=1, metavar="NUMBER", help="Number of partitions. Default: 1.")] = None,
     storage: Annotated[
-        int | None, Option(min=1, metavar="NUMBER", help="Number of storage directories (copies). Default: 1.")
+        int | None, Option(min=1, metavar="NUMBER", help="Storage directories (copies). Default: 1.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -151,19 +151,15 @@ def append(
     read_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to check.")] = None,
     append_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to raise without a check.")] = None,
     high_water_mark: Annotated[
-        int | None, Option(help="Judge locks by this client high-water mark. Default: the committed high-water mark.")
+        int | None, Option(help="Client high-water mark, which locks are judged by. Default: the committed one.")
     ] = None,
     expect: Annotated[
-        list[str] | None, Option(metavar="KEY=VALUE", help="Refuse the append unless the register has this value.")
+        list[str] | None, Option(metavar="KEY=VALUE", help="Refuse unless the register has this value.")
     ] = None,
-    expect_absent: Annotated[
-        list[str] | None, Option(metavar="KEY", help="Refuse the append if there is a register of this key.")
-    ] = None,
-    expect_position: Annotated[
-        int | None, Option(min=0, max=2**63 - 1, help="Refuse the append unless the transaction gets this id.")
-    ] = None,
+    expect_absent: Annotated[list[str] | None, Option(metavar="KEY", help="Refuse if this register exists.")] = None,
+    expect_position: Annotated[int | None, Option(min=0, max=2**63 - 1, help="Refuse unless it gets this id.")] = None,
     set_register: Annotated[
-        list[str] | None, Option("--set", metavar="KEY=VALUE", help="Set a register in the same step as the append.")
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="Also set this register.")
     ] = None,
     timeout: Timeout = 10.0,
     as_json: Json = False,
@@ -246,9 +242,7 @@ def tail(
     argument: Address = None,
     log_option: LogOption = None,
     partition: Partitions = None,
-    count: Annotated[
-        int, Option("--count", "-n", min=0, help="Number of transactions to print of each partition.")
-    ] = 10,
+    count: Annotated[int, Option("--count", "-n", min=0, help="Number of transactions of each partition.")] = 10,
     limit: Limit = None,
     follow: Follow = False,
     timeout: Timeout = 10.0,
@@ -290,7 +284,7 @@ def registers(
     argument: Address = None,
     log_option: LogOption = None,
     partition: AnyPartitions = "all",
-    prefix: Annotated[str, Option("--prefix", metavar="TEXT", help="Print only keys that begin with this text.")] = "",
+    prefix: Annotated[str, Option("--prefix", metavar="TEXT", help="Only keys that begin with this text.")] = "",
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:

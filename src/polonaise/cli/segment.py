@@ -42,7 +42,7 @@ segment = typer.Typer(
 )
 
 Paths = Annotated[
-    list[str], Argument(metavar="PATH…", help="Storage directories, partition directories in them, or segment files.")
+    list[str], Argument(metavar="PATH…", help="Storage directories, partitions in them, or segment files.")
 ]
 
 
@@ -128,13 +128,11 @@ def _statistics_row(report: SegmentReport) -> list[object]:
 @segment.command(epilog=EXIT_STATUS)
 def dump(
     paths: Paths,
-    transactions: Annotated[
-        bool, Option("--transactions", "-t", help="Print each transaction, not each batch.")
-    ] = False,
+    transactions: Annotated[bool, Option("--transactions", "-t", help="Print transactions, not batches.")] = False,
     after: After = -1,
     limit: Limit = None,
     after_damage: Annotated[
-        bool, Option("--after-damage", help="Continue behind damage, with batches that are intact by themselves.")
+        bool, Option("--after-damage", help="Continue behind damage, with intact batches.")
     ] = False,
     as_json: Json = False,
 ) -> None:
