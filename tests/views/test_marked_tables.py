@@ -203,7 +203,7 @@ def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:
         snapshot(sqlite_url, BALANCES.fields, "balances", marks_table="nothing"),
     ):
         pass
-    with pytest.raises(BadOption, match=r"struct<a:int>, which is no type of SQL's"):
+    with pytest.raises(BadOption, match=r"struct<a:int>, which SQL has no type for"):
         MarkedTable(sqlite_url, Shape("t", (Field("a", "struct<a:int>"),)), LOG, "sums")
     with pytest.raises(BadOption, match="SQLite keeps as a floating-point number"):
         MarkedTable(sqlite_url, Shape("t", (Field("a", "decimal(10,2)"),)), LOG, "sums")
