@@ -33,10 +33,10 @@ def test_restore_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Sh
     restore = (room, "restore", tmp_path / "store")
     cut = shell.run(*restore, tmp_path / "cut", "--until", "0=4", "--new-key")
     assert cut.status == 0
-    assert "partition 0 without the batch from 0 to 9, which goes beyond the id asked for" in cut.output
+    assert "partition 0: the batch from 0 to 9 is left out, because it goes beyond the requested id" in cut.output
     assert "--until 0=9 restores it" in cut.output
     whole = shell.run(*restore, tmp_path / "whole", "--until", "0=9", "--new-key")
-    assert "without the batch" not in whole.output
+    assert "is left out" not in whole.output
 
 
 def test_archive_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Shell, tmp_path: Path) -> None:
@@ -44,15 +44,15 @@ def test_archive_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Sh
     archive = ("archive", "run", "memory:log", tmp_path / "store", "-p", "0", "--until")
     cut = shell.run(*archive, "0=4")
     assert cut.status == 0
-    assert "partition 0 without the batch from 0 to 9, which goes beyond the id asked for" in cut.output
+    assert "partition 0: the batch from 0 to 9 is left out, because it goes beyond the requested id" in cut.output
     assert "--until 0=9 archives it" in cut.output
     assert "all" not in cut.output
     assert shell.run(*archive, "0=4", "--json").objects == [{"partition": 0, "batch_left_out": {"first": 0, "last": 9}}]
-    assert "without the batch" not in shell.run(*archive, "0=9").output
+    assert "is left out" not in shell.run(*archive, "0=9").output
     for archived_now in ("0=4", "0=9"):
         again = shell.run(*archive, archived_now)
-        assert "nothing to write, all up to the id asked for is archived" in again.output
-        assert "without the batch" not in again.output
+        assert "nothing to write: all up to the requested id is archived" in again.output
+        assert "is left out" not in again.output
         assert not shell.run(*archive, archived_now, "--json").objects
 
 
@@ -159,8 +159,7 @@ def test_a_trim_that_can_drop_nothing_says_so_and_why(shell: Shell, tmp_path: Pa
     assert shell.run("archive", "run", address, store, "--rest").status == 0
     said = shell.run("archive", "trim", address, store)
     assert said.output == (
-        "partition 0: the storage nodes hold 0 and all after it; nothing was dropped, for no segment that is whole "
-        "lies below 2\n"
+        "partition 0: the storage nodes hold 0 and all after it; nothing was dropped: no whole segment lies below 2\n"
     )
     assert shell.run("archive", "trim", address, store, "--json").objects == [
         {"partition": 0, "first": 0, "held_from": 0}

@@ -37,12 +37,12 @@ def archive(
     store: Store,
     partition: Partitions = "all",
     fragment_mib: Annotated[
-        int, typer.Option(min=1, max=1024, help="A fragment holds at most so much of the log.")
+        int, typer.Option(min=1, max=1024, help="Maximum size of a fragment, in MiB of log.")
     ] = 256,
-    rest: Annotated[bool, typer.Option("--rest", help="Also what does not fill a fragment yet.")] = False,
+    rest: Annotated[bool, typer.Option("--rest", help="Also write what does not fill a fragment yet.")] = False,
     until: Until = None,
     until_time: UntilTime = None,
-    delta: Annotated[bool, typer.Option("--delta", help="Keep the fragments as a Delta table, too.")] = False,
+    delta: Annotated[bool, typer.Option("--delta", help="Also keep a Delta table of the fragments.")] = False,
     master: Master = None,
     conf: Conf = None,
     as_json: Json = False,
@@ -50,7 +50,8 @@ def archive(
 ) -> None:
     """Archive what is committed and not archived yet, many fragments at a time; each is verified.
 
-    The same as `polonaise archive run`, by Spark. May be killed and run again at any time, also by several at once.
+    Does the same as `polonaise archive run`, on Spark. May be killed and run again at any time, also several times at
+    once.
     """
     ends = None if until is None else inputs.ids_of(until)
     end_time = None if until_time is None else inputs.time_of(until_time)
@@ -74,7 +75,7 @@ def archive(
 def _show_archived(report: ArchiveReport) -> None:
     for name, size in report.fragments:
         say(f"{name.path} {size:,} bytes")
-    columns = ["partition", "asked up to", "archived up to", "fragments", "transactions", "bytes"]
+    columns = ["partition", "requested up to", "archived up to", "fragments", "transactions", "bytes"]
     print_table(columns, [[f"{value:,}" for value in each[:6]] for each in report.partitions], right=range(6))
     for each in report.partitions:
         for span in each.missing:
@@ -82,7 +83,9 @@ def _show_archived(report: ArchiveReport) -> None:
         say_cut(each.partition, each.batch_left_out, "archives")
     if report.delta is not None:
         version, added, overlapping = report.delta
-        say(f"Delta table: version {version}, {added} fragments added, {len(overlapping)} left out as they overlap")
+        say(
+            f"Delta table: version {version}, {added} fragments added, {len(overlapping)} left out because they overlap"
+        )
 
 
 def restore(
@@ -100,7 +103,7 @@ def restore(
 ) -> None:
     """Make a log again from its fragments, byte for byte: `polonaise archive restore`, with a report of the run.
 
-    It needs no Spark. The directory is no log before this has ended; if it is killed on the way, run it again.
+    Needs no Spark. The directory holds no log until this has ended; if it is killed on the way, run it again.
     """
     how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
 
@@ -116,7 +119,7 @@ def restore(
 def _show_restored(report: RestoreReport) -> None:
     columns = ["partition", "restored up to", "in the store up to", "batches", "bytes"]
     rows = [
-        [f"{value:,}" for value in (each.partition, each.last, each.held, each.batches, each.bytes)]
+        [f"{value:,}" for value in (each.partition, each.last, each.in_store_up_to, each.batches, each.bytes)]
         for each in report.restored.partitions
     ]
     print_table(columns, rows, right=range(5))

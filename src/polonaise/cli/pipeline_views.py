@@ -18,29 +18,37 @@ if TYPE_CHECKING:
     from polonaise.pipelines.views import Commit, ViewReport
     from polonaise.pipelines.viewsource import Letters
 
-LogOrStore = Annotated[str, typer.Argument(metavar="LOG", help="file:PATH, embedded:PATH, or fragments:STORE.")]
+LogOrStore = Annotated[
+    str, typer.Argument(metavar="LOG", help="Address of the log: file:PATH, embedded:PATH, or fragments:STORE.")
+]
 Fragments = Annotated[
-    str | None, typer.Option(metavar="STORE", help="Where archived history may be read: much faster.")
+    str | None,
+    typer.Option(metavar="STORE", help="Fragment store to read archived history from, which is much faster."),
 ]
 UntilTime = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Up to this time: 2026-01-31T12:00:00Z, or 2h ago as 2h.")
+    str | None,
+    typer.Option(metavar="TIME", help="Last commit time: 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d."),
 ]
 OnUndecodable = Annotated[
     str | None,
-    typer.Option(metavar="HOW", help="Bodies that do not decode: fail, skip or table; as the view says unless said."),
+    typer.Option(
+        metavar="HOW", help="For bodies that do not decode: fail, skip or table. Default: as the view declares."
+    ),
 ]
-TABLE: Final = "parquet:DIRECTORY, delta:DIRECTORY, or a database's URL as SQLAlchemy has it."
+TABLE: Final = "parquet:DIRECTORY, delta:DIRECTORY, or a database's URL as SQLAlchemy writes it."
 
 
 def views(
     address: LogOrStore,
-    view: Annotated[str, typer.Argument(metavar="VIEW", help="FILE.py:NAME or module:NAME of its declaration.")],
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="Declaration of the view: FILE.py:NAME or module:NAME.")],
     table: Annotated[str, typer.Argument(help=TABLE)],
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the table anew.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Make the table again from the beginning of the log.")
+    ] = False,
     until: Until = None,
     until_time: UntilTime = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is committed later.")] = False,
-    transactions: Annotated[int, typer.Option(min=1, help="Of one commit, at most.")] = 1_000_000,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with what is committed later.")] = False,
+    transactions: Annotated[int, typer.Option(min=1, help="Maximum number of transactions in one commit.")] = 1_000_000,
     on_undecodable: OnUndecodable = None,
     fragments: Fragments = None,
     master: Master = None,
@@ -48,14 +56,16 @@ def views(
     as_json: Json = False,
     report: ReportFile = None,
 ) -> None:
-    """Bring a view's table up to date with the log from where it stands, or make it anew up to any id or time.
+    """Bring a view's table up to date with the log, or with --rebuild make it again, up to any id or time.
 
-    May be killed and run again at any time, also by several at once: each transaction counts once.
+    May be killed and run again at any time, also several times at once: each transaction counts once.
     """
     if not rebuild and (until is not None or until_time is not None):
-        raise BadOption("--until and --until-time are of a table that is made anew: say also --rebuild")
+        raise BadOption(
+            "--until and --until-time need --rebuild: only a table that is made again can end before the log does"
+        )
     if follow and (rebuild or report is not None):
-        raise BadOption("--follow goes on until it is interrupted: it neither rebuilds nor ends with a report")
+        raise BadOption("--follow runs until it is interrupted: it can't be combined with --rebuild or --report")
 
     from polonaise.pipelines.declarations import Declared
 
@@ -131,6 +141,6 @@ def _show(report: ViewReport) -> None:
         f"{report.view} in {report.table}: {report.how}, {report.transactions:,} transactions, {report.commits} commits"
     )
     print_table(
-        ["partition", "made up to"], [[f"{value:,}" for value in each] for each in sorted(report.marks.items())]
+        ["partition", "up to date with"], [[f"{value:,}" for value in each] for each in sorted(report.marks.items())]
     )
     say_undecodable(report.undecodable, "left out" if report.letters is None else f"kept in {report.letters}")

@@ -39,7 +39,7 @@ class RestoreReport:
                 {
                     "partition": each.partition,
                     "last": each.last,
-                    "in_store_up_to": each.held,
+                    "in_store_up_to": each.in_store_up_to,
                     "batch_left_out": None if each.cut is None else each.cut._asdict(),
                     "batches": each.batches,
                     "bytes": each.bytes,
