@@ -21,7 +21,7 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import definition_of
 from polonaise.pipelines.delta import DeltaTarget
 from polonaise.pipelines.parquet import ParquetTarget
-from polonaise.pipelines.targets import open_target
+from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of
 from polonaise.views.letters import DeadLetters

@@ -16,7 +16,8 @@ from viewsrig import READ, bank_log, more
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.targets import Target, open_target
+from polonaise.pipelines.targetaddress import open_target
+from polonaise.pipelines.targets import Target
 from polonaise.pipelines.views import follow, rebuild, update
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.parquet import ParquetTarget
 from polonaise.pipelines.source import Until
-from polonaise.pipelines.targets import open_target
+from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.views.tables import MarkedTable
 

@@ -27,7 +27,7 @@ from polonaise.fragments.store import LateStore, open_store
 from polonaise.host.address import parse_address
 from polonaise.node.embedded import check_fragments, parse_embedded
 from polonaise.pipelines.copies import FragmentCopy, Served
-from polonaise.pipelines.targets import check_target, open_target
+from polonaise.pipelines.targetaddress import check_target, open_target
 from polonaise.redaction import HIDDEN, redacted
 from polonaise.spark.options import ReadOptions, WriteOptions, read_options, write_options
 from polonaise.spark.queryhistory import QueryHistory

@@ -83,7 +83,7 @@ def audit(
     declared = Declared(view)
 
     def look() -> None:
-        from polonaise.pipelines.targets import check_target
+        from polonaise.pipelines.targetaddress import check_target
         from polonaise.pipelines.viewsource import policy_called
 
         if on_undecodable is not None:

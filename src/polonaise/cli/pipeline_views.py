@@ -62,7 +62,7 @@ def views(
     place, declared = place_of(until, until_time), Declared(view)
 
     def look() -> None:
-        from polonaise.pipelines.targets import check_target
+        from polonaise.pipelines.targetaddress import check_target
         from polonaise.pipelines.viewsource import policy_called
 
         if on_undecodable is not None:

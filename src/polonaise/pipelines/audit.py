@@ -15,7 +15,7 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Until, open_source
 from polonaise.pipelines.sparkerrors import translating
-from polonaise.pipelines.targets import check_target, open_target
+from polonaise.pipelines.targetaddress import check_target, open_target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, ViewSource, policy_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 

@@ -13,20 +13,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from polonaise.errors import BadOption, NotFound, ViewUnfit
-from polonaise.pipelines.declarations import TableView
+from polonaise.errors import ViewUnfit
 from polonaise.pipelines.source import Marks
-from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 LOCK: Final = ".lock"
 """Name of the lock file in a table's directory, held by the one process that writes the table."""
-PARQUET: Final = "parquet:"
-DELTA: Final = "delta:"
 
 
 class TableState(NamedTuple):
@@ -69,28 +65,6 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
-def open_target(
-    spark: SparkSession, text: str, view: TableView, cluster: str, *, marks_table: str | None = None
-) -> Target:
-    """Open the view's table at `parquet:DIRECTORY`, `delta:DIRECTORY`, or in the database at an SQLAlchemy URL.
-
-    In a database the table has the view's name. `cluster` is the log's key, in hexadecimal. Raises `BadOption`,
-    `ExtraMissing`.
-    """
-    if text.startswith(PARQUET):
-        from polonaise.pipelines.parquet import ParquetTarget
-
-        return ParquetTarget(spark, text.removeprefix(PARQUET), view, cluster)
-    if text.startswith(DELTA):
-        from polonaise.pipelines.delta import DeltaTarget
-
-        return DeltaTarget(spark, text.removeprefix(DELTA), view, cluster)
-    _check_url(text)
-    from polonaise.pipelines.database import SqlTarget
-
-    return SqlTarget(spark, text, view, cluster, marks_table)
-
-
 def check_unused(directory: Path, *own: str) -> None:
     """Raise `ViewUnfit` unless a new table's directory is empty, but for names that match the patterns `own`.
 
@@ -99,25 +73,3 @@ def check_unused(directory: Path, *own: str) -> None:
     for name in sorted(each.name for each in directory.iterdir()) if directory.is_dir() else ():
         if not any(fnmatchcase(name, pattern) for pattern in own):
             raise ViewUnfit(f"{directory} holds {name}, and no such table: choose a new directory, or an empty one")
-
-
-def check_target(text: str, *, there: bool) -> None:
-    """Check the text of `open_target` as far as that is possible without a session.
-
-    `there` says that the table is only read, so it has to exist. Raises `BadOption`, `ExtraMissing`, `NotFound` for a
-    directory or a SQLite file that does not exist, and `ViewUnfit` for a file that is no SQLite database.
-    """
-    kind = next((each for each in (PARQUET, DELTA) if text.startswith(each)), None)
-    if kind is None:
-        _check_url(text)
-        from polonaise.views.database import check_file
-
-        check_file(text, there=there)
-    elif there and "://" not in text and not Path(text.removeprefix(kind)).is_dir():
-        raise NotFound(f"no directory {redacted(text.removeprefix(kind))}: correct the path of the table")
-
-
-def _check_url(text: str) -> None:
-    if "://" not in text:
-        shown = redacted(text)
-        raise BadOption(f"no table at {shown!r}: write parquet:DIRECTORY, delta:DIRECTORY, or a database's URL")

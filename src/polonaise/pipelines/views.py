@@ -18,7 +18,8 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Marks, Until, open_source
 from polonaise.pipelines.sparkerrors import translating
-from polonaise.pipelines.targets import Target, open_target
+from polonaise.pipelines.targetaddress import open_target
+from polonaise.pipelines.targets import Target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, UndecodablePolicy, ViewSource, policy_of
 from polonaise.spark.protocol.admission import admitted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId

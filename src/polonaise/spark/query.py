@@ -23,7 +23,6 @@ from polonaise.spark.paths import read_from
 from polonaise.spark.protocol.conditions import Ranges, ranges_in
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.taskreader import projection_of
-from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId
 
 if TYPE_CHECKING:
@@ -114,9 +113,9 @@ def _narrowed(history: QueryHistory, partition: PartitionId, span: Span, ranges:
     """Return the part of a partition's range that the condition's bounds by id and time allow."""
     first, last = max(span.first, ranges.ids.first), min(span.last, ranges.ids.last)
     if first <= last and ranges.since is not None:
-        first = max(first, first_at(history, partition, microseconds(ranges.since), last + 1))
+        first = max(first, history.first_at(partition, microseconds(ranges.since), last + 1))
     if first <= last and ranges.until is not None:
-        last = min(last, first_at(history, partition, microseconds(ranges.until), last + 1) - 1)
+        last = min(last, history.first_at(partition, microseconds(ranges.until), last + 1) - 1)
     return Span(first, last)
 
 

@@ -24,16 +24,15 @@ from polonaise.errors import (
     SegmentDamaged,
     UnknownPartition,
 )
-from polonaise.fragments.protocol.coverage import Span, cover
+from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore
 from polonaise.redaction import redacted
-from polonaise.spark import clusters
+from polonaise.spark import clusters, fragmentfiles
 from polonaise.spark.fragmentfiles import footer_from
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Places, ReadOptions
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.segmentfiles import SegmentFiles
-from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.spark")
@@ -72,10 +71,6 @@ class QueryHistory:
         if url is not None and "://" not in url and not Path(url).is_dir():
             raise NotFound(f"no directory {redacted(url)}: correct the address of the fragments")
         return None if url is None else clusters.store_at(url)
-
-    @property
-    def timeout_s(self) -> float:
-        return self._options.timeout_s
 
     @cached_property
     def cluster_key(self) -> bytes | None:
@@ -146,7 +141,7 @@ class QueryHistory:
                 )
                 for partition in self.partitions
             }
-        marks = log.high_water_marks(self.partitions, timeout=self.timeout_s)
+        marks = log.high_water_marks(self.partitions, timeout=self._options.timeout_s)
         return {partition: mark + 1 for partition, mark in marks.items()}
 
     def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
@@ -207,7 +202,7 @@ class QueryHistory:
         self, side: str, places: Places, time_us: int | None, partition: PartitionId, end: TransactionId
     ) -> TransactionId:
         if time_us is not None:
-            return first_at(self, partition, time_us, end)
+            return self.first_at(partition, time_us, end)
         place = places.of(partition)
         if place in (EARLIEST, LATEST):
             return 0 if place == EARLIEST else end
@@ -217,6 +212,33 @@ class QueryHistory:
                 "say latest for all there is"
             )
         return place
+
+    def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+        """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none.
+
+        Raises `HistoryTrimmed` if it may be in a range that is in no fragment known here.
+        """
+        if self.replica is not None:
+            held = self.replica.first_at(partition, time_us, end)
+            # The replica's first transaction is late enough: an earlier one, which was trimmed, may be so too.
+            trimmed = self.store is not None and held <= self.replica.begin(partition)
+            return self._first_archived_at(partition, time_us, held) if trimmed else held
+        if self.log is None:
+            return self._first_archived_at(partition, time_us, end)
+        try:
+            with self.log.read_time(partition, since=time_us, timeout=self._options.timeout_s) as transactions:
+                first = next(iter(transactions), None)
+        except HistoryTrimmed as error:
+            if self.store is None:
+                raise self._trimmed(error) from error
+            # Archived history has no gap at its beginning: what the servers still hold begins at its end, or before.
+            archived = archived_up_to(self.fragments(partition))
+            return self._first_archived_at(partition, time_us, min(archived + 1, end))
+        return end if first is None else min(first.id, end)
+
+    def _first_archived_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+        assert self.store is not None
+        return fragmentfiles.first_at(self.store, self.fragments(partition), time_us, end, self.cluster_key)
 
     # ------------------------------------------------------------------ tasks
 
@@ -237,7 +259,7 @@ class QueryHistory:
         extents: list[Extent] = []
         if self.store is not None:
             extents = cold_extents(self.fragments(partition), partition, span)
-            self.check_fragment(extents)
+            self._check_fragment(extents)
         if self.replica is not None:
             return self._with_replica(self.replica, extents, partition, span)
         for rest in rest_of(extents, span):
@@ -258,7 +280,7 @@ class QueryHistory:
             _log.warning("%s", replica.left_out(partition, lacking))
         return sorted(extents, key=lambda each: each.span)
 
-    def check_fragment(self, extents: Sequence[Extent]) -> None:
+    def _check_fragment(self, extents: Sequence[Extent]) -> None:
         """Raise `WrongClusterKey` if the first fragment is of another log. Tasks check each fragment that they open."""
         fragment = next((extent for extent in extents if extent.fragment is not None), None)
         if fragment is not None and fragment.fragment is not None and self.store is not None:
@@ -276,7 +298,7 @@ class QueryHistory:
             with reading as first:
                 batch = next(first, None)
         except HistoryTrimmed as error:
-            raise self.trimmed(error) from error
+            raise self._trimmed(error) from error
         if batch is None:
             raise BeyondLog(
                 f"partition {partition} ends before {span.first}, and the query reads from there up to {span.last}: "
@@ -284,7 +306,7 @@ class QueryHistory:
             )
         return Extent(partition, span, None, count * batch.length // batch.count)
 
-    def trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:
+    def _trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:
         """Return the error for a range that the servers have dropped, with what the query can do about it."""
         if self.store is None:
             return HistoryTrimmed(f"{refused.text}, in Spark by .option('fragments', its address)")
