@@ -86,7 +86,7 @@ def test_a_master_of_no_kind_that_spark_knows_is_refused_before_java_starts(
     monkeypatch: pytest.MonkeyPatch, master: str
 ) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(sessions, "_existing", lambda: None)
+    monkeypatch.setattr(sessions, "active_session", lambda: None)
     monkeypatch.setattr(sessions, "find_java", None)
     with pytest.raises(SparkFailed, match="Spark knows no master"), job_session(master, "polonaise", {}):
         pass

@@ -45,6 +45,34 @@ class Output(NamedTuple):
     """The file that it is written to, too; None for none."""
 
 
+def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
+    """Do the work of a job under progress bars, then print its report: by `show`, or as JSON.
+
+    Exit status 1 if the report is not well.
+    """
+    from polonaise.cli.progressbars import ProgressBars
+    from polonaise.pipelines import runs
+
+    file = None if output.file is None else runs.ReportFile(output.file)
+
+    def finished(run: Run) -> None:
+        if file is not None:
+            file.write(run)
+        if output.as_json:
+            say_json(run.fields())
+
+    def under_bars() -> ReportT:
+        with ProgressBars() as bars:
+            return work(bars)
+
+    with tidy():
+        report = runs.run(job, under_bars, finished)
+        if not output.as_json:
+            show(report)
+    if not report.well:
+        raise typer.Exit(1)
+
+
 def run_on_spark(
     job: str,
     work: Callable[[Any, JobProgress], ReportT],
@@ -56,40 +84,24 @@ def run_on_spark(
     address: str,
     look: Callable[[], None] = lambda: None,
 ) -> None:
-    """Do the work of a job in a Spark session, under progress bars, then print its report: by `show`, or as JSON.
+    """Run a job as `run_job` does, with a Spark session.
 
     What can be known to be wrong without a session is told before one starts, which takes seconds: the log's address,
-    and whatever `look` raises. Exit status 1 if the report is not well.
+    and whatever `look` raises.
     """
-    from polonaise.cli.progressbars import ProgressBars
-    from polonaise.pipelines import runs
-
     settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
-    file = None if output.file is None else runs.ReportFile(output.file)
 
-    def finished(run: Run) -> None:
-        if file is not None:
-            file.write(run)
-        if output.as_json:
-            say_json(run.fields())
-
-    def with_session() -> ReportT:
+    def with_session(progress: JobProgress) -> ReportT:
         from polonaise.pipelines.sessions import job_session
         from polonaise.pipelines.source import check_address
 
-        with ProgressBars() as bars:
-            check_address(address)
-            look()
-            bars.begin("starting Spark", 1)
-            with job_session(master, f"polonaise {job}", settings) as spark:
-                return work(spark, bars)
+        check_address(address)
+        look()
+        progress.begin("starting Spark", 1)
+        with job_session(master, f"polonaise {job}", settings) as spark:
+            return work(spark, progress)
 
-    with tidy():
-        report = runs.run(job, with_session, finished)
-        if not output.as_json:
-            show(report)
-    if not report.well:
-        raise typer.Exit(1)
+    run_job(job, with_session, show, output)
 
 
 def settings_of(texts: list[str], option: str, example: str) -> dict[str, str]:

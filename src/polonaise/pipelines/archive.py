@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import polonaise
 from polonaise.admin.archive import batch_left_out, batches_of, missing_in, own_fragments_of
@@ -95,10 +95,7 @@ class ArchiveReport:
     """The fragments that this run wrote, each verified, in the order of their ids."""
     delta: Registered | None = None
     """The state of the Delta table, if there is one."""
-
-    @property
-    def well(self) -> bool:
-        return True
+    well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -131,38 +128,38 @@ def archive(
     for a store of another log, and what reading and the store raise.
     """
     how, progress, url = how or HowToArchive(), progress or Silence(), absolute(store)
-    register = _registering() if how.delta else None
+    if how.delta:
+        from polonaise.pipelines.deltaarchive import register  # raises `ExtraMissing`, before anything is written
     if how.until is not None and how.until_time is not None:
         raise BadOption("up to ids, or up to a time: say one of them")
     address = full_address(address)
     with open_log(address) as log:
         limits = _limits(log, how)
-        before = {number: _fragments(log, url, number) for number in limits}
+        fragment_store = clusters.store_at(url, make=True)
+        before = {
+            number: log.call(partial(own_fragments_of, store=fragment_store, partition=number)) for number in limits
+        }
         tasks = [
             each for number in limits for each in _plan(log, url, address, number, limits[number], before[number], how)
         ]
         written = [each for some in run_tasks(spark, _write, tasks, progress, "fragments") for each in some]
-        held = {number: clusters.wait(partial(fragments_of, clusters.store_at(url), number)) for number in limits}
-        left_out = {number: _left_out(log, url, number, last) for number, last in (how.until or {}).items()}
-    everything = {name: size for fragments in held.values() for name, size in fragments.items()}
+        after = {number: clusters.wait(partial(fragments_of, fragment_store, number)) for number in limits}
+        left_out = {
+            number: log.call(partial(batch_left_out, store=fragment_store, partition=number, until=last))
+            for number, last in (how.until or {}).items()
+        }
+    everything = {name: size for fragments in after.values() for name, size in fragments.items()}
     return ArchiveReport(
         url,
         tuple(
-            _summary(number, limits[number], held[number], written)._replace(
+            _summary(number, limits[number], after[number], written)._replace(
                 batch_left_out=left_out.get(number), missing=tuple(missing_in(before[number], limits[number]))
             )
             for number in sorted(limits)
         ),
         tuple(sorted(written)),
-        None if register is None else register(url, everything),
+        register(url, everything) if how.delta else None,
     )
-
-
-def _registering() -> Callable[[str, Mapping[FragmentName, int]], Registered]:
-    """Return `deltaarchive.register`. Raises `ExtraMissing`, before anything is written."""
-    from polonaise.pipelines.deltaarchive import register
-
-    return register
 
 
 def _summary(
@@ -216,14 +213,6 @@ def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowTo
     with log.read_time(number, since=microseconds(how.until_time) + 1, timeout=how.timeout_s) as found:
         later = next(iter(found), None)
     return committed if later is None else min(later.id - 1, committed)
-
-
-def _fragments(log: Log, url: str, number: PartitionId) -> dict[FragmentName, int]:
-    return log.call(lambda opened: own_fragments_of(opened, clusters.store_at(url, make=True), number))
-
-
-def _left_out(log: Log, url: str, number: PartitionId, until: TransactionId) -> Span | None:
-    return log.call(lambda opened: batch_left_out(opened, clusters.store_at(url), number, until))
 
 
 def _plan(

@@ -64,7 +64,7 @@ def walk(batches: Iterable[Batch]) -> Walk:
     digests: Counter[int] = Counter()
     try:
         for batch in batches:
-            now = _end_of(batch)
+            now = End(batch.first, batch.last, batch.crc, batch.previous_crc, batch.commit_time_us, batch.session)
             trouble = _damage(batch) or ("" if end is None else gap(end, now))
             if trouble:
                 break
@@ -137,10 +137,6 @@ def block_of(id: TransactionId) -> int:
 
 def digest_of(batch: Batch) -> int:
     return int.from_bytes(hashlib.sha256(batch.view).digest(), "big")
-
-
-def _end_of(batch: Batch) -> End:
-    return End(batch.first, batch.last, batch.crc, batch.previous_crc, batch.commit_time_us, batch.session)
 
 
 def _damage(batch: Batch) -> str:

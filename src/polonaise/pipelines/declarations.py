@@ -33,6 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody g
 
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
+from polonaise.spark.options import RANGE_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -90,9 +91,11 @@ class TableView:
                 raise BadOption(f"view {self.name}: merge of {column} is {how!r}; there are {', '.join(_MERGES)}")
             if column in self.key:
                 raise BadOption(f"view {self.name}: {column} is of the key, and can't be merged as well")
-        places = {name.lower() for name in self.read} & _PLACES
-        if places:
-            raise BadOption(f"view {self.name}: read says {min(places)}; the job says from where to where it reads")
+        not_its_own = {name.lower() for name in self.read} & _OPTIONS_OF_JOBS
+        if not_its_own:
+            raise BadOption(
+                f"view {self.name}: read has the option {min(not_its_own)}, which the job sets: leave it out"
+            )
 
     def rows(self, spark: SparkSession, log: DataFrame) -> DataFrame:
         """Run the view's query over these rows of the log. Raises `BadOption` for a query that can't run or fit."""
@@ -134,10 +137,7 @@ class TableView:
             )
 
 
-_PLACES: Final = frozenset(
-    {"cluster", "startingtransactions", "endingtransactions", "startingoffsets", "endingoffsets", "startingtimestamp",
-     "endingtimestamp", "kafkacolumns"}
-)  # fmt: skip
+_OPTIONS_OF_JOBS: Final = (RANGE_OPTIONS - {"partitions"}) | {"cluster", "kafkacolumns"}
 
 
 def _first_line(error: Exception) -> str:
@@ -158,11 +158,11 @@ def load_view(text: str) -> TableView:
     place, name = _place_and_name(text)
     module = _module(place)
     views = {variable: value for variable, value in vars(module).items() if isinstance(value, TableView)}
-    found = [view for variable, view in views.items() if name in (variable, view.name, "")]
-    if len({id(view) for view in found}) != 1:
-        there = ", ".join(views) or "none"
-        raise BadOption(f"which view of {place}? It declares {there}: write {place}:NAME")
-    return found[0]
+    named = [view for variable, view in views.items() if name in (variable, view.name, "")]
+    if len({id(view) for view in named}) != 1:
+        declared = ", ".join(views) or "none"
+        raise BadOption(f"which view of {place}? It declares {declared}: write {place}:NAME")
+    return named[0]
 
 
 def _place_and_name(text: str) -> tuple[str, str]:
@@ -217,34 +217,27 @@ def _source(text: str) -> str:
 
 
 def _module(place: str) -> ModuleType:
-    if not place.endswith(".py"):
-        try:
-            return importlib.import_module(place)
-        except (ImportError, ValueError) as error:
-            raise BadOption(f"no views in {place!r}: {error}; write FILE.py:NAME or module:NAME") from error
-        except BadOption:
-            raise
-        except Exception as error:
-            raise BadOption(f"{place} fails as it is loaded: {type(error).__name__}: {error}") from error
-    path = Path(place).absolute()
-    if not os.path.isfile(path):  # also for a name that no file can have
-        raise BadOption(f"no file {place!r}: write FILE.py:NAME or module:NAME")
-    spec = importlib.util.spec_from_file_location(f"polonaise_views_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise BadOption(f"{place!r} is no Python file that can be loaded")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
+        return _file_module(place) if place.endswith(".py") else importlib.import_module(place)
     except BadOption:
         raise
     except Exception as error:
-        raise BadOption(f"{place} fails as it is loaded: {type(error).__name__}: {error}") from error
-    _ship(module)
-    return module
+        if isinstance(error, ImportError | ValueError) and not place.endswith(".py"):
+            raise BadOption(f"no views in {place!r}: {error}; write FILE.py:NAME or module:NAME") from error
+        raise BadOption(f"loading {place} fails: {type(error).__name__}: {error}") from error
 
 
-def _ship(module: ModuleType) -> None:
-    """Make Spark pickle the module's functions by value: workers do not have the file to import them from."""
+def _file_module(file: str) -> ModuleType:
+    path = Path(file).absolute()
+    if not os.path.isfile(path):  # also for a name that no file can have
+        raise BadOption(f"no file {file!r}: write FILE.py:NAME or module:NAME")
+    spec = importlib.util.spec_from_file_location(f"polonaise_views_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    # Workers do not have the file to import functions from: they get them by value.
     pickle: Any = cloudpickle
     pickle.register_pickle_by_value(module)
+    return module

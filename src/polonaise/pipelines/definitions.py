@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from polonaise.errors import ViewUnfit, invariant
+from polonaise.errors import ViewUnfit
 from polonaise.pipelines.declarations import TableView
 
 if TYPE_CHECKING:
@@ -66,13 +66,6 @@ def _said_of(read: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def columns_of(schema: StructType) -> dict[str, str]:
     """Return the columns' types, as Spark writes them."""
     return {each.name: each.dataType.simpleString() for each in schema.fields}
-
-
-def prepared(definition: Definition | None) -> Definition:
-    """Return a target's definition, which is set before the target is used."""
-    invariant(definition is not None, "a target is prepared before it is used")
-    assert definition is not None
-    return definition
 
 
 def kept_in(fields: Mapping[str, Any]) -> Definition | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, FragmentDamaged
 from polonaise.fragments.objects import contradictions, footer_of, fragments_of, partitions_in
 from polonaise.fragments.protocol.coverage import Span, cover
-from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
 from polonaise.pipelines.chains import (
     BLOCK_IDS,
@@ -157,7 +157,7 @@ def _archived(
     good = []
     for name, size in clusters.wait(lambda: fragments_of(store, partition)).items():
         try:
-            footer = _footer(url, name, size)
+            footer = clusters.wait(partial(footer_of, store, name, size))
         except FragmentDamaged as error:
             wrong.append(error.text)
             continue
@@ -170,11 +170,6 @@ def _archived(
     inner = [hole for hole in covered.holes if any(name.first > hole.last for name, _ in good)]
     wrong += [f"no good fragment holds {hole.first} to {hole.last}" for hole in inner]
     return FragmentCopy(url, covered.pieces), wrong
-
-
-def _footer(url: str, name: FragmentName, size: int) -> Any:
-    store = clusters.store_at(url)
-    return clusters.wait(lambda: footer_of(store, name, size))
 
 
 # ------------------------------------------------------------------ walking

@@ -19,14 +19,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from polonaise.errors import BadOption, DiskFailed, ViewUnfit
+from polonaise.errors import DiskFailed, ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.definitions import Definition, check_same, definition_of, is_same, kept_in, prepared
+from polonaise.pipelines.definitions import check_same, is_same, kept_in
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, TableState, check_unused
+from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState
 from polonaise.spark.paths import read_from, written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -44,31 +44,27 @@ KEEP_S: Final = 600.0
 """Seconds that a version is kept after it was replaced, so that whoever is reading it can finish."""
 
 
-class ParquetTarget:
+class ParquetTarget(DirectoryTarget):
     """A table in a directory that Spark's driver and tasks both reach. One process writes at a time.
 
     Raises `DirectoryInUse` while another process writes, `ViewUnfit` for the table of another view or log, and
     `DiskFailed`.
     """
 
+    kind: ClassVar = "parquet"
+
     def __init__(
         self, spark: SparkSession, directory: str, view: TableView, cluster: str, *, keep_s: float = KEEP_S
     ) -> None:
-        if not directory or "://" in directory:
-            raise BadOption(f"parquet:{directory}: name a directory of a file system that all of Spark reaches")
-        self._spark = spark
-        self._directory = Path(directory).absolute()
+        super().__init__(spark, directory, view, cluster)
         self._versions = self._directory / "versions"
-        self._view = view
-        self._cluster = cluster
         self._keep_s = keep_s
-        self._definition: Definition | None = None
 
     def prepare(self, schema: StructType) -> None:
-        self._definition = definition_of(self._view, schema)
+        super().prepare(schema)
         with _faults(self._directory):
             if not self._versions.is_dir():
-                check_unused(self._directory, LOCK)
+                self._check_unused()
             self._versions.mkdir(parents=True, exist_ok=True)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
@@ -79,7 +75,7 @@ class ParquetTarget:
         version = self._current()
         if version is not None:
             self._marks_of(version)  # raises for a table of another log or view, which comes first
-            check_same(f"the table in {self._directory}", kept_in(_about(version)), prepared(self._definition))
+            check_same(f"the table in {self._directory}", kept_in(_about(version)), self._definition)
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         return self._commit(rows, before, after, letters, replaces=False)
@@ -95,13 +91,10 @@ class ParquetTarget:
         version = self._current()
         if version is None and with_marks:
             raise ViewUnfit(f"no view's table in {self._directory}: there is no {CURRENT} in it")
-        place = version or self._directory
-        if not place.is_dir():
+        files = version or self._directory
+        if not files.is_dir():
             raise ViewUnfit(f"no table in {self._directory}: there is no such directory")
-        yield TableState(self._marks_of(place) if with_marks else None, self._spark.read.parquet(read_from(place)))
-
-    def close(self) -> None:
-        """Do nothing: nothing is open between two calls."""
+        yield TableState(self._marks_of(files) if with_marks else None, self._spark.read.parquet(read_from(files)))
 
     # ------------------------------------------------------------------ writing
 
@@ -120,9 +113,11 @@ class ParquetTarget:
                 number = 0 if current is None else int(current.name) + 1
                 making = self._versions / f"{number:08d}{_MAKING}"
                 older = None if replaces else current
-                shared = self._write(making, rows, older)
-                if shared is not None:
-                    _link_parts(shared, making)
+                if older is not None and self._view.key:
+                    rows = self._view.merged([self._spark.read.parquet(read_from(older)), rows])
+                rows.write.parquet(written_to(making))
+                if older is not None and not self._view.key:
+                    _link_parts(older, making)
                 if letters is not None:
                     letters.write.parquet(written_to(making / LETTERS))
                 if older is not None and (older / LETTERS).is_dir():
@@ -134,22 +129,14 @@ class ParquetTarget:
                 lock.release()
 
     def _fits(self, version: Path) -> bool:
-        return is_same(kept_in(_about(version)), prepared(self._definition))
-
-    def _write(self, making: Path, rows: DataFrame, current: Path | None) -> Path | None:
-        """Write the new version's own files. Return the version that it shares all other files with, if any."""
-        if current is not None and self._view.key:
-            rows = self._view.merged([self._spark.read.parquet(read_from(current)), rows])
-            current = None
-        rows.write.parquet(written_to(making))
-        return current
+        return is_same(kept_in(_about(version)), self._definition)
 
     def _finish(self, making: Path, marks: Marks) -> None:
         about = {
             "view": self._view.name,
             "cluster": self._cluster,
             "high_water_marks": {str(partition): id for partition, id in sorted(marks.items())},
-            **prepared(self._definition).fields(),
+            **self._definition.fields(),
             "written": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
         (making / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
@@ -172,14 +159,14 @@ class ParquetTarget:
     def _sweep(self, current: Path | None) -> None:
         """Remove what a dead writer has left, and versions that were replaced more than `keep_s` seconds ago."""
         versions = sorted(self._versions.iterdir())
-        whole = [each for each in versions if each.name.isdecimal()]
-        left = [each for each in versions if each not in whole]
-        left += [each for each in whole if current is None or each.name > current.name]
-        for older, newer in pairwise(each for each in whole if each not in left):
+        whole = [version for version in versions if version.name.isdecimal()]
+        unneeded = [version for version in versions if version not in whole]
+        unneeded += [version for version in whole if current is None or version.name > current.name]
+        for older, newer in pairwise(version for version in whole if version not in unneeded):
             if time.time() - (newer / ABOUT).stat().st_mtime > self._keep_s:
-                left.append(older)
-        for each in left:
-            shutil.rmtree(each)
+                unneeded.append(older)
+        for version in unneeded:
+            shutil.rmtree(version)
 
     # ------------------------------------------------------------------ reading
 
@@ -200,15 +187,15 @@ class ParquetTarget:
 
 def _about(version: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads((version / ABOUT).read_text())
-        marks = found["high_water_marks"]
+        about = json.loads((version / ABOUT).read_text())
+        marks = about["high_water_marks"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ViewUnfit(
             f"{version / ABOUT} can't be read: {error}: restore it, or rebuild the view elsewhere"
         ) from error
     if not isinstance(marks, dict):
         raise ViewUnfit(f"{version / ABOUT} holds no marks: restore it, or rebuild the view elsewhere")
-    return found  # type: ignore[no-any-return]
+    return about  # type: ignore[no-any-return]
 
 
 def _link_parts(version: Path, making: Path) -> None:

@@ -7,18 +7,20 @@ the table or belong to another one, and rows of two definitions never mix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from polonaise.errors import ViewUnfit
+from polonaise.errors import BadOption, ViewUnfit
+from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.definitions import Definition, definition_of
 from polonaise.pipelines.source import Marks
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 LOCK: Final = ".lock"
@@ -33,43 +35,76 @@ class TableState(NamedTuple):
     rows: DataFrame
 
 
-class Target(Protocol):
+class Target(ABC):
     """A view's table. `merge` and `replace` return False, and change nothing, unless the marks are still `before`.
 
     `merge` also does if the table's rows were made by another definition. `letters` are rows for the dead-letter table
     beside this one, which changes in the same step.
     """
 
-    def prepare(self, schema: StructType) -> None:
-        """Tell the columns of the view's rows. Called first, and once. Raises if the table can't have them."""
+    _schema: StructType
+    """Columns of the view's rows. Set by `prepare`, as is the definition."""
+    _definition: Definition
 
+    def __init__(self, spark: SparkSession, view: TableView, cluster: str) -> None:
+        self._spark = spark
+        self._view = view
+        self._cluster = cluster
+
+    def prepare(self, schema: StructType) -> None:
+        """Tell the columns of the view's rows. Called before all else. Raises if the table can't have them."""
+        self._schema = schema
+        self._definition = definition_of(self._view, schema)
+
+    @abstractmethod
     def marks(self) -> dict[PartitionId, TransactionId]:
         """Return the table's marks; none for a new table. Raises `ViewUnfit` for the table of another log."""
 
+    @abstractmethod
     def check(self) -> None:
         """Raise `ViewUnfit` if the table was made by another definition of the view, or does not say by which."""
 
+    @abstractmethod
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         """Add rows, or with a key merge them with the table's, and move the marks to `after`."""
 
+    @abstractmethod
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         """Replace all rows and letters by these, and set the marks to `after`."""
 
+    @abstractmethod
     def letters(self) -> str:
         """Return the location of the dead-letter table, for people to read."""
 
-    @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
+    @abstractmethod
+    def held(self, *, with_marks: bool = True) -> AbstractContextManager[TableState]:
         """Give the table's present state, undisturbed by writers. Without marks it may be any table, not a view's."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close what is open between two calls, if anything is."""
+        return
 
 
-def check_unused(directory: Path, *own: str) -> None:
-    """Raise `ViewUnfit` unless a new table's directory is empty, but for names that match the patterns `own`.
+class DirectoryTarget(Target):
+    """A table in a directory that Spark's driver and tasks both reach."""
 
-    Those are what a run that died before there was a table may have left.
-    """
-    for name in sorted(each.name for each in directory.iterdir()) if directory.is_dir() else ():
-        if not any(fnmatchcase(name, pattern) for pattern in own):
-            raise ViewUnfit(f"{directory} holds {name}, and no such table: choose a new directory, or an empty one")
+    kind: ClassVar[str]
+    """The word before the directory in the table's address."""
+
+    def __init__(self, spark: SparkSession, directory: str, view: TableView, cluster: str) -> None:
+        if not directory or "://" in directory:
+            raise BadOption(f"{self.kind}:{directory}: name a directory of a file system that all of Spark reaches")
+        super().__init__(spark, view, cluster)
+        self._directory = Path(directory).absolute()
+
+    def _check_unused(self, *own: str) -> None:
+        """Raise `ViewUnfit` unless a new table's directory is empty, but for the lock and names that match `own`.
+
+        Those patterns are of what a run that died before there was a table may have left.
+        """
+        names = sorted(path.name for path in self._directory.iterdir()) if self._directory.is_dir() else ()
+        for name in names:
+            if not any(fnmatchcase(name, pattern) for pattern in (LOCK, *own)):
+                raise ViewUnfit(
+                    f"{self._directory} holds {name}, and no such table: choose a new directory, or an empty one"
+                )

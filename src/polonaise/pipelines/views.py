@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from polonaise.errors import BadOption, ViewUnavailable
 from polonaise.pipelines.declarations import TableView
@@ -63,10 +63,7 @@ class ViewReport:
     """The undecodable bodies among them, which are not in the table."""
     letters: str | None = None
     """Location of the dead-letter table, if undecodable bodies are kept in one."""
-
-    @property
-    def well(self) -> bool:
-        return True
+    well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:
         return {

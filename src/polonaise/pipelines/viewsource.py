@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 from pyspark.storagelevel import StorageLevel
 
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, BeyondLog, ClientAhead
+from polonaise.fragments.protocol.coverage import Span
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
+from polonaise.spark import query
+from polonaise.spark.options import microseconds, range_options, read_options
+from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.schemas import REASON
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +30,9 @@ NAMED_MAX: Final = 20
 """Undecodable bodies that a report names, at most. A dead-letter table has all of them."""
 LETTER_COLUMNS: Final = ("partition", "transaction_id", "timestamp", "header", "reason", "data")
 """The columns of a dead-letter table."""
+_WAIT_S: Final = 1.0
+_STORE_WAIT_S: Final = 5.0
+"""Seconds between two looks at a store of fragments, which does not tell when it grows."""
 _OPTION: Final = "onUndecodable"
 _OLDER: Final = "failondecodeerror"
 _IN_ROWS: Final = ("column", "only")
@@ -118,16 +127,43 @@ class ViewSource:
         }
 
     def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
-        """Return the last id of each partition that the view's query reads, up to `until`. See `LogSource.marks`."""
-        return self._source.marks(self._read, until)
+        """Return the last id of each partition that the view's query reads, up to `until`.
+
+        Raises `BadOption` for ids of other partitions than the query's, `BeyondLog` for ids that are not committed.
+        """
+        options = read_options({"cluster": self._source.address, **self._source.options, **self._read})
+        if until.time is not None:
+            options = replace(options, ending_time_us=microseconds(until.time + timedelta(microseconds=1)))
+        committed = {partition: span.last for partition, span in QueryHistory(options).wanted().items()}
+        if until.ids is None:
+            return committed
+        if set(until.ids) != set(committed):
+            raise BadOption(
+                f"ids of partitions {sorted(until.ids)}, and {sorted(committed)} are read: name one of each"
+            )
+        for partition, id in until.ids.items():
+            if not NO_TRANSACTION <= id <= committed[partition]:
+                raise BeyondLog(f"partition {partition} is committed up to {committed[partition]}: there is no {id}")
+        return dict(until.ids)
 
     def check_not_ahead(self, marks: Marks) -> None:
         """Raise `ClientAhead` for a table that holds more than is committed now."""
-        self._source.check_not_ahead(self._view.name, marks, self._read)
+        committed = self.marks()
+        for partition, mark in marks.items():
+            if mark > committed.get(partition, mark):
+                raise ClientAhead(
+                    f"the table of view {self._view.name} is made up to {mark} of partition {partition}, and the log "
+                    f"there ends at {committed[partition]}: it is of another log, or the log was restored from a "
+                    "backup; compare them, then rebuild the table"
+                )
 
     def wait_beyond(self, marks: Marks) -> None:
-        """Return when there is more than `marks`, and from time to time. See `LogSource.wait_beyond`."""
-        self._source.wait_beyond(marks)
+        """Return when there is more than `marks`, and from time to time: there may be a new partition."""
+        history = QueryHistory(read_options({"cluster": self._source.address, **self._source.options}))
+        if history.log is None:
+            time.sleep(_STORE_WAIT_S)
+        else:
+            history.wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S)
 
     def rows(self, after: Marks, upto: Marks) -> DataFrame:
         """Return the view's rows of the transactions above `after` and up to `upto`."""
@@ -151,7 +187,12 @@ class ViewSource:
             kept.unpersist()
 
     def _frame(self, how: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
+        """Return the transactions above `after` and up to `upto`, of the partitions of `upto`."""
         read = self._read
         if how:  # the older option would contradict the one that is set here
             read = {name: value for name, value in read.items() if name.lower() != _OLDER}
-        return self._source.frame(self._spark, {**read, **how}, after, upto)
+        spans = {
+            partition: Span(after.get(partition, NO_TRANSACTION) + 1, upto[partition]) for partition in sorted(upto)
+        }
+        options = {**read, **how, **self._source.options, **range_options(spans)}
+        return query.read(self._spark, self._source.address, **options)

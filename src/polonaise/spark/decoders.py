@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from polonaise.errors import BadOption, BodyUndecodable, ExtraMissing
@@ -211,10 +212,7 @@ def _tell_left_out(batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
 
 def _rows_of(count: int, places: Sequence[int]) -> pa.Array:
     """Return for each of `count` rows its index among `places`, or null."""
-    indexes: list[int | None] = [None] * count
-    for index, place in enumerate(places):
-        indexes[place] = index
-    return pa.array(indexes, pa.int64())
+    return pc.index_in(pa.array(range(count), pa.int64()), value_set=pa.array(places, pa.int64()))
 
 
 def _in_one_line(error: BaseException) -> str:
@@ -228,20 +226,20 @@ def _in_one_line(error: BaseException) -> str:
 def row_decoder(options: ReadOptions) -> DecodeRow:
     """Return the function that decodes one body. Raises `BadOption`, `ExtraMissing`; call it before a job, too."""
     name, said = options.decoder or "", options.decoder_options
-    known = {"json": _json_rows, "msgpack": _msgpack_rows, "avro": _avro_rows, "protobuf": _protobuf_rows}
+    # Of JSON, Arrow's reader makes all columns but maps.
+    known: dict[str, Callable[[Mapping[str, str]], DecodeRow]] = {
+        "json": lambda _: decode_object,
+        "msgpack": _msgpack_rows,
+        "avro": _avro_rows,
+        "protobuf": _protobuf_rows,
+    }
     if name in known:
         return known[name](said)
     usage = f"write {', '.join(known)} or module:function"
-    found = _imported("decoder", name, usage)
-    if not callable(found):
+    decode: DecodeRow = imported("decoder", name, usage)
+    if not callable(decode):
         raise BadOption(f"decoder={name!r} is no function: {usage}")
-    decode: DecodeRow = found
     return decode
-
-
-def _json_rows(_: Mapping[str, str]) -> DecodeRow:
-    """Return the decoder for columns that Arrow's JSON reader can't make: maps."""
-    return decode_object
 
 
 def _msgpack_rows(_: Mapping[str, str]) -> DecodeRow:
@@ -275,7 +273,7 @@ def _protobuf_rows(said: Mapping[str, str]) -> DecodeRow:
     _library("google.protobuf")
     if "message" not in said:
         raise BadOption("decoder=protobuf of which message? Say decoder.message, module:Name of the class protoc made")
-    message = _imported("decoder.message", said["message"], "write module:Name")
+    message = imported("decoder.message", said["message"], "write module:Name")
     if not hasattr(message, "FromString"):
         raise BadOption(f"decoder.message={said['message']!r} is no Protocol Buffers message")
 
@@ -306,7 +304,8 @@ def _plain(field: Any, value: Any) -> Any:
     return _fields(value) if hasattr(value, "DESCRIPTOR") else [_fields(item) for item in value]
 
 
-def _imported(option: str, path: str, usage: str) -> Any:
+def imported(option: str, path: str, usage: str) -> Any:
+    """Return what an option names as `module:name`. Raises `BadOption`, which ends with `usage`."""
     module, colon, name = path.partition(":")
     if not colon:
         module, _, name = path.rpartition(".")
@@ -321,11 +320,8 @@ def _imported(option: str, path: str, usage: str) -> Any:
     return found
 
 
-_BROUGHT: Final = "pip install 'polonaise[decoders]'"
-
-
 def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ExtraMissing(f"this decoder needs {name}: {_BROUGHT}") from error
+        raise ExtraMissing(f"this decoder needs {name}: pip install 'polonaise[decoders]'") from error

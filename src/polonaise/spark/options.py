@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from polonaise.client.protocol.arguments import INT64_MAX
 from polonaise.errors import BadOption
+from polonaise.fragments.protocol.coverage import Span
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark.protocol.ddl import checked_columns
 from polonaise.terms import PartitionId, TransactionId
@@ -33,6 +34,15 @@ MIB: Final = 1024 * 1024
 FRAGMENTS: Final = "fragments:"
 STORAGE: Final = "storage:"
 """Prefix of a storage node's directory, whose replica is read as it is: not all of it need be committed."""
+
+
+RANGE_OPTIONS: Final = frozenset(
+    {
+        "partitions", "startingtransactions", "endingtransactions", "startingoffsets", "endingoffsets",
+        "startingtimestamp", "endingtimestamp",
+    }
+)  # fmt: skip
+"""Names, in lower case, of the options that select partitions and a range of each."""
 
 
 class Places(NamedTuple):
@@ -365,6 +375,15 @@ def _time_us(text: str) -> int:
     if moment.tzinfo is None:
         raise ValueError("a time without its zone: write 2026-01-31T12:00:00Z, or +01:00 instead of Z")
     return microseconds(moment)
+
+
+def range_options(spans: Mapping[PartitionId, Span]) -> dict[str, str]:
+    """Return the options that select exactly these ranges."""
+    return {
+        "partitions": ",".join(map(str, spans)),
+        "startingTransactions": json.dumps({str(partition): span.first for partition, span in spans.items()}),
+        "endingTransactions": json.dumps({str(partition): span.last + 1 for partition, span in spans.items()}),
+    }
 
 
 def microseconds(moment: datetime) -> int:

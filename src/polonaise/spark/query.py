@@ -6,7 +6,6 @@ The source `polonaise` reads the rest, and what only the servers have.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -18,7 +17,15 @@ from pyspark.sql.types import DataType, StructType
 from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.spark.fragmentfiles import footer_from
-from polonaise.spark.options import FRAGMENTS, STORAGE, ReadOptions, microseconds, read_options
+from polonaise.spark.options import (
+    FRAGMENTS,
+    RANGE_OPTIONS,
+    STORAGE,
+    ReadOptions,
+    microseconds,
+    range_options,
+    read_options,
+)
 from polonaise.spark.paths import read_from
 from polonaise.spark.protocol.conditions import Ranges, ranges_in
 from polonaise.spark.queryhistory import QueryHistory
@@ -31,10 +38,6 @@ if TYPE_CHECKING:
 NAME = "polonaise"
 _CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
 """Makes Spark's reader refuse damaged pages, as ours does."""
-_PLACES = {
-    "startingtimestamp", "endingtimestamp", "startingtransactions", "endingtransactions", "startingoffsets",
-    "endingoffsets", "partitions",
-}  # fmt: skip
 
 
 def register(spark: SparkSession) -> None:
@@ -162,17 +165,12 @@ def _whole_fragments(history: QueryHistory, partition: PartitionId, span: Span) 
 
 def _only(given: Mapping[str, str], rest: Mapping[PartitionId, Span], ranges: Ranges) -> dict[str, str]:
     """Return the source's options for exactly these ranges; for an empty snapshot if there are none."""
-    kept = {name: value for name, value in given.items() if name.lower() not in _PLACES}
+    kept = {name: value for name, value in given.items() if name.lower() not in RANGE_OPTIONS}
     if ranges.headers and not any(name.lower() == "headers" for name in given):
         kept["headers"] = ",".join(map(str, sorted(ranges.headers)))
     if not rest:
         return {**kept, "endingTransactions": "earliest"}
-    return {
-        **kept,
-        "partitions": ",".join(map(str, rest)),
-        "startingTransactions": json.dumps({str(partition): span.first for partition, span in rest.items()}),
-        "endingTransactions": json.dumps({str(partition): span.last + 1 for partition, span in rest.items()}),
-    }
+    return {**kept, **range_options(rest)}
 
 
 def _by_source(spark: SparkSession, given: Mapping[str, str], schema: str | None) -> DataFrame:

@@ -63,7 +63,7 @@ def session(
         spark = session("local[2]", conf={"spark.sql.session.timeZone": "Europe/Vienna"})
     """
     said = dict(conf or {})
-    spark = _existing()
+    spark = active_session()
     if spark is not None:
         _apply(spark, said)
     elif (address := master or os.environ.get("SPARK_REMOTE", "")).startswith("sc://"):
@@ -74,7 +74,8 @@ def session(
     return spark
 
 
-def _existing() -> SparkSession | None:
+def active_session() -> SparkSession | None:
+    """Return the session that this thread has already; None if it has none."""
     try:
         return SparkSession.active()
     except PySparkRuntimeError:
