@@ -55,53 +55,56 @@ _BODIES: Final = f"""
 """
 """Reads bodies as `Payment.encode` and `encode_opening` make them."""
 
-_MONTHS: Final = """
-    SELECT date_trunc('month', day) AS month, kind, count(*) AS payments, sum(amount) AS amount
-    FROM payments GROUP BY ALL ORDER BY month, kind
-"""
-_DAYS: Final = """
-    SELECT day, count(DISTINCT transaction_id) AS payments, sum(change) AS change
-    FROM changes GROUP BY day ORDER BY day
-"""
-_OPENED: Final = "SELECT count(*) AS accounts, coalesce(sum(balance), 0) AS balance FROM openings"
-_BALANCES: Final = """
-    , monthly AS (
-        SELECT account, last_day(day) AS month_end, sum(change) AS change FROM changes GROUP BY ALL
-    )
-    SELECT account, month_end,
-        coalesce(balance, 0) + sum(change) OVER (PARTITION BY account ORDER BY month_end) AS balance
-    FROM monthly LEFT JOIN openings USING (account) ORDER BY account, month_end
-"""
-_FLOWS: Final = f"""
-    SELECT
-        CASE WHEN source <> 0 THEN '{_HERE}' ELSE coalesce(bank, '{_UNNAMED}') END AS from_bank,
-        CASE WHEN target <> 0 THEN '{_HERE}' ELSE coalesce(bank, '{_UNNAMED}') END AS to_bank,
-        count(*) AS payments, sum(amount) AS amount
-    FROM payments GROUP BY ALL ORDER BY from_bank, to_bank
-"""
-_UNUSUAL: Final = f"""
-    , usual AS (SELECT kind, percentile_approx(amount, 0.5) AS usual FROM payments GROUP BY kind)
-    SELECT transaction_id, id, day, kind, source, target, amount, usual
-    FROM payments JOIN usual USING (kind) WHERE amount > {_TIMES_USUAL} * usual
-    ORDER BY amount / usual DESC, transaction_id
-"""
-_BELOW_ZERO: Final = """
-    , running AS (
-        SELECT account, transaction_id, day,
-            coalesce(balance, 0) + sum(change) OVER (PARTITION BY account ORDER BY transaction_id) AS balance
-        FROM changes LEFT JOIN openings USING (account)
-    )
-    SELECT account, min(balance) AS lowest, min(day) AS first_day, count(*) AS payments
-    FROM running WHERE balance < 0 GROUP BY account ORDER BY lowest, account
-"""
-_TWICE: Final = """
-    SELECT id, count(*) AS times, min(transaction_id) AS first_id, max(transaction_id) AS last_id
-    FROM payments GROUP BY id HAVING count(*) > 1 ORDER BY id
-"""
-_NEVER_OPENED: Final = """
-    SELECT account, count(*) AS payments FROM changes LEFT ANTI JOIN openings USING (account)
-    GROUP BY account ORDER BY account
-"""
+_TABLES: Final = {
+    "payments_per_month": """
+        SELECT date_trunc('month', day) AS month, kind, count(*) AS payments, sum(amount) AS amount
+        FROM payments GROUP BY ALL ORDER BY month, kind
+    """,
+    "days": """
+        SELECT day, count(DISTINCT transaction_id) AS payments, sum(change) AS change
+        FROM changes GROUP BY day ORDER BY day
+    """,
+    "opened": "SELECT count(*) AS accounts, coalesce(sum(balance), 0) AS balance FROM openings",
+    "balances": """
+        , monthly AS (
+            SELECT account, last_day(day) AS month_end, sum(change) AS change FROM changes GROUP BY ALL
+        )
+        SELECT account, month_end,
+            coalesce(balance, 0) + sum(change) OVER (PARTITION BY account ORDER BY month_end) AS balance
+        FROM monthly LEFT JOIN openings USING (account) ORDER BY account, month_end
+    """,
+    "flows": f"""
+        SELECT
+            CASE WHEN source <> 0 THEN '{_HERE}' ELSE coalesce(bank, '{_UNNAMED}') END AS from_bank,
+            CASE WHEN target <> 0 THEN '{_HERE}' ELSE coalesce(bank, '{_UNNAMED}') END AS to_bank,
+            count(*) AS payments, sum(amount) AS amount
+        FROM payments GROUP BY ALL ORDER BY from_bank, to_bank
+    """,
+    "unusual_payments": f"""
+        , usual AS (SELECT kind, percentile_approx(amount, 0.5) AS usual FROM payments GROUP BY kind)
+        SELECT transaction_id, id, day, kind, source, target, amount, usual
+        FROM payments JOIN usual USING (kind) WHERE amount > {_TIMES_USUAL} * usual
+        ORDER BY amount / usual DESC, transaction_id
+    """,
+    "below_zero": """
+        , running AS (
+            SELECT account, transaction_id, day,
+                coalesce(balance, 0) + sum(change) OVER (PARTITION BY account ORDER BY transaction_id) AS balance
+            FROM changes LEFT JOIN openings USING (account)
+        )
+        SELECT account, min(balance) AS lowest, min(day) AS first_day, count(*) AS payments
+        FROM running WHERE balance < 0 GROUP BY account ORDER BY lowest, account
+    """,
+    "made_twice": """
+        SELECT id, count(*) AS times, min(transaction_id) AS first_id, max(transaction_id) AS last_id
+        FROM payments GROUP BY id HAVING count(*) > 1 ORDER BY id
+    """,
+    "never_opened": """
+        SELECT account, count(*) AS payments FROM changes LEFT ANTI JOIN openings USING (account)
+        GROUP BY account ORDER BY account
+    """,
+}
+"""SQL of each table, behind `_BODIES`."""
 
 
 def bank(snapshot: Snapshot, page: ReportPage) -> Mapping[str, Any]:
@@ -116,18 +119,6 @@ def bank(snapshot: Snapshot, page: ReportPage) -> Mapping[str, Any]:
     _tell_unusual(page, found["unusual_payments"])
     return tables
 
-
-_TABLES: Final = {
-    "payments_per_month": _MONTHS,
-    "days": _DAYS,
-    "opened": _OPENED,
-    "balances": _BALANCES,
-    "flows": _FLOWS,
-    "unusual_payments": _UNUSUAL,
-    "below_zero": _BELOW_ZERO,
-    "made_twice": _TWICE,
-    "never_opened": _NEVER_OPENED,
-}
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import enum
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from polonaise.client.protocol.arguments import INT64_MAX
-from polonaise.errors import BadOption
+from polonaise.client.protocol.arguments import INT64_MAX, partitions_named
+from polonaise.errors import BadOption, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark.protocol.ddl import checked_columns
@@ -375,6 +375,17 @@ def _time_us(text: str) -> int:
     if moment.tzinfo is None:
         raise ValueError("a time without its zone: write 2026-01-31T12:00:00Z, or +01:00 instead of Z")
     return microseconds(moment)
+
+
+def partitions_among(named: str, existing: Collection[PartitionId], message: str) -> list[PartitionId]:
+    """Return the partitions that the option `partitions` names. Raises `UnknownPartition` with `message` for others."""
+    try:
+        chosen = sorted(existing) if named.strip() == "all" else partitions_named(named, max(existing) + 1)
+    except UnknownPartition:
+        chosen = []
+    if not chosen or not set(chosen) <= set(existing):
+        raise UnknownPartition(f"partitions={named!r}: {message} {sorted(existing)}")
+    return chosen
 
 
 def range_options(spans: Mapping[PartitionId, Span]) -> dict[str, str]:

@@ -30,7 +30,7 @@ from polonaise.fragments.store import ObstoreStore
 from polonaise.redaction import redacted
 from polonaise.spark import clusters, fragmentfiles
 from polonaise.spark.fragmentfiles import footer_from
-from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Places, ReadOptions
+from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Places, ReadOptions, partitions_among
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.segmentfiles import SegmentFiles
 from polonaise.terms import PartitionId, TransactionId
@@ -106,17 +106,10 @@ class QueryHistory:
             return partitions_named(named, self.log.partition_count)
         if self.replica is not None:
             return self.replica.partitions(named)
-        store = self.store
-        there = sorted({name.partition for name in self._listing})
-        if not there:
-            raise BadOption(f"{store} holds no fragments: check its address")
-        try:
-            chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
-        except UnknownPartition:
-            chosen = []
-        if not chosen or not set(chosen) <= set(there):
-            raise UnknownPartition(f"partitions={named!r}: {store} has fragments of the partitions {there}")
-        return chosen
+        archived = {name.partition for name in self._listing}
+        if not archived:
+            raise BadOption(f"{self.store} holds no fragments: check its address")
+        return partitions_among(named, archived, f"{self.store} has fragments of the partitions")
 
     def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:
         """Return the partition's fragments, with their sizes in bytes."""

@@ -16,16 +16,16 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption, BeyondLog, HistoryTrimmed, NotFound, SegmentDamaged, UnknownPartition
+from polonaise.errors import BadOption, BeyondLog, HistoryTrimmed, NotFound, SegmentDamaged
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.host.files import LookedAt
 from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentRemoved, walk
 from polonaise.redaction import redacted
+from polonaise.spark.options import partitions_among
 from polonaise.spark.protocol.splits import Extent, Split
 from polonaise.storage.files import Files, evidence_in, find, find_partition, first_of, found_again, trimmed_in
-from polonaise.storage.offline import bounds_in, caution, header_of, opened, unwaited
+from polonaise.storage.offline import bounds_in, caution, each_unwaited, header_of, opened, unwaited
 from polonaise.storage.protocol.standing import Bounds, Standing
 from polonaise.terms import PartitionId, TransactionId
 
@@ -102,16 +102,9 @@ class SegmentFiles:
 
     def partitions(self, named: str) -> list[PartitionId]:
         """Return the partitions that a query names. Raises `UnknownPartition`, `BadOption` for an empty directory."""
-        there = sorted(self._files)
-        if not there:
+        if not self._files:
             raise BadOption(f"{self} has no partitions yet: check the path")
-        try:
-            chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
-        except UnknownPartition:
-            chosen = []
-        if not chosen or not set(chosen) <= set(there):
-            raise UnknownPartition(f"partitions={named!r}: {self} has the partitions {there}")
-        return chosen
+        return partitions_among(named, self._files, f"{self} has the partitions")
 
     def end(self, partition: PartitionId) -> TransactionId:
         """Return the next id of a partition. See `PartitionFiles.end`."""
@@ -135,14 +128,13 @@ class SegmentFiles:
                 f'startingTransactions={{"{partition}": {here.begin}}}'
             )
         _log.warning("%s", caution(partition, self._path, here.bounds, here.begin))
-        parts = [
-            (each, Span(max(span.first, each.span.first), min(span.last, each.span.last))) for each in here.segments
-        ]
-        return [
-            Extent(partition, part, None, each.bytes * _count(part) // _count(each.span), bounds=here.bounds)
-            for each, part in parts
-            if part.first <= part.last
-        ]
+        extents: list[Extent] = []
+        for segment in here.segments:
+            part = Span(max(span.first, segment.span.first), min(span.last, segment.span.last))
+            if part.first <= part.last:
+                size = segment.bytes * _count(part) // _count(segment.span)
+                extents.append(Extent(partition, part, None, size, bounds=here.bounds))
+        return extents
 
     def missing(self, partition: PartitionId, span: Span) -> str:
         """Return the error message for a range that should be in the files, and is not."""
@@ -162,17 +154,14 @@ class SegmentFiles:
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none."""
         here = self._here(partition)
-        late = None
-        for each in reversed(here.segments):
-            late = each
-            if _first_time(each.path, here.files) < time_us:
-                break
-        if late is None:
+        if not here.segments:
             return end
-        for batch in _walked(late.path, here.files, late.span):
+        early = (segment for segment in reversed(here.segments) if _first_time(segment.path, here.files) < time_us)
+        segment = next(early, here.segments[0])
+        for batch in _walked(segment.path, here.files, segment.span):
             if batch.commit_time_us >= time_us:
                 return min(batch.first, end)
-        return min(late.span.last + 1, end)
+        return min(segment.span.last + 1, end)
 
 
 def read_segments(path: str, split: Split, *, fail_on_data_loss: bool) -> Iterator[Batch]:
@@ -213,10 +202,10 @@ def standings(ids: pa.Array, bounds: Bounds | None) -> pa.Array:
     if bounds is None:
         return pa.repeat(pa.scalar(Standing.COMMITTED.value), len(ids))
     values = ids.to_numpy()
-    told = np.where(values <= bounds.confirmed, Standing.COMMITTED.value, Standing.UNPROVED.value)
+    standing = np.where(values <= bounds.confirmed, Standing.COMMITTED.value, Standing.UNPROVED.value)
     if bounds.trusted is not None:
-        told = np.where(values > bounds.trusted, Standing.UNTRUSTED.value, told)
-    return pa.array(told, pa.string())
+        standing = np.where(values > bounds.trusted, Standing.UNTRUSTED.value, standing)
+    return pa.array(standing, pa.string())
 
 
 def _partition_of(files: Files) -> PartitionId:
@@ -293,29 +282,20 @@ def _first_time(path: str, files: Files) -> int:
 
 def _walked(path: str, files: Files, span: Span) -> Iterator[Batch]:
     """Yield the batches of one segment that hold this range. Raises `SegmentDamaged` for bad bytes before its end."""
-    walking = _batches(path, files, span)
-    try:
-        while (batch := unwaited(_next(walking))) is not None:
-            yield batch
-    finally:
-        unwaited(walking.aclose())
+    return each_unwaited(_batches(path, files, span))
 
 
 async def _batches(path: str, files: Files, span: Span) -> AsyncGenerator[Batch, None]:
     with LookedAt(path) as file:
-        found, header = await opened(file, path, files)
-        async with aclosing(walk(file, header, found, file.size())) as batches:
+        scan, header = await opened(file, path, files)
+        async with aclosing(walk(file, header, scan, file.size())) as batches:
             async for _, batch in batches:
                 if batch.last >= span.first:
                     yield batch
                 if batch.last >= span.last:
                     return
-        if found.bad and not found.torn:
-            raise SegmentDamaged(f"{path}: {found.bad}; the first transaction that can't be had is {found.last + 1}")
-
-
-async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
-    return await anext(batches, None)
+        if scan.bad and not scan.torn:
+            raise SegmentDamaged(f"{path}: {scan.bad}; the first transaction that can't be had is {scan.last + 1}")
 
 
 def _count(span: Span) -> int:
