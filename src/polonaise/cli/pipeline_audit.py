@@ -15,8 +15,8 @@ from polonaise.cli.pipeline_views import (
     LogOrStore,
     OnUndecodable,
     UntilTime,
-    place_of,
     say_undecodable,
+    until_of,
 )
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
@@ -79,7 +79,7 @@ def audit(
     from polonaise.pipelines.declarations import Declared
     from polonaise.pipelines.source import EVERYTHING
 
-    place = EVERYTHING if until is None and until_time is None else place_of(until, until_time)
+    end = EVERYTHING if until is None and until_time is None else until_of(until, until_time)
     declared = Declared(view)
 
     def look() -> None:
@@ -96,7 +96,7 @@ def audit(
 
         return audit_table(
             spark, address, declared.load(), table,
-            marks_table=marks, until=place, fragments=fragments, named_max=named, on_undecodable=on_undecodable,
+            marks_table=marks, until=end, fragments=fragments, named_max=named, on_undecodable=on_undecodable,
             progress=progress,
         )  # fmt: skip
 
@@ -104,19 +104,19 @@ def audit(
 
 
 def _show_table(report: AuditReport) -> None:
-    found = report.found
+    comparison = report.found
     upto = ", ".join(f"{partition}={id}" for partition, id in sorted(report.marks.items()))
     say(f"{report.view} in {report.table}, up to {upto} ({report.behind:,} transactions behind)")
-    rows = [["rows", f"{found.rows:,}", f"{found.rows_expected:,}"]]
-    rows += [[f"sum of {name}", str(there), str(right)] for name, (there, right) in found.sums.items()]
+    rows = [["rows", f"{comparison.rows:,}", f"{comparison.rows_expected:,}"]]
+    rows += [[f"sum of {name}", str(actual), str(right)] for name, (actual, right) in comparison.sums.items()]
     print_table(["", "in the table", "by the log"], rows, right=(1, 2))
-    for each in found.differences:
+    for each in comparison.differences:
         say(printable(str(each)))
-    total = sum(found.totals.values())
-    if total > len(found.differences):
-        say(f"… and {total - len(found.differences):,} more")
+    total = sum(comparison.totals.values())
+    if total > len(comparison.differences):
+        say(f"… and {total - len(comparison.differences):,} more")
     say_undecodable(report.undecodable, "and nothing of them was compared")
-    counted = ", ".join(f"{count:,} {kind}" for kind, count in found.totals.items())
+    counted = ", ".join(f"{count:,} {kind}" for kind, count in comparison.totals.items())
     say(
         "well: the table is what follows from the log" if report.well else f"NOT WELL: {total:,} keys differ: {counted}"
     )

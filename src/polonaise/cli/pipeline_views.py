@@ -14,7 +14,7 @@ from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
     from polonaise.pipelines.progress import JobProgress
-    from polonaise.pipelines.source import Until as Place
+    from polonaise.pipelines.source import Until as End
     from polonaise.pipelines.views import Commit, ViewReport
     from polonaise.pipelines.viewsource import Letters
 
@@ -59,7 +59,7 @@ def views(
 
     from polonaise.pipelines.declarations import Declared
 
-    place, declared = place_of(until, until_time), Declared(view)
+    end, declared = until_of(until, until_time), Declared(view)
 
     def look() -> None:
         from polonaise.pipelines.targetaddress import check_target
@@ -73,21 +73,21 @@ def views(
     def work(spark: Any, progress: JobProgress) -> ViewReport:
         from polonaise.pipelines import views as job
 
-        found = declared.load()
+        loaded = declared.load()
         if rebuild:
             return job.rebuild(
-                spark, address, found, table,
-                until=place, fragments=fragments, on_undecodable=on_undecodable, progress=progress,
+                spark, address, loaded, table,
+                until=end, fragments=fragments, on_undecodable=on_undecodable, progress=progress,
             )  # fmt: skip
         if follow:
             commits = job.follow(
-                spark, address, found, table,
+                spark, address, loaded, table,
                 fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable,
             )  # fmt: skip
             for commit in commits:
                 _say_commit(commit, as_json)
         return job.update(
-            spark, address, found, table,
+            spark, address, loaded, table,
             fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable, progress=progress,
         )  # fmt: skip
 
@@ -95,11 +95,11 @@ def views(
     run_on_spark("views", work, _show, output, master=master, conf=conf, address=address, look=look)
 
 
-def place_of(until: list[str] | None, until_time: str | None) -> Place:
+def until_of(until: list[str] | None, until_time: str | None) -> End:
     """Return the end that --until and --until-time name. Raises `BadOption`."""
-    from polonaise.pipelines.source import Until as Place
+    from polonaise.pipelines.source import Until as End
 
-    return Place(
+    return End(
         None if until is None else inputs.ids_of(until), None if until_time is None else inputs.time_of(until_time)
     )
 

@@ -104,29 +104,29 @@ class Told:
 
 async def fold(log: Log) -> Folded:
     """Read the log from its beginning and fold it."""
-    found = Folded()
+    folded = Folded()
     async for batch in log.read_batches(PARTITION, after=-1):
-        found.history.follow(batch)
-        found.last = batch.last
+        folded.history.follow(batch)
+        folded.last = batch.last
         for tx in batch.transactions():
             if tx.header == OPENING:
                 account, balance = decode_opening(tx.data)
-                found.change(account, balance)
+                folded.change(account, balance)
             elif tx.header == PAYMENT:
                 payment = Payment.decode(tx.data)
-                found.payments[payment.id] += 1
+                folded.payments[payment.id] += 1
                 for account in payment.accounts:
-                    found.change(account, payment.change(account))
-    return found
+                    folded.change(account, payment.change(account))
+    return folded
 
 
 async def held(directories: Sequence[Path], last: int) -> dict[str, StorageContents]:
     """Return what each storage node holds, once all hold the log up to `last`, or after `_EQUAL_S_MAX` seconds."""
     until_s = asyncio.get_running_loop().time() + _EQUAL_S_MAX
     while True:
-        found = {directory.name: await _held(directory) for directory in directories}
-        if all(replica.last == last for replica in found.values()) or asyncio.get_running_loop().time() > until_s:
-            return found
+        contents = {directory.name: await _held(directory) for directory in directories}
+        if all(replica.last == last for replica in contents.values()) or asyncio.get_running_loop().time() > until_s:
+            return contents
         await asyncio.sleep(_LOOK_S)
 
 

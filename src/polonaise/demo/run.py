@@ -168,9 +168,9 @@ class Bank:
         for teller in reversed(self.tellers):
             pid = teller.pid
             if teller.kill():
-                done, left = self.day.done, teller.left
+                done, unfinished = self.day.done, teller.left
                 self.day.killed.append(
-                    f"{teller.name} (process {pid}) with -9 after {done:,} payments, {left:,} left to it"
+                    f"{teller.name} (process {pid}) with -9 after {done:,} payments, {unfinished:,} left to it"
                 )
                 return
         self.day.killed.append("no teller: all was done before")
@@ -269,7 +269,7 @@ async def _told(log: str, database: str, seen: Seen, output: Path) -> Told:
         try:
             process.stdin.write(request.encode() + b"\n")  # and left open: the process ends when we do
             async with asyncio.timeout(SPARK_S):
-                said = await process.stdout.read()
+                output_text = await process.stdout.read()
                 await process.wait()
         except TimeoutError:
             await _end_with_all(process)
@@ -282,7 +282,7 @@ async def _told(log: str, database: str, seen: Seen, output: Path) -> Told:
             raise
     if process.returncode:
         raise StartFailed(f"Spark failed on the bank's log: {output / 'spark.log'} says why")
-    *_, last = said.decode().splitlines()
+    *_, last = output_text.decode().splitlines()
     return Told.decode(last)
 
 

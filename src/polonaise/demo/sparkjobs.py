@@ -48,15 +48,15 @@ def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], 
     store = str(directory / "fragments")
     with job_session(None, "bank", {}) as spark:
         archived = archive(spark, log, store, HowToArchive(rest=True))
-        held = archived.partitions[PARTITION]
+        archived_partition = archived.partitions[PARTITION]
         for view in (balances, by_kind):
             rebuild(spark, FRAGMENTS + store, view, f"parquet:{directory / view.name}")
         audit = audit_table(spark, log, accounts, database, marks_table="polonaise_marks")
         verdicts = [
             DemoVerdict(
                 "the archive holds the whole log",
-                held.last == last,
-                f"up to {held.last:,} of {last:,} in {len(archived.fragments)} fragments",
+                archived_partition.last == last,
+                f"up to {archived_partition.last:,} of {last:,} in {len(archived.fragments)} fragments",
             ),
             _same_balances(directory, folded),
             _audited(audit),
@@ -68,9 +68,9 @@ def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], 
 def _same_balances(directory: Path, folded: Mapping[int, int]) -> DemoVerdict:
     """Compare the table that Spark wrote, read here without Spark, with the fold, which uses neither."""
     table = pq.read_table(directory / balances.name / CURRENT, columns=["account", "balance"])
-    made = dict(zip(table["account"].to_pylist(), table["balance"].to_pylist(), strict=True))
-    different = sorted(a for a in made.keys() | folded.keys() if made.get(a) != folded.get(a))
-    shown = ", ".join(f"account {a}: {made.get(a)} and {folded.get(a)}" for a in different[:3])
+    spark_balances = dict(zip(table["account"].to_pylist(), table["balance"].to_pylist(), strict=True))
+    different = sorted(a for a in spark_balances.keys() | folded.keys() if spark_balances.get(a) != folded.get(a))
+    shown = ", ".join(f"account {a}: {spark_balances.get(a)} and {folded.get(a)}" for a in different[:3])
     return DemoVerdict(
         "the balances that Spark made of the archive equal the fold of the log",
         not different and table.num_rows == len(folded),
@@ -79,12 +79,12 @@ def _same_balances(directory: Path, folded: Mapping[int, int]) -> DemoVerdict:
 
 
 def _audited(audit: AuditReport) -> DemoVerdict:
-    found = audit.found
-    named = "; ".join(map(str, found.differences[:3]))
+    comparison = audit.found
+    named = "; ".join(map(str, comparison.differences[:3]))
     return DemoVerdict(
         "the tellers' database passes the audit against the log",
         audit.well and audit.behind == 0,
-        named or f"{found.rows:,} accounts up to transaction {max(audit.marks.values()):,}, {audit.behind} behind",
+        named or f"{comparison.rows:,} accounts up to transaction {max(audit.marks.values()):,}, {audit.behind} behind",
     )
 
 
@@ -105,14 +105,14 @@ def _end_with_input() -> None:
 
 def main() -> None:
     log, database, directory = sys.argv[1:]
-    told = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
-    balances = {int(account): balance for account, balance in told["balances"].items()}
+    balances = {int(account): balance for account, balance in request["balances"].items()}
     try:
-        found = tell_history(log, database, told["last"], balances, Path(directory))
+        results = tell_history(log, database, request["last"], balances, Path(directory))
     except JavaMissing as error:
-        found = Told(lacking=str(error))
-    print(found.encode())  # noqa: T201 - to the process that has started this one
+        results = Told(lacking=str(error))
+    print(results.encode())  # noqa: T201 - to the process that has started this one
 
 
 if __name__ == "__main__":

@@ -56,9 +56,9 @@ class TellerProcess:
                 break
             self._killed = False
         if self._left:
-            said = self._errors.read_text(errors="replace")[-2000:].strip()
+            printed = self._errors.read_text(errors="replace")[-2000:].strip()
             raise TellerFailed(
-                f"{self.name} ended with {len(self._left)} payments left: {said or 'it printed nothing'}"
+                f"{self.name} ended with {len(self._left)} payments left: {printed or 'it printed nothing'}"
             )
 
     def kill(self) -> bool:

@@ -165,13 +165,13 @@ def archive(
 def _summary(
     number: PartitionId,
     limit: TransactionId,
-    held: Mapping[FragmentName, int],
+    fragments: Mapping[FragmentName, int],
     written: list[ArchivedFragment],
 ) -> ArchivedPartition:
-    mine = [each for each in written if each.fragment.partition == number]
-    rows = sum(each.fragment.last - each.fragment.first + 1 for each in mine)
-    size = sum(each.bytes for each in mine)
-    return ArchivedPartition(number, limit, archived_up_to(held), len(mine), rows, size)
+    own = [each for each in written if each.fragment.partition == number]
+    rows = sum(each.fragment.last - each.fragment.first + 1 for each in own)
+    size = sum(each.bytes for each in own)
+    return ArchivedPartition(number, limit, archived_up_to(fragments), len(own), rows, size)
 
 
 # ------------------------------------------------------------------ what to write
@@ -210,8 +210,8 @@ def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowTo
     """Return the last transaction committed up to the time. A batch has one commit time, so this id ends a batch."""
     if how.until_time is None or how.until_time.tzinfo is None:
         raise BadOption(f"{how.until_time} has no time zone: say which, such as datetime(…, tzinfo=UTC)")
-    with log.read_time(number, since=microseconds(how.until_time) + 1, timeout=how.timeout_s) as found:
-        later = next(iter(found), None)
+    with log.read_time(number, since=microseconds(how.until_time) + 1, timeout=how.timeout_s) as transactions:
+        later = next(iter(transactions), None)
     return committed if later is None else min(later.id - 1, committed)
 
 
@@ -226,11 +226,11 @@ def _plan(
 ) -> list[_ArchiveTask]:
     if limit == NO_TRANSACTION or not spans_to_write(fragments, limit):
         return []
-    whole = how.rest or how.until is not None or how.until_time is not None
+    to_the_end = how.rest or how.until is not None or how.until_time is not None
     ids_max = _ids_per_fragment(log, number, Span(archived_up_to(fragments) + 1, limit), how)
     return [
         _ArchiveTask(tasks_address(address), url, number, span, limit, how.fragment_bytes, how.timeout_s)
-        for span in spans_to_write(fragments, limit, ids_max=ids_max, rest=whole)
+        for span in spans_to_write(fragments, limit, ids_max=ids_max, rest=to_the_end)
     ]
 
 
@@ -241,8 +241,8 @@ def _ids_per_fragment(log: Log, number: PartitionId, new: Span, how: HowToArchiv
     """
     rows = size = 0
     for at in {new.first, (new.first + new.last) // 2, new.last}:
-        with log.read_batches(number, after=at - 1, until=at, timeout=how.timeout_s) as found:
-            batch = next(iter(found))
+        with log.read_batches(number, after=at - 1, until=at, timeout=how.timeout_s) as batches:
+            batch = next(iter(batches))
         rows, size = rows + batch.count, size + batch.length
     ids = max(how.fragment_bytes * rows // size, 1)
     return 1 << (ids.bit_length() - 1)

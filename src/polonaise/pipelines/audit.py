@@ -45,18 +45,19 @@ class AuditReport:
         return self.found.equal
 
     def fields(self) -> dict[str, Any]:
-        found = self.found
+        comparison = self.found
         return {
             "view": self.view,
             "table": self.table,
             "high_water_marks": {str(partition): id for partition, id in sorted(self.marks.items())},
             "behind": self.behind,
-            "rows": {"are": found.rows, "should_be": found.rows_expected},
+            "rows": {"are": comparison.rows, "should_be": comparison.rows_expected},
             "sums": {
-                name: {"is": plain(there), "should_be": plain(right)} for name, (there, right) in found.sums.items()
+                name: {"is": plain(actual), "should_be": plain(right)}
+                for name, (actual, right) in comparison.sums.items()
             },
-            "differences": {"total": sum(found.totals.values()), **found.totals},
-            "named": [each.fields() for each in found.differences],
+            "differences": {"total": sum(comparison.totals.values()), **comparison.totals},
+            "named": [each.fields() for each in comparison.differences],
             "undecodable": self.undecodable.fields(),
         }
 
@@ -100,17 +101,17 @@ def audit_table(
         nothing = dict.fromkeys(committed, NO_TRANSACTION)
         target.prepare(source.rows({}, nothing).schema)
         progress.begin("comparing", 1)
-        with target.held(with_marks=until is EVERYTHING) as held:
-            marks = held.marks if held.marks is not None else source.marks(until)
+        with target.held(with_marks=until is EVERYTHING) as state:
+            marks = state.marks if state.marks is not None else source.marks(until)
             source.check_not_ahead(marks)
             upto = {partition: marks[partition] for partition in committed if partition in marks}
             if not upto:
                 raise ViewUnfit(f"the table of view {view.name} is made of no partition yet: {sorted(committed)} are")
-            found = compare(held.rows, source.rows({}, upto), view.key, named_max)
+            comparison = compare(state.rows, source.rows({}, upto), view.key, named_max)
         with source.letters({}, upto) as letters:
-            left_out = letters.and_then(NO_LETTERS)
+            undecodable = letters.and_then(NO_LETTERS)
     behind = sum(max(last - upto.get(partition, NO_TRANSACTION), 0) for partition, last in committed.items())
-    return AuditReport(view.name, table, upto, behind, found, left_out)
+    return AuditReport(view.name, table, upto, behind, comparison, undecodable)
 
 
 if __name__ == "__main__":

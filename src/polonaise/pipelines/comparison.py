@@ -141,8 +141,8 @@ def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
 def _grouped(frame: DataFrame, keys: Sequence[str], values: Sequence[str], side: str) -> DataFrame:
     """Return a row for each key: how many rows it has, and the values of one of them."""
     named = frame.select([F.col(name).alias(f"{side}_{name}") for name in frame.columns])
-    one = [F.first(f"{side}_{name}").alias(f"{side}_{name}") for name in values]
-    return named.groupBy(*(f"{side}_{name}" for name in keys)).agg(F.count(F.lit(1)).alias(f"{side}_rows"), *one)
+    samples = [F.first(f"{side}_{name}").alias(f"{side}_{name}") for name in values]
+    return named.groupBy(*(f"{side}_{name}" for name in keys)).agg(F.count(F.lit(1)).alias(f"{side}_rows"), *samples)
 
 
 def _kind(values: Sequence[str], schema: StructType) -> Column:

@@ -91,12 +91,12 @@ class SqlTarget(Target):
             check_same(f"table {self._view.name}", kept, self._definition)
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        with _computed(rows) as made:
-            return self._opened().merge(lambda: _chunks(made), before, after, _letters(letters))
+        with _computed(rows) as computed:
+            return self._opened().merge(lambda: _chunks(computed), before, after, _letters(letters))
 
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        with _computed(rows) as made:
-            return self._opened().replace(lambda: _chunks(made), before, after, _letters(letters))
+        with _computed(rows) as computed:
+            return self._opened().replace(lambda: _chunks(computed), before, after, _letters(letters))
 
     def letters(self) -> str:
         return f"{self._view.name}{LETTERS}"
@@ -130,12 +130,12 @@ class SqlTarget(Target):
 @contextmanager
 def _computed(rows: DataFrame) -> Iterator[DataFrame]:
     """Compute the rows before the database has to wait for them, and once, however often the database tries again."""
-    made = rows.persist(StorageLevel.DISK_ONLY)
+    computed = rows.persist(StorageLevel.DISK_ONLY)
     try:
-        made.count()
-        yield made
+        computed.count()
+        yield computed
     finally:
-        made.unpersist()
+        computed.unpersist()
 
 
 def _letters(letters: DataFrame | None) -> Chunks | None:

@@ -100,13 +100,13 @@ class TableView:
     def rows(self, spark: SparkSession, log: DataFrame) -> DataFrame:
         """Run the view's query over these rows of the log. Raises `BadOption` for a query that can't run or fit."""
         try:
-            made = spark.sql(self.query, log=log) if isinstance(self.query, str) else self.query(log)
+            frame = spark.sql(self.query, log=log) if isinstance(self.query, str) else self.query(log)
         except (AnalysisException, ParseException) as error:
             raise BadOption(f"the query of view {self.name}: {_first_line(error)}") from error
-        if not hasattr(made, "columns"):
-            raise BadOption(f"the query of view {self.name} returns {type(made).__name__} and not a DataFrame")
-        self._check_columns(made.columns)
-        return self._merged(made)
+        if not hasattr(frame, "columns"):
+            raise BadOption(f"the query of view {self.name} returns {type(frame).__name__} and not a DataFrame")
+        self._check_columns(frame.columns)
+        return self._merged(frame)
 
     def merged(self, parts: Sequence[DataFrame]) -> DataFrame:
         """Merge several results of `rows` into one, with the columns and types of the first."""
@@ -129,11 +129,11 @@ class TableView:
         missing = [name for name in [*self.key, *self.merge] if name not in columns]
         if missing:
             raise BadOption(f"view {self.name}: its query makes no column {missing[0]}: it makes {', '.join(columns)}")
-        unsaid = [name for name in columns if name not in self.key and name not in self.merge]
-        if self.key and unsaid and not self.whole:
+        unmerged = [name for name in columns if name not in self.key and name not in self.merge]
+        if self.key and unmerged and not self.whole:
             raise BadOption(
-                f"view {self.name}: what becomes of {unsaid[0]} where two rows have the same key? "
-                f"Say merge={{{unsaid[0]!r}: 'sum'}}, or min or max"
+                f"view {self.name}: how is {unmerged[0]} merged where two rows have the same key? "
+                f"Write merge={{{unmerged[0]!r}: 'sum'}}, or min or max"
             )
 
 
@@ -155,19 +155,19 @@ def load_view(text: str) -> TableView:
     """
     if "@" in text or "://" in text:
         raise BadOption(f"no views in {redacted(text)!r}: write FILE.py:NAME or module:NAME")
-    place, name = _place_and_name(text)
-    module = _module(place)
+    origin, name = _place_and_name(text)
+    module = _module(origin)
     views = {variable: value for variable, value in vars(module).items() if isinstance(value, TableView)}
     named = [view for variable, view in views.items() if name in (variable, view.name, "")]
     if len({id(view) for view in named}) != 1:
         declared = ", ".join(views) or "none"
-        raise BadOption(f"which view of {place}? It declares {declared}: write {place}:NAME")
+        raise BadOption(f"which view of {origin}? It declares {declared}: write {origin}:NAME")
     return named[0]
 
 
 def _place_and_name(text: str) -> tuple[str, str]:
-    place, colon, name = text.rpartition(":")
-    return (place, name) if colon and name.isidentifier() else (text, "")
+    origin, colon, name = text.rpartition(":")
+    return (origin, name) if colon and name.isidentifier() else (text, "")
 
 
 class Declared:
@@ -216,15 +216,15 @@ def _source(text: str) -> str:
         return ""
 
 
-def _module(place: str) -> ModuleType:
+def _module(origin: str) -> ModuleType:
     try:
-        return _file_module(place) if place.endswith(".py") else importlib.import_module(place)
+        return _file_module(origin) if origin.endswith(".py") else importlib.import_module(origin)
     except BadOption:
         raise
     except Exception as error:
-        if isinstance(error, ImportError | ValueError) and not place.endswith(".py"):
-            raise BadOption(f"no views in {place!r}: {error}; write FILE.py:NAME or module:NAME") from error
-        raise BadOption(f"loading {place} fails: {type(error).__name__}: {error}") from error
+        if isinstance(error, ImportError | ValueError) and not origin.endswith(".py"):
+            raise BadOption(f"no views in {origin!r}: {error}; write FILE.py:NAME or module:NAME") from error
+        raise BadOption(f"loading {origin} fails: {type(error).__name__}: {error}") from error
 
 
 def _file_module(file: str) -> ModuleType:

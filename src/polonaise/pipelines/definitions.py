@@ -48,8 +48,8 @@ def definition_of(view: TableView, schema: StructType) -> Definition:
     columns, key = columns_of(schema), tuple(sorted(view.key))
     read = sorted(_said_of(view.read))
     query = ["SQL", view.query] if isinstance(view.query, str) else ["function", _source_of(view.query)]
-    said = [query, key, sorted(view.merge.items()), view.whole, read, sorted(columns.items())]
-    return Definition(hashlib.sha256(json.dumps(said).encode()).hexdigest()[:DIGITS], columns, key)
+    parts = [query, key, sorted(view.merge.items()), view.whole, read, sorted(columns.items())]
+    return Definition(hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:DIGITS], columns, key)
 
 
 def _said_of(read: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -86,24 +86,24 @@ def check_same(table: str, kept: Definition | None, declared: Definition) -> Non
     if is_same(kept, declared):
         return
     if kept is None:
-        what = "it does not say by which definition of its view it was made"
+        difference = "it does not say by which definition of its view it was made"
     else:
-        what = other_shape(kept, declared) or "it was made by another query, key, merge or read of its view"
+        difference = other_shape(kept, declared) or "it was made by another query, key, merge or read of its view"
     raise ViewUnfit(
-        f"{table} can't be brought up to date: {what}; make it anew with --rebuild, or choose another table"
+        f"{table} can't be brought up to date: {difference}; make it anew with --rebuild, or choose another table"
     )
 
 
 def other_shape(kept: Definition, declared: Definition) -> str | None:
     """Describe the first difference in columns, or else in the key; None if there is none."""
     for name in sorted({**kept.columns, **declared.columns}):
-        there, wanted = kept.columns.get(name), declared.columns.get(name)
-        if there is None:
+        table_type, view_type = kept.columns.get(name), declared.columns.get(name)
+        if table_type is None:
             return f"the view has a column {name}, which the table has not"
-        if wanted is None:
+        if view_type is None:
             return f"the table has a column {name}, which the view has not"
-        if there != wanted:
-            return f"column {name} is {there} in the table and {wanted} in the view"
+        if table_type != view_type:
+            return f"column {name} is {table_type} in the table and {view_type} in the view"
     if kept.key != declared.key:
         return f"the key is ({', '.join(kept.key)}) in the table and ({', '.join(declared.key)}) in the view"
     return None

@@ -98,8 +98,8 @@ class DeltaTarget(DirectoryTarget):
 
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         # Partitions that the new rows do not have are at their beginning now, not where the rows before were.
-        whole = {**dict.fromkeys(before, -1), **after}
-        return self._commit(self._table(), rows, before, whole, "overwrite", letters, replaces=True)
+        marks = {**dict.fromkeys(before, -1), **after}
+        return self._commit(self._table(), rows, before, marks, "overwrite", letters, replaces=True)
 
     def letters(self) -> str:
         return str(self._directory / LETTERS)

@@ -159,10 +159,10 @@ class ParquetTarget(DirectoryTarget):
     def _sweep(self, current: Path | None) -> None:
         """Remove what a dead writer has left, and versions that were replaced more than `keep_s` seconds ago."""
         versions = sorted(self._versions.iterdir())
-        whole = [version for version in versions if version.name.isdecimal()]
-        unneeded = [version for version in versions if version not in whole]
-        unneeded += [version for version in whole if current is None or version.name > current.name]
-        for older, newer in pairwise(version for version in whole if version not in unneeded):
+        complete = [version for version in versions if version.name.isdecimal()]
+        unneeded = [version for version in versions if version not in complete]
+        unneeded += [version for version in complete if current is None or version.name > current.name]
+        for older, newer in pairwise(version for version in complete if version not in unneeded):
             if time.time() - (newer / ABOUT).stat().st_mtime > self._keep_s:
                 unneeded.append(older)
         for version in unneeded:
@@ -176,11 +176,11 @@ class ParquetTarget(DirectoryTarget):
 
     def _marks_of(self, version: Path) -> dict[PartitionId, TransactionId]:
         about = _about(version)
-        for what, ours in (("view", self._view.name), ("cluster", self._cluster)):
-            if about.get(what) != ours:
+        for field, expected in (("view", self._view.name), ("cluster", self._cluster)):
+            if about.get(field) != expected:
                 raise ViewUnfit(
-                    f"{self._directory} holds a table of {what} {about.get(what)}; this one is {ours}: choose another "
-                    "directory, or remove this one"
+                    f"{self._directory} holds a table of {field} {about.get(field)}; this one is {expected}: choose "
+                    "another directory, or remove this one"
                 )
         return {int(partition): int(id) for partition, id in about["high_water_marks"].items()}
 

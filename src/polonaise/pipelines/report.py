@@ -91,12 +91,12 @@ def report(
     step, the page last; if killed on the way, run it again. Raises what reading raises, `BadOption` for invalid
     options, and `DiskFailed` if the directory can't be written to.
     """
-    how, hearing = how or HowToReport(), progress or Silence()
+    how, shown_progress = how or HowToReport(), progress or Silence()
     snapshot = Snapshot(spark, cluster, how.options)
     if snapshot.cluster.startswith(FRAGMENTS):
-        return _written(snapshot, Path(directory), how, hearing)
+        return _written(snapshot, Path(directory), how, shown_progress)
     with open_log(snapshot.cluster):
-        return _written(snapshot, Path(directory), how, hearing)
+        return _written(snapshot, Path(directory), how, shown_progress)
 
 
 def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: JobProgress) -> LogReport:
@@ -214,8 +214,8 @@ def _tell_values(page: ReportPage, values: pa.Table, keys: Sequence[str]) -> Non
     page.section("Most frequent values")
     rows = values.to_pylist()
     for key in keys:
-        mine = [(quoted(row["value"]), row["transactions"]) for row in rows if row["column"] == key]
-        page.chart(Bars(f"Transactions by {key}", mine, unit="transactions"))
+        counts = [(quoted(row["value"]), row["transactions"]) for row in rows if row["column"] == key]
+        page.chart(Bars(f"Transactions by {key}", counts, unit="transactions"))
 
 
 # ------------------------------------------------------------------ files

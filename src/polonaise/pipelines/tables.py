@@ -36,7 +36,7 @@ class Table:
     def html(self) -> Markup:
         """Return the table, with its title as caption, and its note."""
         shown = self.rows[: self.rows_max]
-        numeric = [any(_is_number(row[place]) for row in shown) for place in range(len(self.columns))]
+        numeric = [any(_is_number(row[index]) for row in shown) for index in range(len(self.columns))]
         head = element("tr", *(_cell("th", name, right) for name, right in zip(self.columns, numeric, strict=True)))
         body = [
             element("tr", *(_cell("td", read(value), right, value) for value, right in zip(row, numeric, strict=True)))

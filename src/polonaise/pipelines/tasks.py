@@ -70,10 +70,10 @@ class _Calls:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for place in batch.column(0).to_pylist():
-                result = pickle.dumps(self._function(self._items[place]))
+            for index in batch.column(0).to_pylist():
+                result = pickle.dumps(self._function(self._items[index]))
                 yield pa.RecordBatch.from_arrays(
-                    [pa.array([place], pa.int64()), pa.array([result], pa.binary())], names=["place", "result"]
+                    [pa.array([index], pa.int64()), pa.array([result], pa.binary())], names=["place", "result"]
                 )
 
 

@@ -92,12 +92,12 @@ def short(value: Number) -> str:
 def finite(value: Any) -> float:
     """A number that can be drawn. Raises `BadOption` for any other."""
     try:
-        found = float(value)
+        converted = float(value)
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found) or isinstance(value, bool | str | bytes):
+        converted = math.nan
+    if not math.isfinite(converted) or isinstance(value, bool | str | bytes):
         raise BadOption(f"{value!r} can't be drawn: charts take finite numbers, and None where there is none")
-    return found
+    return converted
 
 
 def place(value: Any) -> float:

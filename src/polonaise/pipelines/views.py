@@ -113,8 +113,8 @@ def rebuild(
             # Still open during the commit, which writes these letters in one step with the rows.
             with source.letters({}, upto) as letters:
                 if target.replace(rows, target.marks(), upto, letters.kept):
-                    made = Commit({}, upto, letters.and_then(NO_LETTERS))
-                    return _report(view, table, "rebuilt", target, source, [made])
+                    commit = Commit({}, upto, letters.and_then(NO_LETTERS))
+                    return _report(view, table, "rebuilt", target, source, [commit])
     raise _too_late(view)
 
 

@@ -82,14 +82,14 @@ class Letters:
 NO_LETTERS: Final = Letters()
 
 
-def policy_of(view: TableView, said: str | None = None) -> UndecodablePolicy:
-    """Return the policy given for this run (`said`), or else the view's. Raises `BadOption`."""
-    read = {name.lower(): value for name, value in view.read.items()}
-    declared = str(read[_OPTION.lower()]).strip().lower() if _OPTION.lower() in read else None
-    if declared is not None and _OLDER in read:
+def policy_of(view: TableView, given: str | None = None) -> UndecodablePolicy:
+    """Return the policy given for this run (`given`), or else the view's. Raises `BadOption`."""
+    options = {name.lower(): value for name, value in view.read.items()}
+    declared = str(options[_OPTION.lower()]).strip().lower() if _OPTION.lower() in options else None
+    if declared is not None and _OLDER in options:
         raise BadOption(f"view {view.name}: read says {_OPTION} and failOnDecodeError: say {_OPTION} alone")
-    in_rows = declared in _IN_ROWS or str(read.get(_OLDER, "true")).strip().lower() == "false"
-    policy = policy_called(said or ("fail" if in_rows else declared) or "fail")
+    in_rows = declared in _IN_ROWS or str(options.get(_OLDER, "true")).strip().lower() == "false"
+    policy = policy_called(given or ("fail" if in_rows else declared) or "fail")
     if policy is UndecodablePolicy.FAIL:
         return policy
     if in_rows:
@@ -98,7 +98,7 @@ def policy_of(view: TableView, said: str | None = None) -> UndecodablePolicy:
             f"(failOnDecodeError=false, {_OPTION}=column or only): take that out of read and rebuild, then {_OPTION} "
             "can be changed from run to run"
         )
-    if "decoder" not in read:
+    if "decoder" not in options:
         raise BadOption(f"view {view.name} has no decoder, so no body is undecodable: leave {_OPTION} out")
     return policy
 
@@ -176,8 +176,8 @@ class ViewSource:
         if self.policy is UndecodablePolicy.FAIL:
             yield NO_LETTERS
             return
-        found = self._frame({_OPTION: "only"}, after, upto).withColumn("reason", F.col(REASON))
-        kept = found.select(*LETTER_COLUMNS).persist(StorageLevel.DISK_ONLY)
+        undecodable = self._frame({_OPTION: "only"}, after, upto).withColumn("reason", F.col(REASON))
+        kept = undecodable.select(*LETTER_COLUMNS).persist(StorageLevel.DISK_ONLY)
         try:
             count = kept.count()
             first = kept.orderBy("partition", "transaction_id").select(*Named._fields).limit(NAMED_MAX)

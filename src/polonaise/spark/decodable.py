@@ -103,8 +103,8 @@ def _kinds(kind: DataType) -> Iterator[DataType]:
 def check_json_maps(fields: Sequence[pa.Field]) -> None:
     """Raise `BadOption` for types inside maps that JSON lacks: there, texts are not converted to them."""
     for field in fields:
-        for what in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
-            if holds(field.type, what):
+        for is_kind in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
+            if holds(field.type, is_kind):
                 raise BadOption(f"decoderSchema: {field.name} is a map with {field.type} inside: read it as a string")
 
 
@@ -124,13 +124,13 @@ def fields_inside(kind: pa.DataType) -> list[pa.Field]:
     """Return the fields that a type consists of, but for a map's key, which is never null."""
     if pa.types.is_map(kind):
         return [kind.item_field]
-    return [kind.field(place) for place in range(kind.num_fields)]
+    return [kind.field(index) for index in range(kind.num_fields)]
 
 
 def _requires_inside(kind: pa.DataType) -> bool:
     return any(not field.nullable or _requires_inside(field.type) for field in fields_inside(kind))
 
 
-def holds(kind: pa.DataType, what: Callable[[pa.DataType], bool]) -> bool:
-    """Whether `what` is true of a type or of any type inside it."""
-    return what(kind) or any(holds(field.type, what) for field in fields_inside(kind))
+def holds(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    """Whether `is_kind` is true of a type or of any type inside it."""
+    return is_kind(kind) or any(holds(field.type, is_kind) for field in fields_inside(kind))

@@ -89,14 +89,14 @@ class Decoder:
             self._raise(batch, min(bad), bad[min(bad)])
         if self._on_undecodable is OnUndecodable.ONLY:
             return self._only(batch, bad)
-        whole = pa.Table.from_batches([made for _, made in parts], self._schema).combine_chunks()
-        places = [place for made, _ in parts for place in made] if bad else range(len(bodies))
+        table = pa.Table.from_batches([part for _, part in parts], self._schema).combine_chunks()
+        good = [place for part, _ in parts for place in part] if bad else range(len(bodies))
         if bad and self._on_undecodable is OnUndecodable.SKIP:
             _tell_left_out(batch, bad)
-            batch = batch.take(pa.array(places, pa.int64()))
+            batch = batch.take(pa.array(good, pa.int64()))
         elif bad:
-            whole = whole.take(_rows_of(len(bodies), places))
-        columns = {name: whole.column(name).combine_chunks() for name in self._schema.names}
+            table = table.take(_rows_of(len(bodies), good))
+        columns = {name: table.column(name).combine_chunks() for name in self._schema.names}
         if CORRUPT in self._extra:
             columns[CORRUPT] = pa.array([body if at in bad else None for at, body in enumerate(bodies)], pa.binary())
         if REASON in self._extra:
@@ -104,12 +104,12 @@ class Decoder:
         return Decoded(batch, columns)
 
     def _only(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> Decoded:
-        places = sorted(bad)
+        bad_places = sorted(bad)
         columns = {
-            REASON: pa.array([bad[place] for place in places], pa.string()),
-            DECODED: pa.nulls(len(places), pa.struct(list(self._schema))),
+            REASON: pa.array([bad[place] for place in bad_places], pa.string()),
+            DECODED: pa.nulls(len(bad_places), pa.struct(list(self._schema))),
         }
-        return Decoded(batch.take(pa.array(places, pa.int64())), columns)
+        return Decoded(batch.take(pa.array(bad_places, pa.int64())), columns)
 
     def _raise(self, batch: pa.RecordBatch, row: int, why: str) -> NoReturn:
         transaction, partition = batch.column("transaction_id")[row], batch.column("partition")[row]
@@ -190,11 +190,11 @@ class Decoder:
             columns |= self._json.columns(read.bodies)
         if self._row is not None:
             columns |= self._row_columns(read.rows)
-        found = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
-        for name, column in zip(self._schema.names, found.columns, strict=True):
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        for name, column in zip(self._schema.names, batch.columns, strict=True):
             if column.null_count and not self._schema.field(name).nullable:
                 raise ValueError(f"{name} is NOT NULL, and is not there")
-        return found
+        return batch
 
     def _row_columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
         check_rows(rows, self._by_row, infinite=self._json is None)
@@ -216,8 +216,8 @@ def _rows_of(count: int, places: Sequence[int]) -> pa.Array:
 
 
 def _in_one_line(error: BaseException) -> str:
-    said = str(error) if isinstance(error, Exception) else repr(error)
-    return " ".join(said.split())[:200] or type(error).__name__
+    text = str(error) if isinstance(error, Exception) else repr(error)
+    return " ".join(text.split())[:200] or type(error).__name__
 
 
 # ------------------------------------------------------------------ row by row
@@ -225,7 +225,7 @@ def _in_one_line(error: BaseException) -> str:
 
 def row_decoder(options: ReadOptions) -> DecodeRow:
     """Return the function that decodes one body. Raises `BadOption`, `ExtraMissing`; call it before a job, too."""
-    name, said = options.decoder or "", options.decoder_options
+    name, decoder_options = options.decoder or "", options.decoder_options
     # Of JSON, Arrow's reader makes all columns but maps.
     known: dict[str, Callable[[Mapping[str, str]], DecodeRow]] = {
         "json": lambda _: decode_object,
@@ -234,7 +234,7 @@ def row_decoder(options: ReadOptions) -> DecodeRow:
         "protobuf": _protobuf_rows,
     }
     if name in known:
-        return known[name](said)
+        return known[name](decoder_options)
     usage = f"write {', '.join(known)} or module:function"
     decode: DecodeRow = imported("decoder", name, usage)
     if not callable(decode):
@@ -247,11 +247,11 @@ def _msgpack_rows(_: Mapping[str, str]) -> DecodeRow:
     return lambda body: msgpack.unpackb(body, timestamp=3, object_pairs_hook=object_of)
 
 
-def _avro_rows(said: Mapping[str, str]) -> DecodeRow:
+def _avro_rows(options: Mapping[str, str]) -> DecodeRow:
     """Return a decoder by the writers' Avro schema: `decoder.schema` is its JSON, `decoder.schemafile` a file of it."""
     fastavro = _library("fastavro")
     try:
-        written = json.loads(said.get("schema") or Path(said["schemafile"]).read_text())
+        written = json.loads(options.get("schema") or Path(options["schemafile"]).read_text())
         parsed = fastavro.parse_schema(written)
     except KeyError:
         raise BadOption("decoder=avro of which schema? Say decoder.schema (JSON) or decoder.schemaFile") from None
@@ -268,14 +268,14 @@ def _avro_rows(said: Mapping[str, str]) -> DecodeRow:
     return decode
 
 
-def _protobuf_rows(said: Mapping[str, str]) -> DecodeRow:
+def _protobuf_rows(options: Mapping[str, str]) -> DecodeRow:
     """Return a decoder by `decoder.message`: the message's class, `module:Name`, as `protoc` makes it."""
     _library("google.protobuf")
-    if "message" not in said:
+    if "message" not in options:
         raise BadOption("decoder=protobuf of which message? Say decoder.message, module:Name of the class protoc made")
-    message = imported("decoder.message", said["message"], "write module:Name")
+    message = imported("decoder.message", options["message"], "write module:Name")
     if not hasattr(message, "FromString"):
-        raise BadOption(f"decoder.message={said['message']!r} is no Protocol Buffers message")
+        raise BadOption(f"decoder.message={options['message']!r} is no Protocol Buffers message")
 
     def decode(body: bytes) -> Mapping[str, Any]:
         found = message.FromString(body)
@@ -299,8 +299,8 @@ def _plain(field: Any, value: Any) -> Any:
     if field.message_type is None:
         return value if isinstance(value, int | float | str | bytes | bool) else list(value)
     if field.message_type.GetOptions().map_entry:
-        held = field.message_type.fields_by_name["value"]
-        return [(key, _plain(held, each)) for key, each in value.items()]
+        value_field = field.message_type.fields_by_name["value"]
+        return [(key, _plain(value_field, each)) for key, each in value.items()]
     return _fields(value) if hasattr(value, "DESCRIPTOR") else [_fields(item) for item in value]
 
 
@@ -312,12 +312,12 @@ def imported(option: str, path: str, usage: str) -> Any:
     if not module or not name:
         raise BadOption(f"{option}={path!r} is not known: {usage}")
     try:
-        found: Any = importlib.import_module(module)
+        imported_object: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            imported_object = getattr(imported_object, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadOption(f"{option}={path!r} can't be imported here: {error}; {usage}") from error
-    return found
+    return imported_object
 
 
 def _library(name: str) -> Any:

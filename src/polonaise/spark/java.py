@@ -98,14 +98,14 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
-    said = dict(_PROPERTY.findall(_asked(path, "-XshowSettings:properties")))
-    text = said.get("java.specification.version", "")
+    properties = dict(_PROPERTY.findall(_asked(path, "-XshowSettings:properties")))
+    text = properties.get("java.specification.version", "")
     if not text.replace(".", "").isdecimal():
         raise _Unfit("does not say which version it is")
     version = int(text.removeprefix("1.").partition(".")[0])  # Java 8 and older call themselves 1.8
     if version < OLDEST:
         raise _Unfit(f"is Java {version}, and Spark needs {OLDEST} or later")
-    home = said.get("java.home", "")
+    home = properties.get("java.home", "")
     if not os.path.exists(os.path.join(home, "bin", "java")):
         raise _Unfit(f"says that its home is {home!r}, where there is no bin/java")
     try:
@@ -188,8 +188,8 @@ def _directories(environment: Mapping[str, str]) -> Iterator[str]:
 def _check_private(directory: str) -> None:
     """Make the directory if needed. Raises `OSError` if another user could put a program there for us to run."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    found = os.lstat(directory)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(f"{directory} is not this user's alone")
 
 

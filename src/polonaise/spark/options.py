@@ -228,19 +228,19 @@ class _Said:
                 self._values[name] = value
 
     def text(self, name: str) -> str | None:
-        found = self._values.get(name)
-        if found is not None and not found.strip():
+        value = self._values.get(name)
+        if value is not None and not value.strip():
             raise BadOption(f"{name} is empty: leave it out, or say what it is")
-        return found
+        return value
 
-    def value(self, name: str, read: Callable[[str], T], default: T) -> T:
-        found = self.text(name)
-        if found is None:
+    def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        text = self.text(name)
+        if text is None:
             return default
         try:
-            return read(found)
+            return parse(text)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise BadOption(f"{name}={redacted(found)!r}: {redacted(error)}") from None
+            raise BadOption(f"{name}={redacted(text)!r}: {redacted(error)}") from None
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
         return {key.removeprefix(prefix): value for key, value in self._given.items() if key.startswith(prefix)}
@@ -265,8 +265,8 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
     raise BadOption(f"no option is named {key!r}{hint}")
 
 
-def _where(said: _Said) -> tuple[str, str | None]:
-    cluster = said.text("cluster")
+def _where(given: _Said) -> tuple[str, str | None]:
+    cluster = given.text("cluster")
     if cluster is None:
         raise BadOption("which log? Say .option('cluster', …): embedded:PATH, file:PATH or fragments:URL")
     scheme, colon, rest = cluster.partition(":")
@@ -277,7 +277,7 @@ def _where(said: _Said) -> tuple[str, str | None]:
         )
     if scheme == "storage" and "://" in rest:
         raise BadOption(f"cluster={redacted(cluster)!r}: write storage:PATH, a directory on the machine of the tasks")
-    fragments = said.text("fragments")
+    fragments = given.text("fragments")
     if scheme == "fragments":
         if fragments is not None:
             raise BadOption("fragments is said twice: once in cluster=fragments:URL")
@@ -299,18 +299,18 @@ def absolute(url: str) -> str:
     return url if "://" in url else os.path.abspath(url.removeprefix("file:"))
 
 
-def _undecodable_in(said: _Said) -> OnUndecodable:
+def _undecodable_in(given: _Said) -> OnUndecodable:
     """Return the value of `onUndecodable`, or of its older form `failOnDecodeError`."""
-    found = said.value("onUndecodable", _on_undecodable, None)
-    fails = said.value("failOnDecodeError", _flag, None)
-    if found is not None and fails is not None and found is not _OLDER_WORDS[fails]:
+    policy = given.value("onUndecodable", _on_undecodable, None)
+    fails = given.value("failOnDecodeError", _flag, None)
+    if policy is not None and fails is not None and policy is not _OLDER_WORDS[fails]:
         raise BadOption(
             "failOnDecodeError and onUndecodable: say onUndecodable alone; fail is failOnDecodeError=true, and column "
             "is failOnDecodeError=false"
         )
     if fails is not None:
         return _OLDER_WORDS[fails]
-    return found or OnUndecodable.FAIL
+    return policy or OnUndecodable.FAIL
 
 
 _OLDER_WORDS: Final = {True: OnUndecodable.FAIL, False: OnUndecodable.COLUMN}
@@ -404,12 +404,12 @@ def microseconds(moment: datetime) -> int:
 
 def _headers(text: str) -> frozenset[int]:
     try:
-        found = frozenset(int(each) for each in text.split(","))
+        headers = frozenset(int(each) for each in text.split(","))
     except ValueError:
-        found = frozenset({INT64_MAX})
-    if not all(-(2**31) <= each < 2**31 for each in found):
+        headers = frozenset({INT64_MAX})
+    if not all(-(2**31) <= each < 2**31 for each in headers):
         raise ValueError("a header is an integer of 32 bits: write 1,2,3")
-    return found
+    return headers
 
 
 def _flag(text: str) -> bool:
@@ -420,10 +420,10 @@ def _flag(text: str) -> bool:
 
 
 def _positive(text: str) -> int:
-    found = _not_negative(text)
-    if not found:
+    number = _not_negative(text)
+    if not number:
         raise ValueError("write a number above 0")
-    return found
+    return number
 
 
 def _not_negative(text: str) -> int:
@@ -441,9 +441,9 @@ def _bytes(text: str) -> int:
 
 def _seconds(text: str) -> float:
     try:
-        found = float(text.strip().removesuffix("s"))
+        seconds = float(text.strip().removesuffix("s"))
     except ValueError:
-        found = 0.0
-    if not 0 < found <= 86_400:
+        seconds = 0.0
+    if not 0 < seconds <= 86_400:
         raise ValueError("write seconds above 0, at most 86400")
-    return found
+    return seconds

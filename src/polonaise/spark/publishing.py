@@ -198,10 +198,10 @@ class Publication:
     async def _go_on(self) -> None:
         """Publish what the register says is missing."""
         own = self._own
-        held = await self._port.register(register_key(own.app), own.partition)
-        if held != self._held:  # another driver made progress, or an append of ours whose answer was lost
+        value = await self._port.register(register_key(own.app), own.partition)
+        if value != self._held:  # another driver made progress, or an append of ours whose answer was lost
             self._patience.renew()
-        self._held = held
+        self._held = value
         progress = None if self._held is None else SinkProgress.parse(self._held)
         step = next_step(progress, own.batch, own.app, own.partition)
         if step is Step.BEGIN:
@@ -348,8 +348,8 @@ async def publish(
                 used.extend(publication.used)
 
     # All partitions come to an end before the first error is raised: none is left half-way by another's fault.
-    found = await asyncio.gather(*map(one, plans), return_exceptions=True)
-    failed = [error for error in found if error is not None]
+    results = await asyncio.gather(*map(one, plans), return_exceptions=True)
+    failed = [error for error in results if error is not None]
     if failed:
         for other in failed[1:]:
             failed[0].add_note(f"and: {other}")
@@ -378,10 +378,10 @@ async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
     """Whether the register names this plan and it is unfinished. Plans of other logs are always kept."""
     if plan.cluster != log.cluster_key.hex():
         return True
-    held = await log.register(register_key(plan.app), plan.partition)
-    if held is None:
+    value = await log.register(register_key(plan.app), plan.partition)
+    if value is None:
         return False
-    progress = SinkProgress.parse(held)
+    progress = SinkProgress.parse(value)
     return progress.plan == name and not progress.finished
 
 
@@ -448,8 +448,8 @@ class RealPublicationPort:
         check_block(ref, raw, where)
         return raw
 
-    async def _within(self, asked: Awaitable[T]) -> T:
-        return await staging.within(self._patience_s, asked)
+    async def _within(self, answer: Awaitable[T]) -> T:
+        return await staging.within(self._patience_s, answer)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -131,8 +131,10 @@ def _by_place(
     for partition, span in wanted.items():
         if span.last < span.first:
             continue
-        whole, after = _whole_fragments(history, partition, span) if _spark_can_read(options) else ([], span.first)
-        files += whole
+        after = span.first
+        if _spark_can_read(options):
+            whole_files, after = _whole_fragments(history, partition, span)
+            files += whole_files
         if after <= span.last:
             rest[partition] = Span(after, span.last)
     return files, rest
@@ -180,7 +182,7 @@ def _by_source(spark: SparkSession, given: Mapping[str, str], schema: str | None
 
 def _by_parquet(spark: SparkSession, files: Sequence[str], columns: Sequence[str] | None) -> DataFrame:
     # The library's own transactions have a generation below 0.
-    read = spark.read.options(**_CHECKED).parquet(*files).where("generation >= 0")
+    rows = spark.read.options(**_CHECKED).parquet(*files).where("generation >= 0")
     request = F.struct("client_id", "generation", "sequence").alias("request")
-    frame = read.select("partition", "transaction_id", "timestamp", "header", "data", request)
+    frame = rows.select("partition", "transaction_id", "timestamp", "header", "data", request)
     return frame if columns is None else frame.select(*columns)

@@ -165,7 +165,7 @@ class QueryHistory:
             partition: cover(self.fragments(partition), Span(places.get(partition, 0), end - 1))
             for partition, end in ends.items()
         }
-        return {partition: found.holes[0] for partition, found in covered.items() if found.holes}
+        return {partition: coverage.holes[0] for partition, coverage in covered.items() if coverage.holes}
 
     # ------------------------------------------------------------------ which range
 
@@ -212,10 +212,10 @@ class QueryHistory:
         Raises `HistoryTrimmed` if it may be in a range that is in no fragment known here.
         """
         if self.replica is not None:
-            held = self.replica.first_at(partition, time_us, end)
+            first_held = self.replica.first_at(partition, time_us, end)
             # The replica's first transaction is late enough: an earlier one, which was trimmed, may be so too.
-            trimmed = self.store is not None and held <= self.replica.begin(partition)
-            return self._first_archived_at(partition, time_us, held) if trimmed else held
+            trimmed = self.store is not None and first_held <= self.replica.begin(partition)
+            return self._first_archived_at(partition, time_us, first_held) if trimmed else first_held
         if self.log is None:
             return self._first_archived_at(partition, time_us, end)
         try:

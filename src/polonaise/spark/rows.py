@@ -152,17 +152,17 @@ def divided(
     order = np.argsort(partitions, kind="stable")
     stops = np.flatnonzero(np.diff(partitions[order])) + 1
     for start, stop in pairwise([0, *stops.tolist(), count]):
-        places = order[start:stop]
-        mine = data if len(places) == count else data.take(pa.array(places))
-        body_offsets, body_raw = _buffers(mine)
+        indexes = order[start:stop]
+        bodies = data if len(indexes) == count else data.take(pa.array(indexes))
+        body_offsets, body_raw = _buffers(bodies)
         yield (
-            int(partitions[places[0]]),
+            int(partitions[indexes[0]]),
             RowColumns(
-                headers[places],
-                crcs[places],
-                lengths[places],
+                headers[indexes],
+                crcs[indexes],
+                lengths[indexes],
                 body_raw[body_offsets[0] : body_offsets[-1]],
-                None if locks is None else [locks[place] for place in places.tolist()],
+                None if locks is None else [locks[place] for place in indexes.tolist()],
             ),
         )
 
@@ -182,16 +182,16 @@ def _buffers(column: pa.Array) -> tuple[Array, memoryview]:
 
 
 def _crcs(raw: memoryview, offsets: Array) -> Array:
-    places = offsets.tolist()
-    return np.fromiter((crc32(raw[start:stop]) for start, stop in pairwise(places)), np.uint32, len(places) - 1)
+    ends = offsets.tolist()
+    return np.fromiter((crc32(raw[start:stop]) for start, stop in pairwise(ends)), np.uint32, len(ends) - 1)
 
 
 def _integers(batch: pa.RecordBatch, name: str, without: str) -> Array:
     column = batch.column(name)
     if column.null_count:
         raise BadRow(f"a row has no {name} (null): {without}")
-    found: Array = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return found
+    values: Array = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return values
 
 
 def _header(batch: pa.RecordBatch) -> Array:
@@ -204,11 +204,11 @@ def _header(batch: pa.RecordBatch) -> Array:
 
 def _partitions(batch: pa.RecordBatch, columns: SinkColumns, partition_count: int, crcs: Array) -> Array:
     if columns.partition:
-        said = _integers(batch, "partition", "say which for every row, or leave the column out")
-        wrong = said[(said < 0) | (said >= partition_count)]
+        partitions = _integers(batch, "partition", "say which for every row, or leave the column out")
+        wrong = partitions[(partitions < 0) | (partitions >= partition_count)]
         if len(wrong):
             raise UnknownPartition(f"partition {wrong[0]}; this log has partitions 0 to {partition_count - 1}")
-        return said
+        return partitions
     # The checksum of `data` is needed anyway, and is a good enough hash: no second pass over the bytes.
     hashes = crcs if columns.partition_by in (None, "data") else _hashes(batch.column(columns.partition_by))
     return hashes.astype(np.int64) % partition_count

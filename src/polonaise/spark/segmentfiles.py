@@ -120,20 +120,20 @@ class SegmentFiles:
         Warns, once per query, of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins below
         a trim.
         """
-        here = self._here(partition)
-        if span.first < here.begin:
+        held = self._here(partition)
+        if span.first < held.begin:
             raise HistoryTrimmed(
-                f"{self} has dropped what is below {here.begin} of partition {partition}: say where it is archived "
+                f"{self} has dropped what is below {held.begin} of partition {partition}: say where it is archived "
                 "with the option fragments, or read from there on with "
-                f'startingTransactions={{"{partition}": {here.begin}}}'
+                f'startingTransactions={{"{partition}": {held.begin}}}'
             )
-        _log.warning("%s", caution(partition, self._path, here.bounds, here.begin))
+        _log.warning("%s", caution(partition, self._path, held.bounds, held.begin))
         extents: list[Extent] = []
-        for segment in here.segments:
+        for segment in held.segments:
             part = Span(max(span.first, segment.span.first), min(span.last, segment.span.last))
             if part.first <= part.last:
                 size = segment.bytes * _count(part) // _count(segment.span)
-                extents.append(Extent(partition, part, None, size, bounds=here.bounds))
+                extents.append(Extent(partition, part, None, size, bounds=held.bounds))
         return extents
 
     def missing(self, partition: PartitionId, span: Span) -> str:
@@ -153,12 +153,12 @@ class SegmentFiles:
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none."""
-        here = self._here(partition)
-        if not here.segments:
+        held = self._here(partition)
+        if not held.segments:
             return end
-        early = (segment for segment in reversed(here.segments) if _first_time(segment.path, here.files) < time_us)
-        segment = next(early, here.segments[0])
-        for batch in _walked(segment.path, here.files, segment.span):
+        early = (segment for segment in reversed(held.segments) if _first_time(segment.path, held.files) < time_us)
+        segment = next(early, held.segments[0])
+        for batch in _walked(segment.path, held.files, segment.span):
             if batch.commit_time_us >= time_us:
                 return min(batch.first, end)
         return min(segment.span.last + 1, end)
@@ -226,8 +226,8 @@ def _looked_at(files: Files) -> PartitionFiles:
     key: bytes | None = None if files.kept is None else files.kept.cluster_key
     segments: list[SegmentFile] = []
     end = trimmed_in(files).first
-    for place, path in enumerate(files.paths):
-        following = files.paths[place + 1] if place + 1 < len(files.paths) else None
+    for index, path in enumerate(files.paths):
+        following = files.paths[index + 1] if index + 1 < len(files.paths) else None
         with LookedAt(path) as file:
             try:
                 header = unwaited(header_of(file, path, files))
@@ -241,9 +241,9 @@ def _looked_at(files: Files) -> PartitionFiles:
         if following is not None and _goes_on(following, files, header.first):
             last = first_of(following) - 1
         else:
-            last, whole = _scanned(path, files)
+            last, readable_to_end = _scanned(path, files)
             # Nobody knows how much follows bytes that can't be read: one transaction at least.
-            end = max(end, last + (1 if whole else 2))
+            end = max(end, last + (1 if readable_to_end else 2))
         end = max(end, last + 1)
         if last >= header.first:
             segments.append(SegmentFile(path, Span(header.first, last), size))

@@ -74,7 +74,7 @@ def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> 
     if any(extent.bounds is not None for extent in extents):
         return splits
     while len(splits) < splits_min:
-        largest = max(range(len(splits)), key=lambda place: _count(splits[place].span), default=None)
+        largest = max(range(len(splits)), key=lambda index: _count(splits[index].span), default=None)
         if largest is None or _count(splits[largest].span) < 2:
             break
         splits[largest : largest + 1] = _halves(splits[largest])
