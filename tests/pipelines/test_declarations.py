@@ -18,13 +18,13 @@ SQL = "SELECT account, amount FROM {log}"
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"name": "my view"}, "a view called 'my view'"),
+        ({"name": "my view"}, "invalid name of a view, 'my view'"),
         ({"query": "SELECT 1"}, r"its SQL has to read from \{log\}"),
         ({"key": "account", "merge": {"amount": "sum"}}, r"write a list of columns, \['account'\]"),
         ({"merge": {"amount": "sum"}}, "merge without a key"),
-        ({"key": ["account"], "merge": {"amount": "avg"}}, "merge of amount is 'avg'; there are sum, min, max"),
-        ({"key": ["account"], "merge": {"account": "sum"}}, "account is of the key"),
-        ({"key": ["account"], "merge": {"amount": "sum"}, "whole": True}, "whole=True ones are not"),
+        ({"key": ["account"], "merge": {"amount": "avg"}}, "merge of amount is 'avg': write one of sum, min, max"),
+        ({"key": ["account"], "merge": {"account": "sum"}}, "account is in the key"),
+        ({"key": ["account"], "merge": {"amount": "sum"}, "whole": True}, "a view of the whole log is never merged"),
         ({"read": {"startingTransactions": "{}"}}, "option startingtransactions, which the job sets"),
         ({"read": {"cluster": "embedded:x"}}, "read has the option cluster"),
     ],

@@ -191,7 +191,7 @@ def test_a_table_that_is_followed_tells_of_them_with_each_commit(
     letters = next(commits).undecodable
     assert letters.count == 4
     assert [each.reason for each in letters.named if each.transaction_id == COUNT + 2] == [
-        "account is NOT NULL, and is not there"
+        "account is NOT NULL, and is missing"
     ]
 
 
@@ -231,7 +231,7 @@ def test_the_run_says_it_or_else_the_view() -> None:
         (declared(), "drop", "onUndecodable='drop': write one of fail, skip, table"),
         (declared(failOnDecodeError="false"), "skip", "a part of its definition"),
         (declared(onUndecodable="column"), "table", "a part of its definition"),
-        (declared(onUndecodable="skip", failOnDecodeError="true"), None, "say onUndecodable alone"),
+        (declared(onUndecodable="skip", failOnDecodeError="true"), None, "keep onUndecodable only"),
         (TableView("plain", "SELECT data FROM {log}"), "table", "view plain has no decoder"),
     ],
 )

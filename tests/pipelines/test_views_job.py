@@ -119,11 +119,11 @@ def test_a_table_that_is_followed_gets_what_is_committed_later(
 
 def test_what_cannot_be_meant_is_refused(spark: SparkSession, log: Log, address: str, tmp_path: Path) -> None:
     table = f"parquet:{tmp_path / 'table'}"
-    with pytest.raises(BadOption, match="can be rebuilt, and not brought up to date"):
+    with pytest.raises(BadOption, match="can't be brought up to date: rebuild it"):
         update(spark, address, TableView("v", "SELECT count(*) AS n FROM {log}", whole=True), table)
-    with pytest.raises(BeyondLog, match="partition 0 is committed up to 99: there is no 100"):
+    with pytest.raises(BeyondLog, match="partition 0 is committed up to 99: there is no transaction 100"):
         rebuild(spark, address, balances, table, until=Until(ids={0: 100, 1: 0}))
-    with pytest.raises(BadOption, match="name one of each"):
+    with pytest.raises(BadOption, match="give an id of each"):
         rebuild(spark, address, balances, table, until=Until(ids={0: 10}))
     with pytest.raises(BadOption, match=r"the query of view v: .*UNRESOLVED_COLUMN"):
         rebuild(spark, address, TableView("v", "SELECT nothing FROM {log}"), table)

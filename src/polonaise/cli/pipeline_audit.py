@@ -84,10 +84,10 @@ def audit(
 
     def look() -> None:
         from polonaise.pipelines.targetaddress import check_target
-        from polonaise.pipelines.viewsource import policy_called
+        from polonaise.pipelines.viewsource import policy_named
 
         if on_undecodable is not None:
-            policy_called(on_undecodable)
+            policy_named(on_undecodable)
         declared.look()
         check_target(table, there=True)
 

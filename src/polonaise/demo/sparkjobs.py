@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from polonaise.demo.bank import PARTITION
-from polonaise.demo.checks import DemoVerdict, Told
+from polonaise.demo.checks import DemoVerdict, SparkFindings
 from polonaise.demo.report import bank
 from polonaise.demo.views import accounts, balances, by_kind
 from polonaise.errors import JavaMissing
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from polonaise.pipelines.snapshots import Snapshot
 
 
-def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], directory: Path) -> Told:
+def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], directory: Path) -> SparkFindings:
     """Archive the log, make the bank's tables from the archive, audit the tellers' database, and write the report.
 
     All of it is in `directory` afterwards. `last` and `folded` are the log's last id and its balances, found without
@@ -62,7 +62,7 @@ def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], 
             _audited(audit),
         ]
         page = _report(spark, FRAGMENTS + store, directory, verdicts)
-    return Told(verdicts, str(page.absolute()))
+    return SparkFindings(verdicts, str(page.absolute()))
 
 
 def _same_balances(directory: Path, folded: Mapping[int, int]) -> DemoVerdict:
@@ -111,7 +111,7 @@ def main() -> None:
     try:
         results = tell_history(log, database, request["last"], balances, Path(directory))
     except JavaMissing as error:
-        results = Told(lacking=str(error))
+        results = SparkFindings(lacking=str(error))
     print(results.encode())  # noqa: T201 - to the process that has started this one
 
 

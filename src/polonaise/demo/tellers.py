@@ -85,10 +85,10 @@ class TellerProcess:
         finally:
             await _ended(process)
 
-    def _heard(self, news: TellerReport) -> None:
-        for payment in (*news.made, *news.found_made, *news.refused):
+    def _heard(self, report: TellerReport) -> None:
+        for payment in (*report.made, *report.found_made, *report.refused):
             del self._left[payment]
-        self._on_progress(news)
+        self._on_progress(report)
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

@@ -131,7 +131,7 @@ def archive(
     if how.delta:
         from polonaise.pipelines.deltaarchive import register  # raises `ExtraMissing`, before anything is written
     if how.until is not None and how.until_time is not None:
-        raise BadOption("up to ids, or up to a time: say one of them")
+        raise BadOption("until and until_time are both given: give one of them")
     address = full_address(address)
     with open_log(address) as log:
         limits = _limits(log, how)
@@ -194,7 +194,7 @@ def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
     """Return the last id to archive of each partition."""
     numbers = partitions_named(how.partitions, log.partition_count)
     if how.until is not None and set(how.until) != set(numbers):
-        raise BadOption(f"ids of partitions {sorted(how.until)}, and {numbers} are archived: name one of each")
+        raise BadOption(f"until names partitions {sorted(how.until)}, but {numbers} are archived: give an id of each")
     limits = {number: log.high_water_mark(number, timeout=how.timeout_s) for number in numbers}
     for number, committed in limits.items():
         if how.until is not None and how.until[number] > committed:
@@ -209,7 +209,7 @@ def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
 def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowToArchive) -> TransactionId:
     """Return the last transaction committed up to the time. A batch has one commit time, so this id ends a batch."""
     if how.until_time is None or how.until_time.tzinfo is None:
-        raise BadOption(f"{how.until_time} has no time zone: say which, such as datetime(…, tzinfo=UTC)")
+        raise BadOption(f"{how.until_time} has no time zone: give it one, such as datetime(…, tzinfo=UTC)")
     with log.read_time(number, since=microseconds(how.until_time) + 1, timeout=how.timeout_s) as transactions:
         later = next(iter(transactions), None)
     return committed if later is None else min(later.id - 1, committed)

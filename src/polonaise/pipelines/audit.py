@@ -87,7 +87,7 @@ def audit_table(
     Spark and the database raise.
     """
     if until is not EVERYTHING and marks_table is not None:
-        raise BadOption("up to the marks in a table, or up to what is said: say one of them")
+        raise BadOption("until and marks_table are both given: give one of them")
     check_target(table, there=True)
     progress = progress or Silence()
     policy = policy_of(view, on_undecodable)
@@ -106,7 +106,9 @@ def audit_table(
             source.check_not_ahead(marks)
             upto = {partition: marks[partition] for partition in committed if partition in marks}
             if not upto:
-                raise ViewUnfit(f"the table of view {view.name} is made of no partition yet: {sorted(committed)} are")
+                raise ViewUnfit(
+                    f"the table of view {view.name} has no marks of partitions {sorted(committed)}: bring it up to date"
+                )
             comparison = compare(state.rows, source.rows({}, upto), view.key, named_max)
         with source.letters({}, upto) as letters:
             undecodable = letters.and_then(NO_LETTERS)

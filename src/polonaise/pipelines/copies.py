@@ -32,7 +32,7 @@ class PartitionCopy(Protocol):
 
 
 @redacted_repr
-class Served(NamedTuple):
+class ServedCopy(NamedTuple):
     """A partition as the servers give it to readers."""
 
     address: str

@@ -170,7 +170,7 @@ def _column(values: list[Any], field: pa.Field, table: str) -> pa.Array:
         return pa.array([_plain(value, field.type) for value in values], field.type)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise ViewUnfit(
-            f"table {table}: column {field.name} holds what is no {field.type}, such as "
+            f"table {table}: column {field.name} holds values that are not {field.type}, such as "
             f"{next((v for v in values if not _fits(v, field.type)), None)!r}"
         ) from error
 

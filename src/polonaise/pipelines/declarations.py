@@ -73,24 +73,22 @@ class TableView:
     def __post_init__(self) -> None:
         """Check the declaration. Raises `BadOption` for one that can't work."""
         if not self.name.isidentifier():
-            raise BadOption(f"a view called {self.name!r}: a name is made of letters, digits and underscores")
+            raise BadOption(f"invalid name of a view, {self.name!r}: use letters, digits and underscores")
         if isinstance(self.query, str) and "{log}" not in self.query:
             raise BadOption(f"view {self.name}: its SQL has to read from {{log}}, as in SELECT … FROM {{log}}")
         if isinstance(self.key, str):
             raise BadOption(f"view {self.name}: key={self.key!r} is a text; write a list of columns, [{self.key!r}]")
         if self.whole and self.merge:
             raise BadOption(
-                f"view {self.name}: merge is for views that are brought up to date; whole=True ones are not"
+                f"view {self.name}: merge and whole=True: a view of the whole log is never merged; keep one of them"
             )
         if self.merge and not self.key:
-            raise BadOption(
-                f"view {self.name}: merge without a key: say also key=[…], the columns that tell rows apart"
-            )
+            raise BadOption(f"view {self.name}: merge without a key: add key=[…], the columns that tell rows apart")
         for column, how in self.merge.items():
             if how not in _MERGES:
-                raise BadOption(f"view {self.name}: merge of {column} is {how!r}; there are {', '.join(_MERGES)}")
+                raise BadOption(f"view {self.name}: merge of {column} is {how!r}: write one of {', '.join(_MERGES)}")
             if column in self.key:
-                raise BadOption(f"view {self.name}: {column} is of the key, and can't be merged as well")
+                raise BadOption(f"view {self.name}: {column} is in the key, so it can't be merged")
         not_its_own = {name.lower() for name in self.read} & _OPTIONS_OF_JOBS
         if not_its_own:
             raise BadOption(
@@ -125,7 +123,9 @@ class TableView:
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         if len(set(columns)) < len(columns):
-            raise BadOption(f"view {self.name}: two columns of the same name among {', '.join(columns)}: use AS")
+            raise BadOption(
+                f"view {self.name}: two columns have the same name among {', '.join(columns)}: rename one with AS"
+            )
         missing = [name for name in [*self.key, *self.merge] if name not in columns]
         if missing:
             raise BadOption(f"view {self.name}: its query makes no column {missing[0]}: it makes {', '.join(columns)}")
@@ -155,7 +155,7 @@ def load_view(text: str) -> TableView:
     """
     if "@" in text or "://" in text:
         raise BadOption(f"no views in {redacted(text)!r}: write FILE.py:NAME or module:NAME")
-    origin, name = _place_and_name(text)
+    origin, name = _origin_and_name(text)
     module = _module(origin)
     views = {variable: value for variable, value in vars(module).items() if isinstance(value, TableView)}
     named = [view for variable, view in views.items() if name in (variable, view.name, "")]
@@ -165,7 +165,7 @@ def load_view(text: str) -> TableView:
     return named[0]
 
 
-def _place_and_name(text: str) -> tuple[str, str]:
+def _origin_and_name(text: str) -> tuple[str, str]:
     origin, colon, name = text.rpartition(":")
     return (origin, name) if colon and name.isidentifier() else (text, "")
 
@@ -203,7 +203,7 @@ _MAKES_SESSION: Final = re.compile(r"\bgetOrCreate\b|\bsession\s*\(")
 
 def _source(text: str) -> str:
     """Return the text of the Python file that declares the view; empty if it is not found."""
-    path = Path(_place_and_name(text)[0])
+    path = Path(_origin_and_name(text)[0])
     if path.suffix != ".py":
         try:
             spec = importlib.util.find_spec(str(path))

@@ -46,21 +46,21 @@ class Definition(NamedTuple):
 def definition_of(view: TableView, schema: StructType) -> Definition:
     """Return the view's definition; `schema` is that of its rows. Whether a column may be null does not matter."""
     columns, key = columns_of(schema), tuple(sorted(view.key))
-    read = sorted(_said_of(view.read))
+    options = sorted(_deciding_options(view.read))
     query = ["SQL", view.query] if isinstance(view.query, str) else ["function", _source_of(view.query)]
-    parts = [query, key, sorted(view.merge.items()), view.whole, read, sorted(columns.items())]
+    parts = [query, key, sorted(view.merge.items()), view.whole, options, sorted(columns.items())]
     return Definition(hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:DIGITS], columns, key)
 
 
-def _said_of(read: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _deciding_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the options that decide which rows there are. What happens to a body that makes no row is none of them."""
-    for name, value in read.items():
-        option, said = name.lower(), str(value)
+    for name, value in options.items():
+        option, text = name.lower(), str(value)
         # An older spelling of the same: tables that were made with either keep their digest.
-        if option == "onundecodable" and said.strip().lower() == "column":
+        if option == "onundecodable" and text.strip().lower() == "column":
             yield "failondecodeerror", "false"
-        elif option not in _HOW and (option != "onundecodable" or said.strip().lower() == "only"):
-            yield option, said
+        elif option not in _HOW and (option != "onundecodable" or text.strip().lower() == "only"):
+            yield option, text
 
 
 def columns_of(schema: StructType) -> dict[str, str]:
@@ -86,11 +86,11 @@ def check_same(table: str, kept: Definition | None, declared: Definition) -> Non
     if is_same(kept, declared):
         return
     if kept is None:
-        difference = "it does not say by which definition of its view it was made"
+        difference = "it does not name the definition of its view"
     else:
         difference = other_shape(kept, declared) or "it was made by another query, key, merge or read of its view"
     raise ViewUnfit(
-        f"{table} can't be brought up to date: {difference}; make it anew with --rebuild, or choose another table"
+        f"{table} can't be brought up to date: {difference}; rebuild it with --rebuild, or choose another table"
     )
 
 
@@ -99,9 +99,9 @@ def other_shape(kept: Definition, declared: Definition) -> str | None:
     for name in sorted({**kept.columns, **declared.columns}):
         table_type, view_type = kept.columns.get(name), declared.columns.get(name)
         if table_type is None:
-            return f"the view has a column {name}, which the table has not"
+            return f"the view has a column {name} that the table lacks"
         if view_type is None:
-            return f"the table has a column {name}, which the view has not"
+            return f"the table has a column {name} that the view lacks"
         if table_type != view_type:
             return f"column {name} is {table_type} in the table and {view_type} in the view"
     if kept.key != declared.key:

@@ -62,7 +62,9 @@ def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:
             return Registered(table.version(), len(new), overlapping)
     except (DeltaError, OSError) as error:
         raise StoreUnavailable(f"the Delta table in {redacted(url)}: {redacted(error)}") from error
-    raise StoreUnavailable(f"the Delta table in {redacted(url)} is written by others all the time: run this again")
+    raise StoreUnavailable(
+        f"the Delta table in {redacted(url)} was changed by other writers at every attempt: run this again"
+    )
 
 
 def to_register(

@@ -22,7 +22,7 @@ from polonaise.pipelines.chains import (
     suspects,
     walk,
 )
-from polonaise.pipelines.copies import FragmentCopy, PartitionCopy, Served, StorageCopy
+from polonaise.pipelines.copies import FragmentCopy, PartitionCopy, ServedCopy, StorageCopy
 from polonaise.pipelines.logs import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
@@ -129,7 +129,7 @@ def audit_log(
         numbers = partitions_named(partitions, log.partition_count)
         committed = {number: log.high_water_mark(number, timeout=timeout_s) for number in numbers}
         copies: dict[PartitionId, list[PartitionCopy]] = {
-            number: [Served(tasks_address(full), number, timeout_s)] for number in numbers
+            number: [ServedCopy(tasks_address(full), number, timeout_s)] for number in numbers
         }
         fragment_troubles: dict[PartitionId, list[str]] = {number: [] for number in numbers}
         for number in numbers:
@@ -232,15 +232,15 @@ def _judged(
         troubles = [walked.trouble] if walked.trouble else []
         if isinstance(copy, FragmentCopy):
             troubles += fragment_troubles
-        if isinstance(copy, Served):
+        if isinstance(copy, ServedCopy):
             troubles += filter(None, [begins_at_the_beginning(walked)])
             if not troubles and _last(walked) != committed:
-                troubles.append(f"it ends with {_last(walked)}, and {committed} was committed")
+                troubles.append(f"it ends with {_last(walked)}, but {committed} was committed")
         else:
             troubles += filter(None, [_fork(copies[0], walks[0], copy, walked)])
         last = _last(walked)
         if isinstance(copy, StorageCopy) and not walked.trouble and last < (synced := min(copy.synced(), committed)):
-            troubles.append(f"it ends with {last}, and {synced} had been synced")
+            troubles.append(f"it ends with {last}, but {synced} was synced")
         reports.append(
             CopyReport(copy.where, walked.transactions, last, committed - last, walked.digest, tuple(troubles))
         )

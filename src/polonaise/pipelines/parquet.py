@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CURRENT: Final = "current"
-ABOUT: Final = "_polonaise.json"
+METADATA: Final = "_polonaise.json"
 """The file with a version's marks and definition. Readers of Parquet ignore names that begin with `_`."""
 LETTERS: Final = "_undecodable"
 """The directory of a version's dead letters, which readers of Parquet ignore, too."""
@@ -75,7 +75,7 @@ class ParquetTarget(DirectoryTarget):
         version = self._current()
         if version is not None:
             self._marks_of(version)  # raises for a table of another log or view, which comes first
-            check_same(f"the table in {self._directory}", kept_in(_about(version)), self._definition)
+            check_same(f"the table in {self._directory}", kept_in(_metadata(version)), self._definition)
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         return self._commit(rows, before, after, letters, replaces=False)
@@ -129,7 +129,7 @@ class ParquetTarget(DirectoryTarget):
                 lock.release()
 
     def _fits(self, version: Path) -> bool:
-        return is_same(kept_in(_about(version)), self._definition)
+        return is_same(kept_in(_metadata(version)), self._definition)
 
     def _finish(self, making: Path, marks: Marks) -> None:
         about = {
@@ -139,7 +139,7 @@ class ParquetTarget(DirectoryTarget):
             **self._definition.fields(),
             "written": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
-        (making / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+        (making / METADATA).write_text(json.dumps(about, indent=2) + "\n")
         for directory in (making / LETTERS, making):
             for file in directory.iterdir() if directory.is_dir() else ():
                 if file.is_dir() or file.stat().st_nlink == 1:  # others are an older version's, synced with it
@@ -163,7 +163,7 @@ class ParquetTarget(DirectoryTarget):
         unneeded = [version for version in versions if version not in complete]
         unneeded += [version for version in complete if current is None or version.name > current.name]
         for older, newer in pairwise(version for version in complete if version not in unneeded):
-            if time.time() - (newer / ABOUT).stat().st_mtime > self._keep_s:
+            if time.time() - (newer / METADATA).stat().st_mtime > self._keep_s:
                 unneeded.append(older)
         for version in unneeded:
             shutil.rmtree(version)
@@ -175,7 +175,7 @@ class ParquetTarget(DirectoryTarget):
         return link.resolve() if link.is_symlink() else None
 
     def _marks_of(self, version: Path) -> dict[PartitionId, TransactionId]:
-        about = _about(version)
+        about = _metadata(version)
         for field, expected in (("view", self._view.name), ("cluster", self._cluster)):
             if about.get(field) != expected:
                 raise ViewUnfit(
@@ -185,16 +185,16 @@ class ParquetTarget(DirectoryTarget):
         return {int(partition): int(id) for partition, id in about["high_water_marks"].items()}
 
 
-def _about(version: Path) -> Mapping[str, Any]:
+def _metadata(version: Path) -> Mapping[str, Any]:
     try:
-        about = json.loads((version / ABOUT).read_text())
+        about = json.loads((version / METADATA).read_text())
         marks = about["high_water_marks"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ViewUnfit(
-            f"{version / ABOUT} can't be read: {error}: restore it, or rebuild the view elsewhere"
+            f"{version / METADATA} can't be read: {error}: restore it, or rebuild the view elsewhere"
         ) from error
     if not isinstance(marks, dict):
-        raise ViewUnfit(f"{version / ABOUT} holds no marks: restore it, or rebuild the view elsewhere")
+        raise ViewUnfit(f"{version / METADATA} holds no marks: restore it, or rebuild the view elsewhere")
     return about  # type: ignore[no-any-return]
 
 

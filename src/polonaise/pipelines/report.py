@@ -204,8 +204,8 @@ def _partitions_table(snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]
     sums |= {row["partition"]: row for row in partitions}
     rows = [[row.get(column) for column in _PARTITION_COLUMNS.values()] for row in sums.values()]
     note = (
-        "Refused: appends of the clients that are not in the log, by the gaps in their numbers: conflicts, failed "
-        "expectations, given up. Those before a client's first and after its last transaction are not counted."
+        "Refused: appends that are not in the log (conflicts, failed expectations, given up), by the gaps in the "
+        "clients' numbers. Those before a client's first and after its last transaction are not counted."
     )
     return Table("Partitions", list(_PARTITION_COLUMNS), rows, note=note)
 

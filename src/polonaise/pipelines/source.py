@@ -31,9 +31,9 @@ class Until:
 
     def __post_init__(self) -> None:
         if self.ids is not None and self.time is not None:
-            raise BadOption("up to ids, or up to a time: say one of them")
+            raise BadOption("Until has both ids and a time: give one of them")
         if self.time is not None and self.time.tzinfo is None:
-            raise BadOption(f"{self.time} has no time zone: say which, such as datetime(…, tzinfo=UTC)")
+            raise BadOption(f"{self.time} has no time zone: give it one, such as datetime(…, tzinfo=UTC)")
 
 
 EVERYTHING: Final = Until()
@@ -65,7 +65,7 @@ def open_source(address: str, fragments: str | None = None) -> Iterator[LogSourc
     """
     if address.startswith(FRAGMENTS):
         if fragments is not None:
-            raise BadOption("the store of fragments is said twice: once in the address, fragments:URL")
+            raise BadOption("the store of fragments is given twice: the address fragments:URL names it, too")
         url = absolute(address.removeprefix(FRAGMENTS))
         yield LogSource(FRAGMENTS + url, {}, _cluster_of(url))
         return

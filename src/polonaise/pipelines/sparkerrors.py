@@ -51,7 +51,7 @@ def translated(error: PySparkException | Py4JError) -> PolonaiseError:
         return error_of(code, text.strip())
     raised = _JAVAS.search(message) if isinstance(error, Py4JError) else None
     if isinstance(error, PySparkException) and error.getCondition() == _JAVA_ENDED:
-        return SparkFailed("Spark's Java has ended as it began, and said why on stderr: correct the settings of Spark")
+        return SparkFailed("Spark's Java ended while it started, and said why on stderr: correct Spark's settings")
     first = next((line for line in message.splitlines() if line.strip()), type(error).__name__).strip()
     words = raised[1].strip() if raised else first
     if isinstance(error, Py4JNetworkError) or _NO_ANSWER.search(message):

@@ -198,7 +198,7 @@ def _report(
 
 def _prepare(source: ViewSource, view: TableView, target: Target) -> None:
     if view.whole:
-        raise BadOption(f"view {view.name} sees the whole log at once: it can be rebuilt, and not brought up to date")
+        raise BadOption(f"view {view.name} sees the whole log at once, so it can't be brought up to date: rebuild it")
     # An empty range of the log has the columns too, and costs no reading.
     nothing = dict.fromkeys(source.marks(), NO_TRANSACTION)
     target.prepare(source.rows({}, nothing).schema)
@@ -248,7 +248,7 @@ def _next(before: Marks, upto: Marks, transactions_max: int) -> dict[PartitionId
 
 def _too_late(view: TableView) -> ViewUnavailable:
     return ViewUnavailable(
-        f"the table of view {view.name} was being changed by others, {_TRIES} times in a row: let one of them do it"
+        f"other runs changed the table of view {view.name} {_TRIES} times in a row: let only one of them go on"
     )
 
 

@@ -87,9 +87,9 @@ def policy_of(view: TableView, given: str | None = None) -> UndecodablePolicy:
     options = {name.lower(): value for name, value in view.read.items()}
     declared = str(options[_OPTION.lower()]).strip().lower() if _OPTION.lower() in options else None
     if declared is not None and _OLDER in options:
-        raise BadOption(f"view {view.name}: read says {_OPTION} and failOnDecodeError: say {_OPTION} alone")
+        raise BadOption(f"view {view.name}: read has both {_OPTION} and failOnDecodeError: keep {_OPTION} only")
     in_rows = declared in _IN_ROWS or str(options.get(_OLDER, "true")).strip().lower() == "false"
-    policy = policy_called(given or ("fail" if in_rows else declared) or "fail")
+    policy = policy_named(given or ("fail" if in_rows else declared) or "fail")
     if policy is UndecodablePolicy.FAIL:
         return policy
     if in_rows:
@@ -103,7 +103,7 @@ def policy_of(view: TableView, given: str | None = None) -> UndecodablePolicy:
     return policy
 
 
-def policy_called(word: str) -> UndecodablePolicy:
+def policy_named(word: str) -> UndecodablePolicy:
     """Return the policy of this name. Raises `BadOption` for an unknown one."""
     try:
         return UndecodablePolicy(word.strip().lower())
@@ -139,11 +139,13 @@ class ViewSource:
             return committed
         if set(until.ids) != set(committed):
             raise BadOption(
-                f"ids of partitions {sorted(until.ids)}, and {sorted(committed)} are read: name one of each"
+                f"until names partitions {sorted(until.ids)}, but {sorted(committed)} are read: give an id of each"
             )
         for partition, id in until.ids.items():
             if not NO_TRANSACTION <= id <= committed[partition]:
-                raise BeyondLog(f"partition {partition} is committed up to {committed[partition]}: there is no {id}")
+                raise BeyondLog(
+                    f"partition {partition} is committed up to {committed[partition]}: there is no transaction {id}"
+                )
         return dict(until.ids)
 
     def check_not_ahead(self, marks: Marks) -> None:

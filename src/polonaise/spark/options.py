@@ -45,7 +45,7 @@ RANGE_OPTIONS: Final = frozenset(
 """Names, in lower case, of the options that select partitions and a range of each."""
 
 
-class Places(NamedTuple):
+class Positions(NamedTuple):
     """A place in each partition: a transaction's id, `EARLIEST` or `LATEST`."""
 
     default: TransactionId
@@ -55,8 +55,8 @@ class Places(NamedTuple):
         return self.by_partition.get(partition, self.default)
 
 
-FROM_EARLIEST: Final = Places(EARLIEST)
-UP_TO_LATEST: Final = Places(LATEST)
+FROM_EARLIEST: Final = Positions(EARLIEST)
+UP_TO_LATEST: Final = Positions(LATEST)
 
 
 class OnUndecodable(enum.Enum):
@@ -83,9 +83,9 @@ class ReadOptions:
     """The store of archived history, as a URL or path; None without one."""
     partitions: str = "all"
     """Partitions to read: `all`, `3` or `0-6,9`."""
-    starting: Places = FROM_EARLIEST
+    starting: Positions = FROM_EARLIEST
     """First transaction to read, inclusive."""
-    ending: Places = UP_TO_LATEST
+    ending: Positions = UP_TO_LATEST
     """First transaction not to read."""
     starting_time_us: int | None = None
     ending_time_us: int | None = None
@@ -129,38 +129,38 @@ class WriteOptions:
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read. Raises `BadOption` for one that is unknown, invalid, or contradicts another."""
-    said = _Said(given, _READ)
-    cluster, fragments = _where(said)
+    texts = _GivenOptions(given, _READ)
+    cluster, fragments = _where(texts)
     options = ReadOptions(
         cluster=cluster,
         fragments=fragments,
-        partitions=said.text("partitions") or "all",
-        starting=said.value("startingTransactions", _places("starting"), FROM_EARLIEST),
-        ending=said.value("endingTransactions", _places("ending"), UP_TO_LATEST),
-        starting_time_us=said.value("startingTimestamp", _time_us, None),
-        ending_time_us=said.value("endingTimestamp", _time_us, None),
-        headers=said.value("headers", _headers, None),
-        decoder=said.text("decoder"),
-        decoder_schema=said.value("decoderSchema", checked_columns, None),
-        decoder_options=said.with_prefix("decoder."),
-        kafka_columns=said.value("kafkaColumns", _flag, False),
-        fail_on_data_loss=said.value("failOnDataLoss", _flag, True),
-        on_undecodable=_undecodable_in(said),
-        transactions_per_trigger_max=said.value("maxTransactionsPerTrigger", _positive, None),
-        partitions_min=said.value("minPartitions", _positive, 1),
-        split_bytes_max=said.value("maxBytesPerSplit", _bytes, 128 * MIB),
-        timeout_s=said.value("timeout", _seconds, 60.0),
+        partitions=texts.text("partitions") or "all",
+        starting=texts.value("startingTransactions", _positions("starting"), FROM_EARLIEST),
+        ending=texts.value("endingTransactions", _positions("ending"), UP_TO_LATEST),
+        starting_time_us=texts.value("startingTimestamp", _time_us, None),
+        ending_time_us=texts.value("endingTimestamp", _time_us, None),
+        headers=texts.value("headers", _headers, None),
+        decoder=texts.text("decoder"),
+        decoder_schema=texts.value("decoderSchema", checked_columns, None),
+        decoder_options=texts.with_prefix("decoder."),
+        kafka_columns=texts.value("kafkaColumns", _flag, False),
+        fail_on_data_loss=texts.value("failOnDataLoss", _flag, True),
+        on_undecodable=_undecodable_in(texts),
+        transactions_per_trigger_max=texts.value("maxTransactionsPerTrigger", _positive, None),
+        partitions_min=texts.value("minPartitions", _positive, 1),
+        split_bytes_max=texts.value("maxBytesPerSplit", _bytes, 128 * MIB),
+        timeout_s=texts.value("timeout", _seconds, 60.0),
     )
     if options.decoder is None and options.decoder_schema is not None:
-        raise BadOption("decoderSchema without a decoder: say also .option('decoder', 'json')")
-    if options.decoder is None and said.text("onUndecodable") not in (None, OnUndecodable.FAIL.value):
-        raise BadOption("onUndecodable without a decoder: say also .option('decoder', 'json'), or leave it out")
+        raise BadOption("decoderSchema without a decoder: add .option('decoder', 'json')")
+    if options.decoder is None and texts.text("onUndecodable") not in (None, OnUndecodable.FAIL.value):
+        raise BadOption("onUndecodable without a decoder: add .option('decoder', 'json'), or leave it out")
     for side, time_us, places in (
-        ("starting", options.starting_time_us, said.text("startingTransactions")),
-        ("ending", options.ending_time_us, said.text("endingTransactions")),
+        ("starting", options.starting_time_us, texts.text("startingTransactions")),
+        ("ending", options.ending_time_us, texts.text("endingTransactions")),
     ):
         if time_us is not None and places is not None:
-            raise BadOption(f"{side}Timestamp and {side}Transactions: say one of them")
+            raise BadOption(f"{side}Timestamp and {side}Transactions are both given: give one of them")
     since, until = options.starting_time_us, options.ending_time_us
     if since is not None and until is not None and since > until:
         raise BadOption("startingTimestamp is later than endingTimestamp: swap them")
@@ -169,25 +169,25 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
     """Parse the options of a write. Raises `BadOption` for one that is unknown, invalid, or contradicts another."""
-    said = _Said(given, _WRITE)
-    cluster, _ = _where(said)
+    texts = _GivenOptions(given, _WRITE)
+    cluster, _ = _where(texts)
     if cluster.startswith(FRAGMENTS):
         raise BadOption("cluster: a fragment store can't be appended to: name the log, embedded:PATH or file:PATH")
     if cluster.startswith(STORAGE):
         raise BadOption("cluster: one replica can't be appended to: name the log, embedded:PATH or file:PATH")
-    app_id, version = said.text("txnAppId"), said.value("txnVersion", _not_negative, None)
+    app_id, version = texts.text("txnAppId"), texts.value("txnVersion", _not_negative, None)
     if is_stream and version is not None:
         raise BadOption("txnVersion is for batch writes: a stream numbers its batches itself")
     if not is_stream and (app_id is None) != (version is None):
-        raise BadOption("txnAppId and txnVersion go together: say both, or neither for a write that may repeat rows")
+        raise BadOption("txnAppId and txnVersion go together: give both, or neither for a write that may repeat rows")
     return WriteOptions(
         cluster=cluster,
         app_id=app_id,
         app_version=version,
-        partition_by=said.text("partitionBy"),
-        staging=said.text("staging"),
-        inline_bytes_max=said.value("inlineBytesMax", _bytes, 256 * 1024),
-        timeout_s=said.value("timeout", _seconds, 60.0),
+        partition_by=texts.text("partitionBy"),
+        staging=texts.text("staging"),
+        inline_bytes_max=texts.value("inlineBytesMax", _bytes, 256 * 1024),
+        timeout_s=texts.value("timeout", _seconds, 60.0),
     )
 
 
@@ -211,7 +211,7 @@ _TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
 """Options that Spark adds for a table in a catalog."""
 
 
-class _Said:
+class _GivenOptions:
     """The given options, under their canonical names."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -223,14 +223,14 @@ class _Said:
             if name is None:
                 _check_foreign(key, value, by_name)
             elif name in self._values:
-                raise BadOption(f"{name} is said twice, once under the name that Spark's Kafka source gives it")
+                raise BadOption(f"{name} is given twice, once under the name that Spark's Kafka source gives it")
             else:
                 self._values[name] = value
 
     def text(self, name: str) -> str | None:
         value = self._values.get(name)
         if value is not None and not value.strip():
-            raise BadOption(f"{name} is empty: leave it out, or say what it is")
+            raise BadOption(f"{name} is empty: leave it out, or give it a value")
         return value
 
     def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
@@ -251,7 +251,7 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
         raise BadOption("topic: this version has one log per cluster and no topics: leave it out")
     if key == "path" and value:
         raise BadOption(
-            f"a path, {redacted(value)!r}: name the log with .option('cluster', 'embedded:PATH'), then .load()"
+            f"a log has no path {redacted(value)!r}: name it with .option('cluster', 'embedded:PATH'), then .load()"
         )
     if key in _TABLES:
         raise BadOption(
@@ -265,10 +265,12 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
     raise BadOption(f"no option is named {key!r}{hint}")
 
 
-def _where(given: _Said) -> tuple[str, str | None]:
-    cluster = given.text("cluster")
+def _where(texts: _GivenOptions) -> tuple[str, str | None]:
+    cluster = texts.text("cluster")
     if cluster is None:
-        raise BadOption("which log? Say .option('cluster', …): embedded:PATH, file:PATH or fragments:URL")
+        raise BadOption(
+            "no option cluster: name the log, .option('cluster', …), as embedded:PATH, file:PATH or fragments:URL"
+        )
     scheme, colon, rest = cluster.partition(":")
     if not colon or not rest or scheme not in ("embedded", "file", "fragments", "storage"):
         raise BadOption(
@@ -277,21 +279,21 @@ def _where(given: _Said) -> tuple[str, str | None]:
         )
     if scheme == "storage" and "://" in rest:
         raise BadOption(f"cluster={redacted(cluster)!r}: write storage:PATH, a directory on the machine of the tasks")
-    fragments = given.text("fragments")
+    fragments = texts.text("fragments")
     if scheme == "fragments":
         if fragments is not None:
-            raise BadOption("fragments is said twice: once in cluster=fragments:URL")
+            raise BadOption("fragments is given twice: cluster=fragments:URL names it, too")
         return FRAGMENTS + absolute(rest), absolute(rest)
     return _absolute_cluster(scheme, rest), None if fragments is None else absolute(fragments)
 
 
 def _absolute_cluster(scheme: str, rest: str) -> str:
     path, mark, query = rest.partition("?") if scheme == "embedded" else (rest, "", "")
-    said = [
+    options = [
         (name, absolute(value) if name == "fragments" and value else value)
         for name, value in parse_qsl(query, keep_blank_values=True)
     ]
-    return f"{scheme}:{os.path.abspath(path)}{mark}{urlencode(said)}"
+    return f"{scheme}:{os.path.abspath(path)}{mark}{urlencode(options)}"
 
 
 def absolute(url: str) -> str:
@@ -299,14 +301,14 @@ def absolute(url: str) -> str:
     return url if "://" in url else os.path.abspath(url.removeprefix("file:"))
 
 
-def _undecodable_in(given: _Said) -> OnUndecodable:
+def _undecodable_in(texts: _GivenOptions) -> OnUndecodable:
     """Return the value of `onUndecodable`, or of its older form `failOnDecodeError`."""
-    policy = given.value("onUndecodable", _on_undecodable, None)
-    fails = given.value("failOnDecodeError", _flag, None)
+    policy = texts.value("onUndecodable", _on_undecodable, None)
+    fails = texts.value("failOnDecodeError", _flag, None)
     if policy is not None and fails is not None and policy is not _OLDER_WORDS[fails]:
         raise BadOption(
-            "failOnDecodeError and onUndecodable: say onUndecodable alone; fail is failOnDecodeError=true, and column "
-            "is failOnDecodeError=false"
+            "failOnDecodeError and onUndecodable contradict each other: give onUndecodable only; fail is "
+            "failOnDecodeError=true, and column is failOnDecodeError=false"
         )
     if fails is not None:
         return _OLDER_WORDS[fails]
@@ -331,23 +333,23 @@ def _on_undecodable(text: str) -> OnUndecodable:
     return OnUndecodable(word)
 
 
-def _places(side: str) -> Callable[[str], Places]:
-    def read(text: str) -> Places:
+def _positions(side: str) -> Callable[[str], Positions]:
+    def parse(text: str) -> Positions:
         default = EARLIEST if side == "starting" else LATEST
         word = text.strip().lower()
         if word in ("earliest", "latest"):
-            return Places(EARLIEST if word == "earliest" else LATEST)
+            return Positions(EARLIEST if word == "earliest" else LATEST)
         try:
-            found = json.loads(text)
+            ids = json.loads(text)
         except ValueError:
-            found = None
-        if not isinstance(found, dict) or not found:
+            ids = None
+        if not isinstance(ids, dict) or not ids:
             raise ValueError(
                 'write earliest, latest, or ids by partition: {"0": 100, "1": -2} (-2 earliest, -1 latest)'
             )
-        return Places(default, {_partition(key): _place(value) for key, value in found.items()})
+        return Positions(default, {_partition(key): _position(value) for key, value in ids.items()})
 
-    return read
+    return parse
 
 
 def _partition(text: str) -> PartitionId:
@@ -356,7 +358,7 @@ def _partition(text: str) -> PartitionId:
     return int(text)
 
 
-def _place(value: Any) -> TransactionId:
+def _position(value: Any) -> TransactionId:
     if type(value) is not int or not EARLIEST <= value <= INT64_MAX:
         raise ValueError(f"{value!r} is no transaction: an id from 0 on, -2 for the earliest, -1 for the latest")
     return value
@@ -366,14 +368,14 @@ def _time_us(text: str) -> int:
     """Return microseconds UTC of an ISO 8601 time with its zone, or of milliseconds since 1970."""
     if text.strip().lstrip("-").isdecimal():
         if abs(int(text)) > INT64_MAX // 1_000:
-            raise ValueError("so many milliseconds after 1970 no time is: write 2026-01-31T12:00:00Z")
+            raise ValueError("milliseconds beyond the range of times: write 2026-01-31T12:00:00Z")
         return 1_000 * int(text)
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ValueError("write a time as 2026-01-31T12:00:00Z, or as milliseconds since 1970") from None
     if moment.tzinfo is None:
-        raise ValueError("a time without its zone: write 2026-01-31T12:00:00Z, or +01:00 instead of Z")
+        raise ValueError("a time without a time zone: write 2026-01-31T12:00:00Z, or +01:00 instead of Z")
     return microseconds(moment)
 
 

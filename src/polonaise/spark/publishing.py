@@ -326,9 +326,9 @@ async def publish(
     earlier: Runs | None = ()
     is_latest = True
     if app is not None and not is_next:
-        held = await _held(port, app, log.partition_count)
-        is_latest = batch >= latest_of(held)
-        earlier = check_order(held, batch, [plan.partition for plan in plans], app, in_order=in_order)
+        progress = await _held(port, app, log.partition_count)
+        is_latest = batch >= latest_of(progress)
+        earlier = check_order(progress, batch, [plan.partition for plan in plans], app, in_order=in_order)
         if earlier is None:
             _log.warning("batch %d of %r was written before: nothing was added", batch, app)
             plans = []

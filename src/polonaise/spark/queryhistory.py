@@ -30,7 +30,7 @@ from polonaise.fragments.store import ObstoreStore
 from polonaise.redaction import redacted
 from polonaise.spark import clusters, fragmentfiles
 from polonaise.spark.fragmentfiles import footer_from
-from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Places, ReadOptions, partitions_among
+from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Positions, ReadOptions, partitions_among
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.segmentfiles import SegmentFiles
 from polonaise.terms import PartitionId, TransactionId
@@ -153,7 +153,7 @@ class QueryHistory:
         return {partition: mark + 1 for partition, mark in grown.items()}
 
     def holes(
-        self, places: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
+        self, next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
     ) -> dict[PartitionId, Span]:
         """Return the first hole of each partition that has one, where a stream over a store alone has to wait.
 
@@ -162,7 +162,7 @@ class QueryHistory:
         if self.log is not None or not self._options.fail_on_data_loss:
             return {}
         covered = {
-            partition: cover(self.fragments(partition), Span(places.get(partition, 0), end - 1))
+            partition: cover(self.fragments(partition), Span(next_ids.get(partition, 0), end - 1))
             for partition, end in ends.items()
         }
         return {partition: coverage.holes[0] for partition, coverage in covered.items() if coverage.holes}
@@ -172,39 +172,39 @@ class QueryHistory:
     def wanted(self) -> dict[PartitionId, Span]:
         """Return the range of each partition that the options ask for. An empty one has `last` below `first`.
 
-        Raises `BeyondLog` for a place after the log's end, and `BadOption` for a range that ends before it starts.
+        Raises `BeyondLog` for a position after the log's end, and `BadOption` for a range that ends before it starts.
         """
         options, ends = self._options, self.ends()
         unknown = sorted({*options.starting.by_partition, *options.ending.by_partition} - set(ends))
         if unknown:
             raise UnknownPartition(
-                f"a place in partition {unknown[0]}, which the query does not read: it reads {list(ends)}"
+                f"a range names partition {unknown[0]}, which the query does not read: it reads {list(ends)}"
             )
         spans: dict[PartitionId, Span] = {}
         for partition, end in ends.items():
-            start = self._place("starting", options.starting, options.starting_time_us, partition, end)
-            stop = self._place("ending", options.ending, options.ending_time_us, partition, end)
+            start = self._position("starting", options.starting, options.starting_time_us, partition, end)
+            stop = self._position("ending", options.ending, options.ending_time_us, partition, end)
             if stop < start:
                 raise BadOption(
-                    f"partition {partition} from {start} up to {stop}: a range ends where it starts, or later"
+                    f"the range of partition {partition} ends at {stop}, before its start {start}: swap them"
                 )
             spans[partition] = Span(start, stop - 1)
         return spans
 
-    def _place(
-        self, side: str, places: Places, time_us: int | None, partition: PartitionId, end: TransactionId
+    def _position(
+        self, side: str, positions: Positions, time_us: int | None, partition: PartitionId, end: TransactionId
     ) -> TransactionId:
         if time_us is not None:
             return self.first_at(partition, time_us, end)
-        place = places.of(partition)
-        if place in (EARLIEST, LATEST):
-            return 0 if place == EARLIEST else end
-        if place > end:
+        position = positions.of(partition)
+        if position in (EARLIEST, LATEST):
+            return 0 if position == EARLIEST else end
+        if position > end:
             raise BeyondLog(
-                f"{side}Transactions: {place} in partition {partition}, whose next transaction will be {end}: "
-                "say latest for all there is"
+                f"{side}Transactions: {position} in partition {partition}, whose next transaction will be {end}: "
+                "write latest to read to the end"
             )
-        return place
+        return position
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none.

@@ -72,17 +72,17 @@ def sink_columns(schema: StructType, partition_by: str | None) -> SinkColumns:
     """Return which columns a DataFrame has. Raises `BadColumns`, before any job starts."""
     types = {field.name: field.dataType for field in schema.fields}
     if len(types) != len(schema.fields):
-        raise BadColumns(f"a column is there twice: {', '.join(field.name for field in schema.fields)}")
+        raise BadColumns(f"a column appears twice: {', '.join(field.name for field in schema.fields)}")
     if "data" not in types:
         raise BadColumns(
-            f"no column data (there are {', '.join(types) or 'none'}): name the body so, as binary or string"
+            f"no column data (there are {', '.join(types) or 'none'}): name the bodies data, as binary or string"
         )
     for name, kind in types.items():
         if name == partition_by and name not in _COLUMNS:
             _check(name, kind, (*_BYTES, *_INTEGERS), "binary, string or an integer: cast it")
         elif name not in _COLUMNS:
             close = get_close_matches(name.lower(), _COLUMNS, 1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COLUMNS)}; select what is meant"
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COLUMNS)}; select only those"
             raise BadColumns(f"a log has no column {name!r}: {hint}")
     _check("data", types["data"], _BYTES, "binary or string: encode the row, for example with to_json")
     for name in ("header", "partition"):
@@ -110,7 +110,7 @@ def _check_partition_by(types: dict[str, DataType], partition_by: str | None) ->
     if partition_by == "locks":
         raise BadColumns("partitionBy='locks': name a column with one value per row")
     if "partition" in types:
-        raise BadColumns("partitionBy and a column partition: say one of them")
+        raise BadColumns("partitionBy and a column partition are both given: keep one of them")
 
 
 def _are_locks(kind: DataType) -> bool:
@@ -142,7 +142,7 @@ def divided(
     if lengths.max() > limits.body_bytes_max:
         raise BodyTooLarge(
             f"a row with {lengths.max()} bytes of data; the limit is {limits.body_bytes_max}: store it elsewhere and "
-            "append where"
+            "append its address"
         )
     crcs = _crcs(raw, offsets)
     headers = _header(batch) if columns.header else np.zeros(count, np.int32)
@@ -204,7 +204,7 @@ def _header(batch: pa.RecordBatch) -> Array:
 
 def _partitions(batch: pa.RecordBatch, columns: SinkColumns, partition_count: int, crcs: Array) -> Array:
     if columns.partition:
-        partitions = _integers(batch, "partition", "say which for every row, or leave the column out")
+        partitions = _integers(batch, "partition", "give every row a partition, or leave the column out")
         wrong = partitions[(partitions < 0) | (partitions >= partition_count)]
         if len(wrong):
             raise UnknownPartition(f"partition {wrong[0]}; this log has partitions 0 to {partition_count - 1}")

@@ -32,7 +32,7 @@ class Repeated(dict[str, Any]):
 
 
 def object_of(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dict of an object's pairs, for readers of JSON and MessagePack; a `Repeated` if a key is there twice."""
+    """Make a dict of an object's pairs, for readers of JSON and MessagePack; a `Repeated` if a key appears twice."""
     made = dict(pairs)
     return made if len(made) == len(pairs) else Repeated(pairs)
 
@@ -51,7 +51,7 @@ def _check_fields(fields: Iterable[pa.Field], rows: Sequence[Mapping[str, Any]],
         repeated = {name for row in rows if isinstance(row, Repeated) for name in row.names}
     for field in fields:
         if field.name in repeated:
-            raise ValueError(f"{field.name} is said twice")
+            raise ValueError(f"{field.name} appears twice")
         try:
             _check(field.type, [row.get(field.name) for row in rows], infinite)
         except ValueError as error:
@@ -107,11 +107,11 @@ def _check_map(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     """Return the pairs of a map. Raises `ValueError` for a repeated key."""
     if isinstance(value, Repeated):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key appears twice")
     if type(value) is dict or isinstance(value, Mapping):
         return value.items()
     if len({key for key, _ in value}) < len(value):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key appears twice")
     return value  # type: ignore[no-any-return]
 
 

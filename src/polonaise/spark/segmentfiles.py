@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("polonaise.spark")
 
-_LOOKS: Final = 3
+_ATTEMPTS: Final = 3
 """Attempts to open files that a trim under way may have removed since they were listed."""
 
 
@@ -67,7 +67,7 @@ class SegmentFiles:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._looked: dict[PartitionId, PartitionFiles] = {}
+        self._partitions_examined: dict[PartitionId, PartitionFiles] = {}
 
     def __str__(self) -> str:
         return f"the storage directory {redacted(self._path)}"
@@ -79,25 +79,25 @@ class SegmentFiles:
             raise BadOption(f"{self} is a file: name the directory, or one partition's directory in it")
         return {_partition_of(files): files for files in find(self._path)}
 
-    def _here(self, partition: PartitionId) -> PartitionFiles:
+    def _examined(self, partition: PartitionId) -> PartitionFiles:
         """Return what the directory holds of a partition, examining its files at the first call."""
         files = self._files[partition]
-        for look in range(_LOOKS):
-            if partition in self._looked:
+        for look in range(_ATTEMPTS):
+            if partition in self._partitions_examined:
                 break
             try:
-                self._looked[partition] = _looked_at(files)
+                self._partitions_examined[partition] = _examine(files)
             except NotFound:
-                if look + 1 == _LOOKS:
+                if look + 1 == _ATTEMPTS:
                     raise
                 files = found_again(files)
-        return self._looked[partition]
+        return self._partitions_examined[partition]
 
     @property
     def cluster_key(self) -> bytes | None:
         """The cluster key in the control file or in a segment; None if neither has one."""
         for partition, files in self._files.items():
-            return self._here(partition).cluster_key if files.kept is None else files.kept.cluster_key
+            return self._examined(partition).cluster_key if files.kept is None else files.kept.cluster_key
         return None
 
     def partitions(self, named: str) -> list[PartitionId]:
@@ -108,11 +108,11 @@ class SegmentFiles:
 
     def end(self, partition: PartitionId) -> TransactionId:
         """Return the next id of a partition. See `PartitionFiles.end`."""
-        return self._here(partition).end
+        return self._examined(partition).end
 
     def begin(self, partition: PartitionId) -> TransactionId:
         """Return the first id of a partition that was not trimmed."""
-        return self._here(partition).begin
+        return self._examined(partition).begin
 
     def extents(self, partition: PartitionId, span: Span) -> list[Extent]:
         """Return the parts of a range that are in files, in order. What is in no file is missing from the answer.
@@ -120,10 +120,10 @@ class SegmentFiles:
         Warns, once per query, of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins below
         a trim.
         """
-        held = self._here(partition)
+        held = self._examined(partition)
         if span.first < held.begin:
             raise HistoryTrimmed(
-                f"{self} has dropped what is below {held.begin} of partition {partition}: say where it is archived "
+                f"{self} has dropped what is below {held.begin} of partition {partition}: name its archive "
                 "with the option fragments, or read from there on with "
                 f'startingTransactions={{"{partition}": {held.begin}}}'
             )
@@ -153,7 +153,7 @@ class SegmentFiles:
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none."""
-        held = self._here(partition)
+        held = self._examined(partition)
         if not held.segments:
             return end
         early = (segment for segment in reversed(held.segments) if _first_time(segment.path, held.files) < time_us)
@@ -217,11 +217,11 @@ def _partition_of(files: Files) -> PartitionId:
             except SegmentDamaged:
                 continue
     if files.partition is None:
-        raise BadOption(f"nothing says which partition {files.paths} are of: name a storage directory")
+        raise BadOption(f"can't tell to which partition {files.paths} belong: name a storage directory")
     return files.partition
 
 
-def _looked_at(files: Files) -> PartitionFiles:
+def _examine(files: Files) -> PartitionFiles:
     """Examine a partition: headers of all segments, and all of the last one, whose end only its bytes tell."""
     key: bytes | None = None if files.kept is None else files.kept.cluster_key
     segments: list[SegmentFile] = []

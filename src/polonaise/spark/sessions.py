@@ -85,7 +85,9 @@ def active_session() -> SparkSession | None:
 def _apply(spark: SparkSession, settings: Mapping[str, str]) -> None:
     for key, value in settings.items():
         if not spark.conf.isModifiable(key):
-            raise BadOption(f"conf {key!r} can't be changed in a session that is there: stop that one, or leave it out")
+            raise BadOption(
+                f"conf {key!r} can't be changed in an existing session: stop that session, or leave the setting out"
+            )
         spark.conf.set(key, value)
 
 

@@ -54,7 +54,7 @@ def staging_of(cluster: str) -> str:
 # ------------------------------------------------------------------ a task's rows
 
 
-class _Open:
+class _OpenBlock:
     """Rows of one partition that are not a block yet."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Stage:
         self._inline_bytes_max = inline_bytes_max
         self._limits = limits or Limits()
         self._prefix = f"{STAGED}{_new_name()}-"
-        self._open: dict[PartitionId, _Open] = {}
+        self._open: dict[PartitionId, _OpenBlock] = {}
         self._open_weight = 0
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -108,7 +108,7 @@ class Stage:
         starts = np.concatenate([[0], np.cumsum(piece.lengths)])
         start, count = 0, len(piece.headers)
         while start < count:
-            opened = self._open.setdefault(partition, _Open())
+            opened = self._open.setdefault(partition, _OpenBlock())
             before = int(ends[start - 1]) if start else 0
             room = self._limits.group_bytes_max - opened.weight
             stop = min(

@@ -48,15 +48,14 @@ def read_split(options: ReadOptions, projection: Projection, split: Split | None
     """Yield the rows of one split, in the order of ids. Memory does not grow with the split's size."""
     if split is None:
         return
-    needs = list(projection.needs)
-    needs += [
-        name for name in ("generation", *(("header",) if options.headers is not None else ())) if name not in needs
-    ]
-    with_standing, needs = STANDING in needs, [name for name in needs if name != STANDING]
     headers = None if options.headers is None else pa.array(sorted(options.headers), pa.int32())
+    # Each once: those of the query, and those that rows are chosen by.
+    needs = list(dict.fromkeys([*projection.needs, "generation", *(["header"] if headers is not None else [])]))
+    if with_standing := STANDING in needs:
+        needs.remove(STANDING)
     decoder = Decoder(options, projection) if projection.decodes else None
     for batch in _columns(options, split, needs, with_standing=with_standing):
-        rows = _told(batch)
+        rows = _without_own(batch)
         if headers is not None:
             rows = rows.filter(pc.is_in(rows.column("header"), headers))
         if rows.num_rows and decoder is not None:
@@ -67,7 +66,7 @@ def read_split(options: ReadOptions, projection: Projection, split: Split | None
             yield projection.batch(rows, decoded)
 
 
-def _told(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _without_own(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Drop the library's own transactions, which have a generation below 0."""
     generations = batch.column("generation")
     if not batch.num_rows or pc.min(generations).as_py() >= 0:
@@ -81,7 +80,8 @@ def _columns(
     """Yield the log's columns of a split, from where it is kept; with each row's standing as last column if wanted."""
     wanted = [*needs, "transaction_id"] if with_standing and "transaction_id" not in needs else needs
     if split.bounds is not None:
-        batches = _stored(options, split, wanted)
+        path = options.cluster.removeprefix(STORAGE)
+        batches = _cut(read_segments(path, split, fail_on_data_loss=options.fail_on_data_loss), split, wanted)
     else:
         batches = _hot(options, split, wanted) if split.fragment is None else _cold(options, split, wanted)
     for batch in batches:
@@ -121,13 +121,6 @@ def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[p
             f"partition {split.partition} ends before {first}, and the query was planned up to {split.span.last}: the "
             "log is another one now, or an older copy of it"
         )
-
-
-def _stored(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield columns from one storage node's files. The node may be running or not."""
-    path = options.cluster.removeprefix(STORAGE)
-    batches = read_segments(path, split, fail_on_data_loss=options.fail_on_data_loss)
-    return _cut(batches, split, needs)
 
 
 def _cut(batches: Iterable[Batch], split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:

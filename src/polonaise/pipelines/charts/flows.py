@@ -37,9 +37,9 @@ class Flows(Chart):
 
     def __post_init__(self) -> None:
         for pair, value in self.values.items():
-            self.check(finite(value) >= 0, f"{pair} has {read(value)}, and what flows is never negative")
+            self.check(finite(value) >= 0, f"{pair} has {read(value)}: a flow can't be negative")
         for mark in self.marks:
-            self.check(mark.at in self.values, f"there is nothing at {mark.at!r} to be marked")
+            self.check(mark.at in self.values, f"a mark is at {mark.at!r}, where nothing is drawn")
 
     def drawn(self) -> Drawing | None:
         """Draw the matrix; None without values."""

@@ -51,9 +51,9 @@ class Lines(Chart):
     def __post_init__(self) -> None:
         self.check(len(self.lines) == len(self.series), "two series have the same name")
         one_kind = len({isinstance(at, date) for series in self.series for at, _ in series.points}) < 2
-        self.check(one_kind, "the places of points are all times, or all numbers")
+        self.check(one_kind, "the points must be all at times or all at numbers")
         for mark in self.marks:
-            self.check(self.marked(mark) is not None, f"there is nothing at {mark.at!r} to be marked")
+            self.check(self.marked(mark) is not None, f"a mark is at {mark.at!r}, where nothing is drawn")
 
     @cached_property
     def lines(self) -> dict[str, _Points]:

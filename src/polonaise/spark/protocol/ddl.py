@@ -49,7 +49,7 @@ def _check_type(tokens: Sequence[str], whose: str) -> None:
     if word not in ("array", "map", "struct"):
         return
     if tokens[1:2] != ["<"]:
-        raise ValueError(f"{whose} is {word} of what? Write {_EXAMPLES[word]}")
+        raise ValueError(f"{whose} is {word} without the types in it: write {_EXAMPLES[word]}")
     inside = _inside(tokens[2:], whose)
     parts = _parts(inside) if inside else []
     if word == "struct":

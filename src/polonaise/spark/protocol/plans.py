@@ -146,14 +146,10 @@ def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
     return groups
 
 
-def plans_folder(app: str) -> str:
-    """Return the folder of an application's plans. Hashed: an application's name may not be a valid file name."""
-    return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/"
-
-
 def plans_prefix(app: str, batch: int) -> str:
     """Return the prefix of the names of a batch's plans. Not a folder: deleting plans would leave empty ones behind."""
-    return f"{plans_folder(app)}{batch:020d}-"
+    # Hashed: an application's name may not be a valid file name.
+    return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/{batch:020d}-"
 
 
 def check_block(ref: BlockRef, raw: bytes, where: str) -> None:
