@@ -9,14 +9,14 @@ import pytest
 from clirig import Shell
 
 import polonaise.demo.views
-from polonaise.pipelines import sessions
+from polonaise.pipelines import jobsession
 
 VIEWS = polonaise.demo.views.__file__
 
 
 @pytest.fixture(autouse=True)
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "job_session", None)
+    monkeypatch.setattr(jobsession, "job_session", None)
 
 
 @pytest.mark.parametrize("job", ["views", "audit"])

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from polonaise.errors import FragmentDamaged, PolonaiseError, SparkFailed, StoreUnavailable
-from polonaise.pipelines.sessions import job_session
+from polonaise.pipelines.jobsession import job_session
 from polonaise.pipelines.sparkerrors import translated
 from polonaise.spark import sessions
 

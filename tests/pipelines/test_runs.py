@@ -16,7 +16,7 @@ from rich.console import Console
 from polonaise.cli.pipeline import Output, run_job, settings_of
 from polonaise.cli.progressbars import ProgressBars
 from polonaise.errors import BadOption, StoreUnavailable
-from polonaise.pipelines.logs import full_address, tasks_address
+from polonaise.pipelines.joblog import full_address, tasks_address
 from polonaise.pipelines.progress import JobProgress
 
 

@@ -19,8 +19,8 @@ from polonaise.errors import BadOption, BodyUndecodable
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import definition_of
-from polonaise.pipelines.delta import DeltaTarget
-from polonaise.pipelines.parquet import ParquetTarget
+from polonaise.pipelines.deltatarget import DeltaTarget
+from polonaise.pipelines.parquettarget import ParquetTarget
 from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of

@@ -21,7 +21,7 @@ from polonaise.errors import BadOption, BeyondLog, ClientAhead, DirectoryInUse, 
 from polonaise.host.files import try_lock
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.parquet import ParquetTarget
+from polonaise.pipelines.parquettarget import ParquetTarget
 from polonaise.pipelines.source import Until
 from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.views import follow, rebuild, update

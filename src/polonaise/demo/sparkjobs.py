@@ -25,11 +25,11 @@ from polonaise.demo.views import accounts, balances, by_kind
 from polonaise.errors import JavaMissing
 from polonaise.pipelines.archive import HowToArchive, archive
 from polonaise.pipelines.audit import AuditReport, audit_table
+from polonaise.pipelines.jobsession import job_session
 from polonaise.pipelines.page import ReportPage
 from polonaise.pipelines.page import ReportVerdict as Shown
-from polonaise.pipelines.parquet import CURRENT
+from polonaise.pipelines.parquettarget import CURRENT
 from polonaise.pipelines.report import HowToReport, report
-from polonaise.pipelines.sessions import job_session
 from polonaise.pipelines.views import rebuild
 from polonaise.spark.options import FRAGMENTS
 

@@ -21,7 +21,7 @@ from polonaise.fragments.objects import FRAGMENT_BYTES, ArchivedFragment, fragme
 from polonaise.fragments.protocol.coverage import Span, archived_up_to
 from polonaise.fragments.protocol.plan import spans_to_write
 from polonaise.fragments.store import open_store
-from polonaise.pipelines.logs import full_address, open_log, tasks_address
+from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted, redacted_repr

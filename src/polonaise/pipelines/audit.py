@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.errors import BadOption, ViewUnfit
-from polonaise.pipelines.comparison import Comparison, compare, plain
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Until, open_source
 from polonaise.pipelines.sparkerrors import translating
+from polonaise.pipelines.tablecomparison import Comparison, compare, plain
 from polonaise.pipelines.targetaddress import check_target, open_target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, ViewSource, policy_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId

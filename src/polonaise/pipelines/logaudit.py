@@ -23,7 +23,7 @@ from polonaise.pipelines.chains import (
     walk,
 )
 from polonaise.pipelines.copies import FragmentCopy, PartitionCopy, ServedCopy, StorageCopy
-from polonaise.pipelines.logs import full_address, open_log, tasks_address
+from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 
 from polonaise.errors import BadOption, DiskFailed
 from polonaise.pipelines.charts import Bars, Chart, Lines, Series
-from polonaise.pipelines.logs import open_log
+from polonaise.pipelines.formatting import quoted
+from polonaise.pipelines.joblog import open_log
 from polonaise.pipelines.page import ReportPage
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.summaries import Summaries, summed_up, top_values
 from polonaise.pipelines.tables import Table
-from polonaise.pipelines.values import quoted
 from polonaise.spark.decoders import imported
 from polonaise.spark.options import FRAGMENTS
 
@@ -159,7 +159,7 @@ def _rate(count: int, first: datetime | None, last: datetime | None) -> int | No
 
 
 def _over_time(title: str, periods: Sequence[Mapping[str, Any]], column: str, period: str) -> Chart:
-    """Bars for days and months; a line for shorter ones, of which there are many."""
+    """Chart a column: bars for days and months, a line for shorter periods, of which there are many."""
     sums: Counter[datetime] = Counter()
     for row in periods:
         sums[row["period"]] += row[column]
@@ -169,7 +169,7 @@ def _over_time(title: str, periods: Sequence[Mapping[str, Any]], column: str, pe
 
 
 def _by_header(periods: Sequence[Mapping[str, Any]], period: str) -> Chart:
-    """The headers with the most transactions; a period without any is a zero."""
+    """Chart the headers with the most transactions; a period without any is a zero."""
     totals: defaultdict[int, Counter[datetime]] = defaultdict(Counter)
     for row in periods:
         totals[row["header"]][row["period"]] += row["transactions"]
@@ -239,7 +239,7 @@ def _stored(directory: Path, page: ReportPage, tables: Mapping[str, pa.Table]) -
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
-    """Give a path to write to. When the block has ended well, what is there replaces the file in one step."""
+    """Give a path to write to. When the block has ended well, what was written replaces the file in one step."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield unfinished

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from polonaise.errors import BadOption
 from polonaise.fragments.objects import footer_of
-from polonaise.pipelines.logs import full_address, open_log, tasks_address
+from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.spark import clusters
 from polonaise.spark.options import FRAGMENTS, absolute, read_options
 from polonaise.spark.queryhistory import QueryHistory

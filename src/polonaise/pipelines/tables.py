@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any, Final
 
 from polonaise.errors import BadOption
+from polonaise.pipelines.formatting import number, read
 from polonaise.pipelines.markup import Markup, element, joined
-from polonaise.pipelines.values import number, read
 
 ROWS_MAX: Final = 500
 

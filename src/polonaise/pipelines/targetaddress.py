@@ -26,15 +26,15 @@ def open_target(
     `ExtraMissing`.
     """
     if text.startswith(_PARQUET):
-        from polonaise.pipelines.parquet import ParquetTarget
+        from polonaise.pipelines.parquettarget import ParquetTarget
 
         return ParquetTarget(spark, text.removeprefix(_PARQUET), view, cluster)
     if text.startswith(_DELTA):
-        from polonaise.pipelines.delta import DeltaTarget
+        from polonaise.pipelines.deltatarget import DeltaTarget
 
         return DeltaTarget(spark, text.removeprefix(_DELTA), view, cluster)
     _check_url(text)
-    from polonaise.pipelines.database import SqlTarget
+    from polonaise.pipelines.sqltarget import SqlTarget
 
     return SqlTarget(spark, text, view, cluster, marks_table)
 

@@ -10,14 +10,14 @@ from typing import Final, TypeAlias
 from polonaise.pipelines.charts import canvas
 from polonaise.pipelines.charts.canvas import COLOUR, SMALL, TEXT, Axes
 from polonaise.pipelines.charts.figure import Chart, Drawing
+from polonaise.pipelines.formatting import Number, cut, finite, number, place, read, short, width_of
 from polonaise.pipelines.tables import Table
-from polonaise.pipelines.values import Number, cut, finite, number, place, read, short, width_of
 
 Label: TypeAlias = str | date
 
 _ROWS_MAX: Final = 30
 _UPRIGHT_MAX: Final = 365
-"""Narrower ones could not be told apart."""
+"""Upright bars at most: narrower ones could not be told apart."""
 _LABELLED_MAX: Final = 14
 
 

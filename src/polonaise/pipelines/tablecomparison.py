@@ -15,7 +15,7 @@ from pyspark.sql.types import DecimalType, FractionalType, IntegralType, Numeric
 from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import ViewUnfit
-from polonaise.pipelines.values import quoted
+from polonaise.pipelines.formatting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
