@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from polonaise.cli.pipeline_views import (
     LogOrStore,
     OnUndecodable,
     UntilTime,
+    check_view,
     say_undecodable,
     until_of,
 )
@@ -82,15 +84,6 @@ def audit(
     end = EVERYTHING if until is None and until_time is None else until_of(until, until_time)
     declared = Declared(view)
 
-    def look() -> None:
-        from polonaise.pipelines.targetaddress import check_target
-        from polonaise.pipelines.viewsource import policy_named
-
-        if on_undecodable is not None:
-            policy_named(on_undecodable)
-        declared.look()
-        check_target(table, there=True)
-
     def of_table(spark: Any, progress: JobProgress) -> AuditReport:
         from polonaise.pipelines.audit import audit_table
 
@@ -100,6 +93,7 @@ def audit(
             progress=progress,
         )  # fmt: skip
 
+    look = partial(check_view, declared, table, on_undecodable, there=True)
     run_on_spark("audit", of_table, _show_table, output, master=master, conf=conf, address=address, look=look)
 
 

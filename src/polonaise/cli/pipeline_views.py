@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,6 +14,7 @@ from polonaise.cli.pipeline import Conf, Json, Master, Output, ReportFile, run_o
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
+    from polonaise.pipelines.declarations import Declared
     from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.source import Until as End
     from polonaise.pipelines.views import Commit, ViewReport
@@ -61,15 +63,6 @@ def views(
 
     end, declared = until_of(until, until_time), Declared(view)
 
-    def look() -> None:
-        from polonaise.pipelines.targetaddress import check_target
-        from polonaise.pipelines.viewsource import policy_named
-
-        if on_undecodable is not None:
-            policy_named(on_undecodable)
-        declared.look()
-        check_target(table, there=False)
-
     def work(spark: Any, progress: JobProgress) -> ViewReport:
         from polonaise.pipelines import views as job
 
@@ -92,7 +85,19 @@ def views(
         )  # fmt: skip
 
     output = Output(as_json, report)
+    look = partial(check_view, declared, table, on_undecodable, there=False)
     run_on_spark("views", work, _show, output, master=master, conf=conf, address=address, look=look)
+
+
+def check_view(declared: Declared, table: str, on_undecodable: str | None, *, there: bool) -> None:
+    """Check, without a session, what a job is told of its view and table; `there` says that the table has to exist."""
+    from polonaise.pipelines.targetaddress import check_target
+    from polonaise.pipelines.viewsource import policy_named
+
+    if on_undecodable is not None:
+        policy_named(on_undecodable)
+    declared.look()
+    check_target(table, there=there)
 
 
 def until_of(until: list[str] | None, until_time: str | None) -> End:

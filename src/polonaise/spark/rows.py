@@ -15,17 +15,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-)
+from pyspark.sql import types
 
 from polonaise.checksum import crc32
 from polonaise.client.protocol.draft import HEADER_MAX, HEADER_MIN, Limits
@@ -35,8 +25,8 @@ from polonaise.terms import LockMode, PartitionId
 
 Array = np.ndarray[Any, Any]
 
-_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
-_BYTES: Final = (BinaryType, StringType)
+_INTEGERS: Final = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+_BYTES: Final = (types.BinaryType, types.StringType)
 _COLUMNS: Final = ("data", "header", "partition", "locks")
 
 
@@ -68,58 +58,58 @@ class RowColumns(NamedTuple):
         return self.lengths + np.fromiter(map(len, self.locks), np.int64, len(self.locks))
 
 
-def sink_columns(schema: StructType, partition_by: str | None) -> SinkColumns:
+def sink_columns(schema: types.StructType, partition_by: str | None) -> SinkColumns:
     """Return which columns a DataFrame has. Raises `BadColumns`, before any job starts."""
-    types = {field.name: field.dataType for field in schema.fields}
-    if len(types) != len(schema.fields):
+    column_types = {field.name: field.dataType for field in schema.fields}
+    if len(column_types) != len(schema.fields):
         raise BadColumns(f"a column appears twice: {', '.join(field.name for field in schema.fields)}")
-    if "data" not in types:
+    if "data" not in column_types:
         raise BadColumns(
-            f"no column data (there are {', '.join(types) or 'none'}): name the bodies data, as binary or string"
+            f"no column data (there are {', '.join(column_types) or 'none'}): name the bodies data, as binary or string"
         )
-    for name, kind in types.items():
+    for name, kind in column_types.items():
         if name == partition_by and name not in _COLUMNS:
             _check(name, kind, (*_BYTES, *_INTEGERS), "binary, string or an integer: cast it")
         elif name not in _COLUMNS:
             close = get_close_matches(name.lower(), _COLUMNS, 1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COLUMNS)}; select only those"
             raise BadColumns(f"a log has no column {name!r}: {hint}")
-    _check("data", types["data"], _BYTES, "binary or string: encode the row, for example with to_json")
+    _check("data", column_types["data"], _BYTES, "binary or string: encode the row, for example with to_json")
     for name in ("header", "partition"):
-        if name in types:
-            _check(name, types[name], _INTEGERS, "an integer: cast it")
-    if "locks" in types and not _are_locks(types["locks"]):
+        if name in column_types:
+            _check(name, column_types[name], _INTEGERS, "an integer: cast it")
+    if "locks" in column_types and not _are_locks(column_types["locks"]):
         raise BadColumns(
-            f"locks is {types['locks'].simpleString()}: it has to be array<struct<name:string,id:bigint>>, or with the "
-            "id as string, or as binary for UUIDs"
+            f"locks is {column_types['locks'].simpleString()}: it has to be array<struct<name:string,id:bigint>>, or with "
+            "the id as string, or as binary for UUIDs"
         )
-    _check_partition_by(types, partition_by)
-    return SinkColumns("header" in types, "partition" in types, "locks" in types, partition_by)
+    _check_partition_by(column_types, partition_by)
+    return SinkColumns("header" in column_types, "partition" in column_types, "locks" in column_types, partition_by)
 
 
-def _check(name: str, kind: DataType, wanted: tuple[type[DataType], ...], words: str) -> None:
+def _check(name: str, kind: types.DataType, wanted: tuple[type[types.DataType], ...], words: str) -> None:
     if not isinstance(kind, wanted):
         raise BadColumns(f"{name} is {kind.simpleString()}: it has to be {words}")
 
 
-def _check_partition_by(types: dict[str, DataType], partition_by: str | None) -> None:
+def _check_partition_by(column_types: dict[str, types.DataType], partition_by: str | None) -> None:
     if partition_by is None:
         return
-    if partition_by not in types:
-        raise BadColumns(f"partitionBy={partition_by!r}: there is no such column; there are {', '.join(types)}")
+    if partition_by not in column_types:
+        raise BadColumns(f"partitionBy={partition_by!r}: there is no such column; there are {', '.join(column_types)}")
     if partition_by == "locks":
         raise BadColumns("partitionBy='locks': name a column with one value per row")
-    if "partition" in types:
+    if "partition" in column_types:
         raise BadColumns("partitionBy and a column partition are both given: keep one of them")
 
 
-def _are_locks(kind: DataType) -> bool:
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+def _are_locks(kind: types.DataType) -> bool:
+    if not isinstance(kind, types.ArrayType) or not isinstance(kind.elementType, types.StructType):
         return False
     fields = {field.name: field.dataType for field in kind.elementType.fields}
     return (
         fields.keys() == {"name", "id"}
-        and isinstance(fields["name"], StringType)
+        and isinstance(fields["name"], types.StringType)
         and isinstance(fields["id"], (*_INTEGERS, *_BYTES))
     )
 
