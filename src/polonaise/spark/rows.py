@@ -80,8 +80,8 @@ def sink_columns(schema: types.StructType, partition_by: str | None) -> SinkColu
             _check(name, column_types[name], _INTEGERS, "an integer: cast it")
     if "locks" in column_types and not _are_locks(column_types["locks"]):
         raise BadColumns(
-            f"locks is {column_types['locks'].simpleString()}: it has to be array<struct<name:string,id:bigint>>, or with "
-            "the id as string, or as binary for UUIDs"
+            f"locks is {column_types['locks'].simpleString()}: it has to be array<struct<name:string,id:bigint>>, or "
+            "with the id as string, or as binary for UUIDs"
         )
     _check_partition_by(column_types, partition_by)
     return SinkColumns("header" in column_types, "partition" in column_types, "locks" in column_types, partition_by)
