@@ -59,7 +59,7 @@ def audit(
     """
     output = Output(as_json, report)
     if view is None:
-        if any(said is not None for said in (marks, until, until_time, on_undecodable)):
+        if any(option is not None for option in (marks, until, until_time, on_undecodable)):
             raise BadOption(
                 "--marks, --until, --until-time and --on-undecodable are of a table: name its view and the table, too"
             )

@@ -126,8 +126,8 @@ Rows = Sequence[Mapping[str, Any]]
 def _tell_checks(page: ReportPage, rows: Mapping[str, Rows]) -> None:
     payments = sum(row["payments"] for row in rows["payments_per_month"])
     (opened,) = rows["opened"]
-    held = opened["balance"] + sum(row["change"] for row in rows["days"])
-    page.facts({"payments": payments, "accounts": opened["accounts"], f"{_UNIT} held at the end": held / 100})
+    total = opened["balance"] + sum(row["change"] for row in rows["days"])
+    page.facts({"payments": payments, "accounts": opened["accounts"], f"{_UNIT} held at the end": total / 100})
     page.verdicts(
         [
             _none("each payment is in the log once", rows["made_twice"], "payment", "id"),
@@ -156,11 +156,11 @@ def _tell_volumes(page: ReportPage, months: Rows) -> None:
 
 def _tell_balances(page: ReportPage, rows: Mapping[str, Rows]) -> None:
     (opened,) = rows["opened"]
-    held = opened["balance"]
+    total = opened["balance"]
     points = []
     for row in rows["days"]:
-        held += row["change"]
-        points.append((row["day"], held / 100))
+        total += row["change"]
+        points.append((row["day"], total / 100))
     page.chart(Lines("Held on all accounts", [Series("held", points)], unit=_UNIT, stepped=True))
     accounts: dict[int, list[tuple[date, float]]] = defaultdict(list)
     for row in rows["balances"]:

@@ -117,10 +117,10 @@ def suspects(one: Walk, other: Walk) -> list[Span]:
     if one.begin is None or one.end is None or other.begin is None or other.end is None:
         return []
     shared = Span(max(one.begin.first, other.begin.first), min(one.end.last, other.end.last))
-    whole = range(-(-shared.first // BLOCK_IDS), (shared.last + 1) // BLOCK_IDS)
-    blocks = [block for block in whole if _differ(one, other, block)][:1]
+    whole_blocks = range(-(-shared.first // BLOCK_IDS), (shared.last + 1) // BLOCK_IDS)
+    blocks = [block for block in whole_blocks if _differ(one, other, block)][:1]
     if not blocks:
-        parts = {block_of(shared.first), block_of(shared.last)} - set(whole)
+        parts = {block_of(shared.first), block_of(shared.last)} - set(whole_blocks)
         same_extent = (one.begin.first, one.end.last) == (other.begin.first, other.end.last)
         blocks = sorted(block for block in parts if not same_extent or _differ(one, other, block))
     first_last = [(block * BLOCK_IDS, (block + 1) * BLOCK_IDS - 1) for block in blocks]

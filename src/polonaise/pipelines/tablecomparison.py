@@ -91,13 +91,13 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
     """
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
-    with _kept(_fitted(table, expected.schema)) as actual, _kept(expected) as right:
+    with _persisted(_fitted(table, expected.schema)) as actual, _persisted(expected) as right:
         same_key = [F.col(f"t_{name}").eqNullSafe(F.col(f"e_{name}")) for name in keys]
         joined = _grouped(actual, keys, values, "t").join(
             _grouped(right, keys, values, "e"), reduce(lambda one, other: one & other, same_key), "full_outer"
         )
         differing = joined.withColumn("kind", _kind(values, expected.schema)).where(F.col("kind").isNotNull())
-        with _kept(differing) as differences:
+        with _persisted(differing) as differences:
             totals = {row["kind"]: row["count"] for row in differences.groupBy("kind").count().collect()}
             first = differences.orderBy(*(F.coalesce(f"e_{name}", f"t_{name}") for name in keys)).limit(named_max)
             named = tuple(_difference(row.asDict(), keys, values, expected.schema) for row in first.collect())
@@ -115,13 +115,13 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
 
 
 @contextmanager
-def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
     """Keep the frame on disk: it is read several times."""
-    kept = frame.persist(StorageLevel.DISK_ONLY)
+    persisted = frame.persist(StorageLevel.DISK_ONLY)
     try:
-        yield kept
+        yield persisted
     finally:
-        kept.unpersist()
+        persisted.unpersist()
 
 
 def _fitted(table: DataFrame, schema: StructType) -> DataFrame:

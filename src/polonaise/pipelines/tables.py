@@ -41,7 +41,7 @@ class Table:
         body = [
             element("tr", *(_cell("td", read(value), right, value) for value, right in zip(row, numeric, strict=True)))
             for row in shown
-        ] or [element("tr", element("td", "Nothing.", colspan=len(self.columns), class_="nothing"))]
+        ] or [element("tr", element("td", "No data.", colspan=len(self.columns), class_="nothing"))]
         table = element(
             "table", element("caption", self.title), element("thead", head), element("tbody", joined(*body))
         )

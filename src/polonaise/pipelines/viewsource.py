@@ -179,14 +179,14 @@ class ViewSource:
             yield NO_LETTERS
             return
         undecodable = self._frame({_OPTION: "only"}, after, upto).withColumn("reason", F.col(REASON))
-        kept = undecodable.select(*LETTER_COLUMNS).persist(StorageLevel.DISK_ONLY)
+        rows = undecodable.select(*LETTER_COLUMNS).persist(StorageLevel.DISK_ONLY)
         try:
-            count = kept.count()
-            first = kept.orderBy("partition", "transaction_id").select(*Named._fields).limit(NAMED_MAX)
+            count = rows.count()
+            first = rows.orderBy("partition", "transaction_id").select(*Named._fields).limit(NAMED_MAX)
             named = [Named(*row) for row in first.collect()] if count else []
-            yield Letters(count, named, kept if count and self.policy is UndecodablePolicy.TABLE else None)
+            yield Letters(count, named, rows if count and self.policy is UndecodablePolicy.TABLE else None)
         finally:
-            kept.unpersist()
+            rows.unpersist()
 
     def _frame(self, how: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
         """Return the transactions above `after` and up to `upto`, of the partitions of `upto`."""

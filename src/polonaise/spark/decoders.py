@@ -33,14 +33,14 @@ DecodeRow: TypeAlias = Callable[[bytes], Mapping[str, Any]]
 class _Bodies(NamedTuple):
     """Some of a batch's bodies."""
 
-    places: Sequence[int]
+    indexes: Sequence[int]
     """Their indexes in the batch, ascending."""
     bodies: Sequence[bytes]
     rows: Sequence[Mapping[str, Any]]
     """The row decoder's result for each body; empty without a row decoder."""
 
     def cut(self, begin: int, end: int) -> _Bodies:
-        return _Bodies(self.places[begin:end], self.bodies[begin:end], self.rows[begin:end])
+        return _Bodies(self.indexes[begin:end], self.bodies[begin:end], self.rows[begin:end])
 
 
 class Decoded(NamedTuple):
@@ -90,7 +90,7 @@ class Decoder:
         if self._on_undecodable is OnUndecodable.ONLY:
             return self._only(batch, bad)
         table = pa.Table.from_batches([part for _, part in parts], self._schema).combine_chunks()
-        good = [place for part, _ in parts for place in part] if bad else range(len(bodies))
+        good = [index for part, _ in parts for index in part] if bad else range(len(bodies))
         if bad and self._on_undecodable is OnUndecodable.SKIP:
             _tell_left_out(batch, bad)
             batch = batch.take(pa.array(good, pa.int64()))
@@ -104,12 +104,12 @@ class Decoder:
         return Decoded(batch, columns)
 
     def _only(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> Decoded:
-        bad_places = sorted(bad)
+        bad_indexes = sorted(bad)
         columns = {
-            REASON: pa.array([bad[place] for place in bad_places], pa.string()),
-            DECODED: pa.nulls(len(bad_places), pa.struct(list(self._schema))),
+            REASON: pa.array([bad[index] for index in bad_indexes], pa.string()),
+            DECODED: pa.nulls(len(bad_indexes), pa.struct(list(self._schema))),
         }
-        return Decoded(batch.take(pa.array(bad_places, pa.int64())), columns)
+        return Decoded(batch.take(pa.array(bad_indexes, pa.int64())), columns)
 
     def _raise(self, batch: pa.RecordBatch, row: int, why: str) -> NoReturn:
         transaction, partition = batch.column("transaction_id")[row], batch.column("partition")[row]
@@ -125,7 +125,7 @@ class Decoder:
         if self._row is None:
             return _Bodies(range(len(bodies)), bodies, ())
         rows: list[Mapping[str, Any]] = []
-        for place, body in enumerate(bodies):
+        for index, body in enumerate(bodies):
             try:
                 row = self._row(body)
                 if type(row) is not dict and not isinstance(row, Mapping):
@@ -134,62 +134,62 @@ class Decoder:
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
-                bad[place] = _in_one_line(error)
+                bad[index] = _in_one_line(error)
                 if self._fails:
                     break
-        places = [place for place in range(len(rows) + len(bad)) if place not in bad] if bad else range(len(bodies))
-        return _Bodies(places, [bodies[place] for place in places], rows)
+        indexes = [index for index in range(len(rows) + len(bad)) if index not in bad] if bad else range(len(bodies))
+        return _Bodies(indexes, [bodies[index] for index in indexes], rows)
 
-    def _parts(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
+    def _parts(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
         """Decode these bodies, and record the undecodable ones in `bad`."""
         try:
-            return [(read.places, self._decode(read))]
+            return [(chosen.indexes, self._decode(chosen))]
         except Exception:  # noqa: BLE001 - one of the bodies is bad, and is looked for below
-            found: dict[int, str] = {}
-            parts = self._halved(self._without_bad_json(read, found), found)
-            bad.update(found)
+            newly_bad: dict[int, str] = {}
+            parts = self._halved(self._without_bad_json(chosen, newly_bad), newly_bad)
+            bad.update(newly_bad)
             return parts
 
-    def _without_bad_json(self, read: _Bodies, bad: dict[int, str]) -> _Bodies:
+    def _without_bad_json(self, chosen: _Bodies, bad: dict[int, str]) -> _Bodies:
         """Take out bodies that are clearly no JSON: there may be many, and this check is cheap."""
         if self._json is None:
-            return read
+            return chosen
         kept: list[int] = []
-        for at, body in enumerate(read.bodies):
+        for at, body in enumerate(chosen.bodies):
             try:
                 check_body(body)
                 kept.append(at)
             except Exception as error:  # noqa: BLE001 - as in `_part`, where bodies are decoded
-                bad[read.places[at]] = _in_one_line(error)
+                bad[chosen.indexes[at]] = _in_one_line(error)
                 if self._fails:
                     break
-        rows = [read.rows[at] for at in kept] if read.rows else ()
-        return _Bodies([read.places[at] for at in kept], [read.bodies[at] for at in kept], rows)
+        rows = [chosen.rows[at] for at in kept] if chosen.rows else ()
+        return _Bodies([chosen.indexes[at] for at in kept], [chosen.bodies[at] for at in kept], rows)
 
-    def _halved(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
+    def _halved(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
         """Divide bodies that do not decode together, until it is known which of them do not decode alone."""
-        count = len(read.places)
+        count = len(chosen.indexes)
         step = 1 if count <= _FEW else (count + 1) // 2
-        return [part for begin in range(0, count, step) for part in self._part(read.cut(begin, begin + step), bad)]
+        return [part for begin in range(0, count, step) for part in self._part(chosen.cut(begin, begin + step), bad)]
 
-    def _part(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        first = read.places[0]
-        if self._fails and any(place < first for place in bad):
+    def _part(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
+        first = chosen.indexes[0]
+        if self._fails and any(index < first for index in bad):
             return []  # the error will name the earlier one, and nothing of this batch is returned
         try:
-            return [(read.places, self._decode(read))]
+            return [(chosen.indexes, self._decode(chosen))]
         except Exception as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
-            if len(read.places) == 1:
+            if len(chosen.indexes) == 1:
                 bad[first] = _in_one_line(error)
                 return []
-        return self._halved(read, bad)
+        return self._halved(chosen, bad)
 
-    def _decode(self, read: _Bodies) -> pa.RecordBatch:
+    def _decode(self, chosen: _Bodies) -> pa.RecordBatch:
         columns: dict[str, pa.Array] = {}
         if self._json is not None:
-            columns |= self._json.columns(read.bodies)
+            columns |= self._json.columns(chosen.bodies)
         if self._row is not None:
-            columns |= self._row_columns(read.rows)
+            columns |= self._row_columns(chosen.rows)
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         for name, column in zip(self._schema.names, batch.columns, strict=True):
             if column.null_count and not self._schema.field(name).nullable:
@@ -198,8 +198,8 @@ class Decoder:
 
     def _row_columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
         check_rows(rows, self._by_row, infinite=self._json is None)
-        made = pa.RecordBatch.from_pylist(rows, schema=self._by_row)
-        return {name: made.column(name) for name in self._by_row.names}
+        batch = pa.RecordBatch.from_pylist(rows, schema=self._by_row)
+        return {name: batch.column(name) for name in self._by_row.names}
 
 
 def _tell_left_out(batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
@@ -210,9 +210,9 @@ def _tell_left_out(batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
     )  # fmt: skip
 
 
-def _rows_of(count: int, places: Sequence[int]) -> pa.Array:
-    """Return for each of `count` rows its index among `places`, or null."""
-    return pc.index_in(pa.array(range(count), pa.int64()), value_set=pa.array(places, pa.int64()))
+def _rows_of(count: int, indexes: Sequence[int]) -> pa.Array:
+    """Return for each of `count` rows its index among `indexes`, or null."""
+    return pc.index_in(pa.array(range(count), pa.int64()), value_set=pa.array(indexes, pa.int64()))
 
 
 def _in_one_line(error: BaseException) -> str:

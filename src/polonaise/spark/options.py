@@ -155,11 +155,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         raise BadOption("decoderSchema without a decoder: add .option('decoder', 'json')")
     if options.decoder is None and texts.text("onUndecodable") not in (None, OnUndecodable.FAIL.value):
         raise BadOption("onUndecodable without a decoder: add .option('decoder', 'json'), or leave it out")
-    for side, time_us, places in (
+    for side, time_us, ids in (
         ("starting", options.starting_time_us, texts.text("startingTransactions")),
         ("ending", options.ending_time_us, texts.text("endingTransactions")),
     ):
-        if time_us is not None and places is not None:
+        if time_us is not None and ids is not None:
             raise BadOption(f"{side}Timestamp and {side}Transactions are both given: give one of them")
     since, until = options.starting_time_us, options.ending_time_us
     if since is not None and until is not None and since > until:

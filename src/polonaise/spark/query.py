@@ -167,12 +167,12 @@ def _whole_fragments(history: QueryHistory, partition: PartitionId, span: Span) 
 
 def _only(given: Mapping[str, str], rest: Mapping[PartitionId, Span], ranges: Ranges) -> dict[str, str]:
     """Return the source's options for exactly these ranges; for an empty snapshot if there are none."""
-    kept = {name: value for name, value in given.items() if name.lower() not in RANGE_OPTIONS}
+    others = {name: value for name, value in given.items() if name.lower() not in RANGE_OPTIONS}
     if ranges.headers and not any(name.lower() == "headers" for name in given):
-        kept["headers"] = ",".join(map(str, sorted(ranges.headers)))
+        others["headers"] = ",".join(map(str, sorted(ranges.headers)))
     if not rest:
-        return {**kept, "endingTransactions": "earliest"}
-    return {**kept, **range_options(rest)}
+        return {**others, "endingTransactions": "earliest"}
+    return {**others, **range_options(rest)}
 
 
 def _by_source(spark: SparkSession, given: Mapping[str, str], schema: str | None) -> DataFrame:

@@ -152,7 +152,7 @@ def divided(
                 crcs[indexes],
                 lengths[indexes],
                 body_raw[body_offsets[0] : body_offsets[-1]],
-                None if locks is None else [locks[place] for place in indexes.tolist()],
+                None if locks is None else [locks[index] for index in indexes.tolist()],
             ),
         )
 
@@ -186,18 +186,18 @@ def _integers(batch: pa.RecordBatch, name: str, without: str) -> Array:
 
 def _header(batch: pa.RecordBatch) -> Array:
     headers = _integers(batch, "header", "write coalesce(header, 0)")
-    wrong = headers[(headers < HEADER_MIN) | (headers > HEADER_MAX)]
-    if len(wrong):
-        raise BadRow(f"header {wrong[0]}: a header is an integer of 32 bits, signed")
+    out_of_range = headers[(headers < HEADER_MIN) | (headers > HEADER_MAX)]
+    if len(out_of_range):
+        raise BadRow(f"header {out_of_range[0]}: a header is an integer of 32 bits, signed")
     return headers.astype(np.int32)
 
 
 def _partitions(batch: pa.RecordBatch, columns: SinkColumns, partition_count: int, crcs: Array) -> Array:
     if columns.partition:
         partitions = _integers(batch, "partition", "give every row a partition, or leave the column out")
-        wrong = partitions[(partitions < 0) | (partitions >= partition_count)]
-        if len(wrong):
-            raise UnknownPartition(f"partition {wrong[0]}; this log has partitions 0 to {partition_count - 1}")
+        out_of_range = partitions[(partitions < 0) | (partitions >= partition_count)]
+        if len(out_of_range):
+            raise UnknownPartition(f"partition {out_of_range[0]}; this log has partitions 0 to {partition_count - 1}")
         return partitions
     # The checksum of `data` is needed anyway, and is a good enough hash: no second pass over the bytes.
     hashes = crcs if columns.partition_by in (None, "data") else _hashes(batch.column(columns.partition_by))

@@ -120,20 +120,20 @@ class SegmentFiles:
         Warns, once per query, of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins below
         a trim.
         """
-        held = self._examined(partition)
-        if span.first < held.begin:
+        examined = self._examined(partition)
+        if span.first < examined.begin:
             raise HistoryTrimmed(
-                f"{self} has dropped what is below {held.begin} of partition {partition}: name its archive "
+                f"{self} has dropped what is below {examined.begin} of partition {partition}: name its archive "
                 "with the option fragments, or read from there on with "
-                f'startingTransactions={{"{partition}": {held.begin}}}'
+                f'startingTransactions={{"{partition}": {examined.begin}}}'
             )
-        _log.warning("%s", caution(partition, self._path, held.bounds, held.begin))
+        _log.warning("%s", caution(partition, self._path, examined.bounds, examined.begin))
         extents: list[Extent] = []
-        for segment in held.segments:
+        for segment in examined.segments:
             part = Span(max(span.first, segment.span.first), min(span.last, segment.span.last))
             if part.first <= part.last:
                 size = segment.bytes * _count(part) // _count(segment.span)
-                extents.append(Extent(partition, part, None, size, bounds=held.bounds))
+                extents.append(Extent(partition, part, None, size, bounds=examined.bounds))
         return extents
 
     def missing(self, partition: PartitionId, span: Span) -> str:
@@ -153,12 +153,14 @@ class SegmentFiles:
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none."""
-        held = self._examined(partition)
-        if not held.segments:
+        examined = self._examined(partition)
+        if not examined.segments:
             return end
-        early = (segment for segment in reversed(held.segments) if _first_time(segment.path, held.files) < time_us)
-        segment = next(early, held.segments[0])
-        for batch in _walked(segment.path, held.files, segment.span):
+        early = (
+            segment for segment in reversed(examined.segments) if _first_time(segment.path, examined.files) < time_us
+        )
+        segment = next(early, examined.segments[0])
+        for batch in _walked(segment.path, examined.files, segment.span):
             if batch.commit_time_us >= time_us:
                 return min(batch.first, end)
         return min(segment.span.last + 1, end)

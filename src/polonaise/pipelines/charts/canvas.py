@@ -90,8 +90,8 @@ def _read_numbers(numbers: Sequence[float]) -> tuple[list[str], str]:
     """Write round numbers, and name the factor that all of them are to be multiplied by: `millions`, or nothing."""
     most = max(abs(number) for number in numbers)
     factor, name = next(((factor, name) for factor, name in _SCALES if most >= 2 * factor), (1.0, ""))
-    said = (f"{number / factor + 0.0:,.10g}" for number in numbers)  # 0.0 more: zero has no sign
-    return [text.replace("-", "\N{MINUS SIGN}") for text in said], name
+    texts = (f"{number / factor + 0.0:,.10g}" for number in numbers)  # 0.0 more: zero has no sign
+    return [text.replace("-", "\N{MINUS SIGN}") for text in texts], name
 
 
 def time_axis(axes: Axes, low: float, high: float, *, least: int = 5) -> None:

@@ -53,10 +53,10 @@ class Chart(ABC):
     def table(self) -> Table:
         """List the same figures."""
 
-    def check(self, good: bool, wrong: str) -> None:
+    def check(self, condition: bool, message: str) -> None:
         """Raise `BadOption` unless what was given is good."""
-        if not good:
-            raise BadOption(f"chart {self.title!r}: {wrong}")
+        if not condition:
+            raise BadOption(f"chart {self.title!r}: {message}")
 
     def shown_marks(self) -> Iterator[tuple[int, Mark]]:
         """Number the marks that are drawn."""
@@ -66,7 +66,7 @@ class Chart(ABC):
         """Return the chart with its title, marks, notes and table; `identity` is unique on the page."""
         title, drawing = element("figcaption", self.title, id=identity), self.drawn()
         if drawing is None:
-            return element("figure", title, element("p", "Nothing.", class_="nothing"), *self._notes([]))
+            return element("figure", title, element("p", "No data.", class_="nothing"), *self._notes([]))
         marks = [element("li", mark.text) for _, mark in self.shown_marks()]
         return element(
             "figure",

@@ -69,7 +69,7 @@ def _places(values: Mapping[tuple[str, str], Number], side: int) -> dict[str, in
         for name in pair:
             sizes[name] += finite(value)
     order = sorted({pair[side] for pair in values}, key=lambda name: (-sizes[name], name))
-    return {name: min(place, _SIDE_MAX - 1) for place, name in enumerate(order)}
+    return {name: min(index, _SIDE_MAX - 1) for index, name in enumerate(order)}
 
 
 def _names(places: Mapping[str, int]) -> list[str]:
