@@ -318,7 +318,7 @@ def test_no_text_is_taken_for_markup(text: str) -> None:
         (lambda: Bars("b", [("a", 1), (date(1993, 1, 1), 2)]), "all dates or all texts"),
         (lambda: Bars("b", [(NOON, 1)]), "all dates or all texts"),
         (lambda: Bars("b", [("a", float("nan"))]), "nan can't be drawn"),
-        (lambda: Bars("b", [("a", 1)], marks=[Mark("c", "")]), "nothing is drawn 'c'"),
+        (lambda: Bars("b", [("a", 1)], marks=[Mark("c", "")]), "a mark is at 'c', where nothing is drawn"),
         (lambda: Lines("l", [Series("s", [(NOON, 1), (1, 2)])]), "all at times or all at numbers"),
         (lambda: Lines("l", [Series("s", [(1, float("inf"))])]), "inf can't be drawn"),
         (lambda: Lines("l", [Series("s", []), Series("s", [])]), "same name"),

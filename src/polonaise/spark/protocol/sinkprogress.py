@@ -103,7 +103,8 @@ def next_step(progress: SinkProgress | None, batch: int, app: str, partition: Pa
     if progress.batch < batch:
         raise BatchUnfinished(
             f"batch {progress.batch} of {app!r} is in partition {partition} with {progress.done} of its "
-            f"{progress.total} groups: write it again to finish it before batch {batch}, or give this one another txnAppId"
+            f"{progress.total} groups: write it again to finish it before batch {batch}, or give this one another "
+            "txnAppId"
         )
     if progress.batch == batch and not progress.finished:
         return Step.RESUME
