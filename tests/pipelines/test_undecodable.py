@@ -79,7 +79,7 @@ def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[
     }
     with closing(open_target(spark, table, view, log.cluster_key.hex())) as target:
         target.prepare(spark.createDataFrame([], columns[view.name]).schema)
-        with target.held() as held:
+        with target.state() as held:
             return sorted(map(tuple, held.rows.collect()))
 
 

@@ -179,7 +179,7 @@ def test_a_merge_that_comes_with_another_definition_is_no_merge(
             assert theirs.marks() == {0: 3}
             assert theirs.replace(rows, {0: 3}, {0: 3})
             assert not ours.merge(rows, {0: 3}, {0: 4})
-            with ours.held() as held:
+            with ours.state() as held:
                 assert (held.marks, [tuple(row) for row in held.rows.collect()]) == ({0: 3}, [(1, 1)])
 
 

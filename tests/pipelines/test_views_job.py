@@ -58,7 +58,7 @@ def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[
     with closing(open_target(spark, table, view, log.cluster_key.hex())) as target:
         if "://" in table:
             target.prepare(SCHEMAS[view.name](spark))
-        with target.held() as held:
+        with target.state() as held:
             return sorted(map(tuple, held.rows.collect()))
 
 

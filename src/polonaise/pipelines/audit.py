@@ -101,7 +101,7 @@ def audit_table(
         nothing = dict.fromkeys(committed, NO_TRANSACTION)
         target.prepare(source.rows({}, nothing).schema)
         progress.begin("comparing", 1)
-        with target.held(with_marks=until is EVERYTHING) as state:
+        with target.state(with_marks=until is EVERYTHING) as state:
             marks = state.marks if state.marks is not None else source.marks(until)
             source.check_not_ahead(marks)
             upto = {partition: marks[partition] for partition in committed if partition in marks}

@@ -105,7 +105,7 @@ class DeltaTarget(DirectoryTarget):
         return str(self._directory / LETTERS)
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
+    def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
         table = self._table()
         if table is None:
             raise ViewUnfit(f"no Delta table in {self._directory}")

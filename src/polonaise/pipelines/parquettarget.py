@@ -87,7 +87,7 @@ class ParquetTarget(DirectoryTarget):
         return str(self._directory / CURRENT / LETTERS)
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
+    def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
         version = self._current()
         if version is None and with_marks:
             raise ViewUnfit(f"no view's table in {self._directory}: there is no {CURRENT} in it")

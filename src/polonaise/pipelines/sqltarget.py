@@ -102,7 +102,7 @@ class SqlTarget(Target):
         return f"{self._view.name}{LETTERS}"
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
+    def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
         """Read the table in one snapshot of the database, once, into files that Spark reads."""
         directory = Path(tempfile.mkdtemp(prefix="polonaise-"))
         try:

@@ -77,7 +77,7 @@ class Target(ABC):
         """Return the location of the dead-letter table, for people to read."""
 
     @abstractmethod
-    def held(self, *, with_marks: bool = True) -> AbstractContextManager[TableState]:
+    def state(self, *, with_marks: bool = True) -> AbstractContextManager[TableState]:
         """Give the table's present state, undisturbed by writers. Without marks it may be any table, not a view's."""
 
     def close(self) -> None:
