@@ -84,12 +84,11 @@ def _columns(
         batches = _cut(read_segments(path, split, fail_on_data_loss=options.fail_on_data_loss), split, wanted)
     else:
         batches = _hot(options, split, wanted) if split.fragment is None else _cold(options, split, wanted)
+    if not with_standing:
+        yield from batches
+        return
     for batch in batches:
-        yield (
-            batch.append_column(STANDING, standings(batch.column("transaction_id"), split.bounds))
-            if with_standing
-            else batch
-        )
+        yield batch.append_column(STANDING, standings(batch.column("transaction_id"), split.bounds))
 
 
 def _cold(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
