@@ -115,7 +115,7 @@ def rebuild(
                 if target.replace(rows, target.marks(), upto, letters.kept):
                     commit = Commit({}, upto, letters.and_then(NO_LETTERS))
                     return _report(view, table, "rebuilt", target, source, [commit])
-    raise _too_late(view)
+    raise _changed_by_others(view)
 
 
 def update(
@@ -233,7 +233,7 @@ def _commits(
         # A refusal after which the marks have moved is progress, though another run's: it does not count.
         refused = 0 if done or now != before else refused + 1
         if refused == _TRIES:
-            raise _too_late(view)
+            raise _changed_by_others(view)
         before = now
 
 
@@ -246,7 +246,7 @@ def _next(before: Marks, upto: Marks, transactions_max: int) -> dict[PartitionId
     return {partition: end - 1 for partition, end in reached.items() if end > starts[partition]}
 
 
-def _too_late(view: TableView) -> ViewUnavailable:
+def _changed_by_others(view: TableView) -> ViewUnavailable:
     return ViewUnavailable(
         f"other runs changed the table of view {view.name} {_TRIES} times in a row: let only one of them go on"
     )

@@ -50,7 +50,7 @@ class UndecodablePolicy(enum.Enum):
     """Leave the body out, and add it to the dead-letter table beside the view's, in the same step."""
 
 
-class Named(NamedTuple):
+class UndecodableBody(NamedTuple):
     """An undecodable body, named by its transaction."""
 
     partition: PartitionId
@@ -66,7 +66,7 @@ class Letters:
     """The undecodable bodies of a part of the log."""
 
     count: int = 0
-    named: Sequence[Named] = ()
+    named: Sequence[UndecodableBody] = ()
     """The first of them, `NAMED_MAX` at most."""
     kept: DataFrame | None = None
     """All undecodable bodies as rows of a dead-letter table; None if there are none, or if they are not kept."""
@@ -182,8 +182,8 @@ class ViewSource:
         rows = undecodable.select(*LETTER_COLUMNS).persist(StorageLevel.DISK_ONLY)
         try:
             count = rows.count()
-            first = rows.orderBy("partition", "transaction_id").select(*Named._fields).limit(NAMED_MAX)
-            named = [Named(*row) for row in first.collect()] if count else []
+            first = rows.orderBy("partition", "transaction_id").select(*UndecodableBody._fields).limit(NAMED_MAX)
+            named = [UndecodableBody(*row) for row in first.collect()] if count else []
             yield Letters(count, named, rows if count and self.policy is UndecodablePolicy.TABLE else None)
         finally:
             rows.unpersist()
