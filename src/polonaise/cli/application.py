@@ -44,9 +44,10 @@ for job in (
     pipeline_views.views,
     pipeline_report.report,
     pipeline_audit.audit,
-    pipeline_archive.restore,
 ):
     pipeline.command(epilog=EXIT_STATUS)(job)
+_ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
+pipeline.command(hidden=True, context_settings=_ANY_ARGUMENTS)(pipeline_archive.restore)
 
 
 def _say(line: str) -> None:

@@ -90,7 +90,7 @@ def run_on_spark(
     settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
 
     def with_session(progress: JobProgress) -> ReportT:
-        from polonaise.pipelines.sessions import job_session
+        from polonaise.pipelines.jobsession import job_session
         from polonaise.pipelines.source import check_address
 
         check_address(address)

@@ -6,7 +6,7 @@ takes a quorum, which nobody asks here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import aclosing
 from typing import Any, NamedTuple, TypeVar
 
@@ -198,3 +198,14 @@ def unwaited(work: Coroutine[Any, Any, T]) -> T:
         return done.value  # type: ignore[no-any-return]
     work.close()
     raise AssertionError("it waited")
+
+
+def each_unwaited(items: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Yield the items of an asynchronous generator that never waits, and close it."""
+    try:
+        while True:
+            yield unwaited(items.__anext__())
+    except StopAsyncIteration:
+        return
+    finally:
+        unwaited(items.aclose())
