@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from polonaise.errors import NotFound, StoreUnavailable
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import Listed
+from polonaise.simulator.environment import Environment
 from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
-
-if TYPE_CHECKING:
-    from polonaise.simulator.world import World
 
 _LATENCY_S: Final = 0.002
 _FAR_S: Final = 0.05
@@ -28,9 +26,9 @@ class SimulatedStore:
     itself never loses an object: `damage` is what the disks below it do, and `restore` is an operator with a copy.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._random: random.Random = world.random("store")
+    def __init__(self, environment: Environment) -> None:
+        self._faults = environment.faults
+        self._random: random.Random = environment.random("store")
         self._objects: dict[str, bytes] = {}
         self._sound: dict[str, bytes] = {}
         """The damaged objects, as they were written."""
@@ -102,7 +100,7 @@ class SimulatedStore:
     def _there(self) -> dict[str, bytes]:
         if not self.unmounted:
             return self._objects
-        self._world.faults.count("store_unmounted")
+        self._faults.count("store_unmounted")
         return self._beneath
 
     def _object(self, path: str) -> bytes:
@@ -122,7 +120,7 @@ class SimulatedStore:
         far = self._random.random() < 0.05
         await asyncio.sleep((_FAR_S if far else _LATENCY_S) * self._random.random())
         if self.away:
-            self._world.faults.count("store_away")
+            self._faults.count("store_away")
             raise StoreUnavailable(f"{self} does not answer")
 
     # ------------------------------------------------------------------ what happens to it
@@ -141,7 +139,7 @@ class SimulatedStore:
         self._sound[path] = bytes(raw)
         raw[self._random.randrange(len(raw))] ^= 1 << self._random.randrange(8)
         self._objects[path] = bytes(raw)
-        self._world.faults.count("damaged_object")
+        self._faults.count("damaged_object")
         return True
 
     @property
