@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import itertools
 import os
-import platform
 import shutil
 import statistics
 import tempfile
@@ -30,7 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 import polonaise
 import polonaise.spark
-from document import DOCUMENT, write_figures
+from document import DOCUMENT, arguments, command, table, write_figures
 from polonaise.admin.archive import archive
 from polonaise.fragments.store import open_store
 from polonaise.node.local import LocalCluster
@@ -331,24 +330,23 @@ GOALS = {
 
 
 def write(figures: dict[str, float], options: argparse.Namespace) -> None:
-    lines = [
-        f"`python benchmarks/spark.py --transactions {options.transactions} --runs {options.runs} --write` on "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}; best of {options.runs} runs.",
-        "",
-        "| what | rows/s | of the yardstick | goal |",
-        "| --- | ---: | ---: | ---: |",
-    ]
+    rates, others = [], []
     for name, value in figures.items():
         if name.startswith(("memory", "micro-batch")):
+            others.append((name, f"{value:,.0f} {'MB' if name.startswith('memory') else 'ms'}"))
             continue
         goal, yardstick = GOALS.get(name, (0, ""))
         share = f"{value / figures[yardstick]:.0%} of {yardstick}" if yardstick in figures else ""
-        wanted = f"{goal:.0%}" if yardstick else f"{goal:,.0f}" if goal else ""
-        lines.append(f"| {name} | {value:,.0f} | {share} | {wanted} |")
-    lines += ["", "| what | |", "| --- | ---: |"]
-    lines += [f"| {name} | {value:,.0f} ms |" for name, value in figures.items() if name.startswith("micro-batch")]
-    lines += [f"| {name} | {value:,.0f} MB |" for name, value in figures.items() if name.startswith("memory")]
-    lines += ["", "![Rows per second of each way to read the log in Spark](spark-performance.png)"]
+        rates.append((name, f"{value:,.0f}", share, f"{goal:.0%}" if yardstick else f"{goal:,.0f}" if goal else ""))
+    lines = [
+        f"{command('spark.py', transactions=options.transactions, runs=options.runs)}; best of {options.runs} runs.",
+        "",
+        *table(["what", "rows/s", "of the yardstick", "goal"], rates),
+        "",
+        *table(["what", ""], others),
+        "",
+        "![Rows per second of each way to read the log in Spark](spark-performance.png)",
+    ]
     write_figures("spark.py", lines)
     plot(figures, DOCUMENT.with_name("spark-performance.png"))
 
@@ -381,12 +379,7 @@ def plot(figures: dict[str, float], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--transactions", type=int, default=4_000_000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
-    options = parser.parse_args()
+    options = arguments(__doc__, transactions=4_000_000, runs=3, only="")
     root = Path(tempfile.mkdtemp())
     try:
         figures = measure(options, root)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.peers.figures import Missing
+from benchmarks.loads import Missing
 from benchmarks.peers.processes import run
 
 HERE = Path(__file__).parent

@@ -10,8 +10,9 @@ import signal
 import tempfile
 from pathlib import Path
 
+from benchmarks.loads import Load, Missing
 from benchmarks.peers import peer
-from benchmarks.peers.figures import Configuration, Load, Missing
+from benchmarks.peers.figures import Configuration
 from benchmarks.peers.install import ROOT
 from benchmarks.peers.peer import BODY_BYTES, GRACE_S
 from benchmarks.peers.processes import Server, free_ports, run, stop_all, until

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.figures import Missing
+from benchmarks.loads import Missing
 
 STOP_S = 20.0
 """How long a server may take to end before it is killed."""
