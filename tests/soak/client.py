@@ -15,14 +15,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tests.campaigns import journal
+from tests.campaigns.journal import Journal
+
 import polonaise
 from polonaise.errors import AppendUnknown, PolonaiseError, Retry
 
-from . import journal
-from .journal import Journal
 from .leaks import leak
-from .node import PARTITIONS, until_stdin_ends
-from .told import body
+from .node import PARTITIONS, body, until_stdin_ends
 
 ACCOUNTS: Final = 40
 PAUSE_S: Final = 0.02

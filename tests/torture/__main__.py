@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from tests.campaigns import running
 
 from . import scenarios
 from .campaign import Campaign, Report
@@ -59,12 +60,8 @@ def _moments(rig: Rig, report: Report, console: Console) -> None:
 
 
 def table_of(report: Report) -> Table:
-    table = Table("what", "figure", title=f"Faults under the pipeline, seed {report.seed}")
-    rows = {"rounds": report.rounds, "rows copied": report.rows, **dict(sorted(report.hit.items()))}
-    for what, count in rows.items():
-        table.add_row(what, f"{count:,}")
-    table.add_row("wrong", f"{len(report.wrong):,}")
-    return table
+    figures = {"rounds": report.rounds, "rows copied": report.rows, **dict(sorted(report.hit.items()))}
+    return running.table(f"Faults under the pipeline, seed {report.seed}", {**figures, "wrong": len(report.wrong)})
 
 
 if __name__ == "__main__":
