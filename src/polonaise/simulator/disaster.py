@@ -32,7 +32,6 @@ class Disaster:
     def __init__(
         self, cluster: Cluster, history: History, applications: Mapping[str, Application], observer: Observer
     ) -> None:
-        self.census = {"gone_back": 0}
         self._cluster = cluster
         self._history = history
         self._observer = observer
@@ -111,7 +110,7 @@ class Disaster:
         held = [max(durable_last(disk, DIRECTORY, p) for disk in disks) for p in range(len(known))]
         if engaged != self._engaged() or any(last >= told for last, told in zip(held, known, strict=True)):
             return  # nothing is missing, or the coordinator knows of a later session than the replicas
-        self.census["gone_back"] += 1
+        self._cluster.world.faults.count("gone_back")
         # New views: the old ones have applied what is gone, and would tell by their marks that it is missing.
         for application in self._applications.values():
             application.ledger = application.new_ledger()

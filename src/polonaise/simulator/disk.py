@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from polonaise.errors import DiskFailed, DiskFull, NotADirectory, NotFound
-from polonaise.simulator import trace
 from polonaise.simulator.diskimages import SECTOR_BYTES, DirectoryImage, FileImage, NameChange, Node
 from polonaise.simulator.environment import Environment
 from polonaise.simulator.process import Process
+from polonaise.simulator.trace import Event
 
 
 class SimulatedDisk:
@@ -17,7 +16,8 @@ class SimulatedDisk:
 
     def __init__(self, environment: Environment, name: str, source: random.Random) -> None:
         self.configuration = environment.configuration.disk
-        self.capacity_bytes = self.configuration.capacity_bytes
+        self.capacity_bytes: int | None = None
+        """The room for all files together; None for no limit."""
         self.trace = environment.trace
         self.subject = environment.trace.subject(f"disk of {name}")
         self.random = source
@@ -69,18 +69,11 @@ class SimulatedDisk:
         """Let every call take `seconds` longer from now on; 0 ends it."""
         self._extra_s = seconds
 
-    def calm(self) -> None:
+    def mend(self) -> None:
         """End all faults of the running disk; damage that is done stays."""
         self._failures = dict.fromkeys(self._failures, 0)
         self._extra_s = 0.0
         self.free()
-        self.configuration = replace(
-            self.configuration,
-            spike_chance=0.0,
-            sync_failure_chance=0.0,
-            write_failure_chance=0.0,
-            read_failure_chance=0.0,
-        )
 
     # -------------------------------------------------------------- for scenarios: damage at rest
 
@@ -113,7 +106,7 @@ class SimulatedDisk:
         file = self.file(path)
         if length < len(file.cache):
             self._faults.count("corrupt_file")
-            self.trace.add(trace.DAMAGE, self.subject, length)
+            self.trace.add(Event.DAMAGE, self.subject, length)
             del file.cache[length:]
             del file.durable[length:]
 
@@ -138,7 +131,7 @@ class SimulatedDisk:
         if file.cache[offset:stop] == data and file.durable[offset:stop] == data:
             return
         self._faults.count(fault)
-        self.trace.add(trace.DAMAGE, self.subject, offset, data)
+        self.trace.add(Event.DAMAGE, self.subject, offset, data)
         file.cache[offset:stop] = data
         if offset < len(file.durable):
             file.durable[offset:stop] = data[: len(file.durable) - offset]
@@ -147,7 +140,7 @@ class SimulatedDisk:
         if self.users:
             raise RuntimeError("a disk can be replaced only while no process runs on it")
         before = self._state()
-        self.trace.add(trace.DAMAGE, self.subject, -1)
+        self.trace.add(Event.DAMAGE, self.subject, -1)
         self._root = root
         self._unsynced_names.clear()
         return before
@@ -200,7 +193,7 @@ class SimulatedDisk:
     def change_names(self, *steps: tuple[DirectoryImage, str, Node | None]) -> None:
         self._unsynced_names.append(NameChange(*steps))
         for _, name, node in steps:
-            self.trace.add(trace.NAME, self.subject, int(node is not None), name.encode())
+            self.trace.add(Event.NAME, self.subject, int(node is not None), name.encode())
 
     def unsynced_names(self, directory: DirectoryImage) -> list[NameChange]:
         return [change for change in self._unsynced_names if change.touches(directory)]
@@ -227,19 +220,18 @@ class SimulatedDisk:
             delay += configuration.spike_s * draw()
         return delay
 
-    def fails(self, what: str, chance: float) -> bool:
-        """Whether this call (`what`: read, write, sync or append) is to fail, on request or by its `chance`."""
-        due = self._failures[what]
-        if not due and not (chance and self.random.random() < chance):
-            return False
+    def fails(self, kind: str) -> bool:
+        """Whether this call, which is a read, write, sync or append, is to fail."""
+        due = self._failures[kind]
         if due > 0:
-            self._failures[what] = due - 1
-        self._faults.count(f"failed_{what}")
-        return True
+            self._failures[kind] = due - 1
+        if due:
+            self._faults.count(f"failed_{kind}")
+        return due != 0
 
     def write(self, file: FileImage, offset: int, data: bytes) -> None:
         """Write into the cache. Raises `DiskFailed` or `DiskFull` after writing only a part."""
-        if self.fails("write", self.configuration.write_failure_chance):
+        if self.fails("write"):
             self.write_part(file, offset, data)
             raise DiskFailed("write failed")
         if self.capacity_bytes is not None:
@@ -250,14 +242,14 @@ class SimulatedDisk:
                 self.write_part(file, offset, data[:room])
                 raise DiskFull("no space left on the disk")
         file.write(offset, data)
-        self.trace.add(trace.WRITE, self.subject, offset, data)
+        self.trace.add(Event.WRITE, self.subject, offset, data)
 
     def write_part(self, file: FileImage, offset: int, data: bytes) -> None:
         """Write some first bytes of a write that is broken off."""
         part = data[: int(self.random.random() * (len(data) + 1))]
         if part:
             file.write(offset, part)
-            self.trace.add(trace.WRITE, self.subject, offset, part)
+            self.trace.add(Event.WRITE, self.subject, offset, part)
 
     def free_locks(self, process: Process) -> None:
         """Free the locks of a process that has ended."""

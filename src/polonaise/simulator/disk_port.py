@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotFound, PolonaiseError
 from polonaise.host import Buffer, DirectoryLock, File, Identity
-from polonaise.simulator import trace
 from polonaise.simulator.disk import SimulatedDisk, parts_of
 from polonaise.simulator.diskimages import DirectoryImage, FileImage
 from polonaise.simulator.loop import Future
 from polonaise.simulator.process import Process
+from polonaise.simulator.trace import Event
 
 T = TypeVar("T")
 
@@ -106,8 +106,8 @@ class DiskPort:
         disk = self.disk
         if epoch != disk.epoch:  # the power went meanwhile, and has decided what is left of the changes
             return
-        failed = disk.fails("sync", disk.configuration.sync_failure_chance) or (fresh and disk.fails("append", 0.0))
-        disk.trace.add(trace.SYNC, disk.subject, int(failed))
+        failed = disk.fails("sync") or (fresh and disk.fails("append"))
+        disk.trace.add(Event.SYNC, disk.subject, int(failed))
         settle(not failed)
         if future.done() or self.process.dead:
             return
@@ -241,10 +241,10 @@ class OpenFile:
         return data
 
     def _read(self, offset: int, length: int) -> bytes:
-        if self._disk.fails("read", self._disk.configuration.read_failure_chance):
+        if self._disk.fails("read"):
             raise DiskFailed(f"read of {self._path!r} failed")
         data = bytes(self._file.cache[offset : offset + length])
-        self._disk.trace.add(trace.READ, self._disk.subject, offset, data)
+        self._disk.trace.add(Event.READ, self._disk.subject, offset, data)
         return data
 
     async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
@@ -282,7 +282,7 @@ class OpenFile:
         await self._port.submit(lambda _: self._truncate(length))
 
     def _truncate(self, length: int) -> None:
-        if self._disk.fails("write", self._disk.configuration.write_failure_chance):
+        if self._disk.fails("write"):
             raise DiskFailed(f"truncate of {self._path!r} failed")
         self._file.truncate(length)
 

@@ -31,7 +31,6 @@ class DiskFaults:
         self._spoilable = self._random.sample(cluster.storage, count)
         self.spoilt: set[str] = set()
         """Names of the storage nodes whose disks were really damaged, restored, wiped or made to fail."""
-        self.census = {"majority_failed_append": 0}
 
     # ------------------------------------------------------------------ for the actions
 
@@ -93,7 +92,8 @@ class DiskFaults:
         for disk in disks:
             disk.fail_appends(count)
         await asyncio.sleep(self.seconds(0.02, 0.1, 0.4))
-        self.census["majority_failed_append"] += all(disk.appends_to_fail < count for disk in disks)
+        if all(disk.appends_to_fail < count for disk in disks):
+            self._cluster.world.faults.count("majority_failed_append")
         for disk in disks:
             disk.fail_appends(0)
         strike = self._random.choice((None, None, DiskFaults._crash_of, DiskFaults._power_loss_of))

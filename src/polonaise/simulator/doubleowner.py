@@ -101,7 +101,6 @@ class DoubleOwner:
         self._partition = cluster.knobs.partitions
         self._session: SessionId = 0
         self._wall_us = 0
-        self.census = {"second_connection": 0}
         self.resting = False
 
     async def run(self, node: Node, host: Host) -> None:
@@ -119,7 +118,7 @@ class DoubleOwner:
         self._wall_us = host.clock.wall_us()
         try:
             await self._random.choice(_MISCHIEF)(self, node, first, second)
-            self.census["second_connection"] += 1
+            self._cluster.world.faults.count("second_connection")
         finally:
             for each in (first, second):
                 each.link.abort(ConnectionLost("this conversation is over"))

@@ -33,6 +33,24 @@ FAULTS: Final = (
     "store_away",
     "store_unmounted",
     "damaged_object",
+    # What one part of a schedule did: the nemesis, clean stops, the archive, an owner with two connections, trials, and
+    # the disaster.
+    "majority_failed_append",
+    "stop",
+    "server_stop",
+    "trim",
+    "fragment_read",
+    "fragment_mended",
+    "second_connection",
+    "rot_at_rest",
+    "disk_in_turn",
+    "lease",
+    "hindrance_told",
+    "directory_refused",
+    "owner_replaced",
+    "disaster",
+    "overtaken",
+    "gone_back",
 )
 
 
@@ -42,9 +60,9 @@ class FaultCounts:
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
 
-    def count(self, name: str) -> None:
-        """Count one more fault of the class `name`. Raises `KeyError` if that is not in `FAULTS`."""
-        self.counts[name] += 1
+    def count(self, name: str, times: int = 1) -> None:
+        """Count faults of the class `name`. Raises `KeyError` if that is not in `FAULTS`."""
+        self.counts[name] += times
 
     def __getitem__(self, name: str) -> int:
         return self.counts[name]

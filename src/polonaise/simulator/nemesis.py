@@ -82,12 +82,7 @@ class Nemesis(DiskFaults):
             cluster.store.away = cluster.store.unmounted = False
             cluster.store.restore()
         for node in cluster.nodes:
-            disk = node.machine.disk
-            disk.free()
-            disk.fail_syncs(0)
-            disk.fail_appends(0)
-            disk.fail_reads(0)
-            disk.fail_writes(0)
+            node.machine.disk.mend()
             node.away_since = None
             if node.process is not None:
                 node.process.crash_on_call = None

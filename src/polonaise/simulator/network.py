@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 from polonaise.errors import AddressInUse, BadOption, ConnectionLost
 from polonaise.host import Listener, ProtocolFactory
 from polonaise.host.address import UnixPath, parse_address
-from polonaise.simulator import trace
 from polonaise.simulator.environment import Environment
 from polonaise.simulator.links import Link, Partition
 from polonaise.simulator.loop import Future
 from polonaise.simulator.process import Process
+from polonaise.simulator.trace import Event
 from polonaise.simulator.transport import Connections, Pipe, SimulatedTransport
 
 Machines: TypeAlias = str | Iterable[str]
@@ -183,7 +182,7 @@ class SimulatedNetwork:
         """
         # One cut for all its links, so that it counts as one fault. A later cut takes over the links that it shares.
         cut = Partition("partition_two_way" if both else "partition_one_way", self.environment.faults)
-        self.environment.trace.add(trace.PARTITION, self._subject, int(both))
+        self.environment.trace.add(Event.PARTITION, self._subject, int(both))
         for source, target in _pairs(these, those, both=both):
             self.link(source, target).blocked = cut
         # Half of the chance for each of the two pipes: the configured one is per connection.
@@ -194,7 +193,7 @@ class SimulatedNetwork:
 
     def heal(self, these: Machines | None = None, those: Machines | None = None) -> None:
         """Remove the cuts between `these` and `those`, in both directions; without arguments, all cuts."""
-        self.environment.trace.add(trace.HEAL, self._subject)
+        self.environment.trace.add(Event.HEAL, self._subject)
         if these is None or those is None:
             links = list(self._links.values())
         else:
@@ -229,15 +228,6 @@ class SimulatedNetwork:
         link.flips = True
         link.flips_due += count
 
-    def calm(self) -> None:
-        """End all faults of the network: from now on nothing in it fails, neither on request nor by itself."""
-        self.heal()
-        self.configuration = replace(self.configuration, delay_chance=0.0, reset_chance=0.0, flip_chance=0.0)
-        for link in self._links.values():
-            link.configuration = self.configuration
-            link.extra_s = 0.0
-            link.flips_due = 0
-
     # -------------------------------------------------------------- for the ports
 
     def link(self, source: str, target: str) -> Link:
@@ -267,13 +257,13 @@ class SimulatedNetwork:
         self.connections.standing[forth_pipe] = back_pipe
         transport = SimulatedTransport(self.connections, process, forth_pipe, back_pipe, near, far)
         accepted = SimulatedTransport(self.connections, listener.process, back_pipe, forth_pipe, far, near)
-        self.environment.trace.add(trace.CONNECT, process.subject, number)
+        self.environment.trace.add(Event.CONNECT, process.subject, number)
         # A paused listener accepts when it goes on. Until then bytes arrive, as a kernel takes them, and are not read.
         self.loop.enter(listener.process, self._accept, accepted, listener)
         return transport
 
     def _accept(self, transport: SimulatedTransport, listener: SimulatedListener) -> None:
-        self.environment.trace.add(trace.ACCEPT, listener.process.subject)
+        self.environment.trace.add(Event.ACCEPT, listener.process.subject)
         transport.establish(listener.factory())
 
     # -------------------------------------------------------------- for the machinery

@@ -12,9 +12,9 @@ from contextvars import Context
 from typing import Any, TypeAlias
 
 from polonaise.host import Host
-from polonaise.simulator import trace
 from polonaise.simulator.environment import Environment
 from polonaise.simulator.loop import LIFE, Killed, Life, VirtualTask, leave_if_dead
+from polonaise.simulator.trace import Event
 
 Main: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
 
@@ -76,7 +76,7 @@ class Process(Life):
         """
         if not self.dead:
             self.environment.faults.count("crash")
-            self.end(trace.CRASH)
+            self.end(Event.CRASH)
             leave_if_dead()
 
     def pause(self, seconds: float | None = None) -> None:
@@ -85,7 +85,7 @@ class Process(Life):
             return
         self.blocked = True
         self.environment.faults.count("pause")
-        self.environment.trace.add(trace.PAUSE, self.subject)
+        self.environment.trace.add(Event.PAUSE, self.subject)
         if seconds is not None:
             self.environment.loop.at(self.environment.loop.now + seconds, self.resume)
 
@@ -94,7 +94,7 @@ class Process(Life):
         if not self.paused:
             return
         self.blocked = False
-        self.environment.trace.add(trace.RESUME, self.subject)
+        self.environment.trace.add(Event.RESUME, self.subject)
         held, self.held = self.held, []
         self.environment.loop.requeue(held)
 
@@ -137,17 +137,17 @@ class Process(Life):
         self.failure = error
         if not isinstance(error, self._may_fail):
             self.environment.failed(self, error)
-        self.end(trace.CRASH)
+        self.end(Event.CRASH)
         leave_if_dead()
 
-    def end(self, kind: int) -> None:
+    def end(self, kind: Event) -> None:
         """Cut the process off from its machine, then close its coroutines."""
         if self.dead:
             return
         self.dead = self.blocked = True
         self.environment.trace.add(kind, self.subject)
         for ended in self.at_end:
-            ended(kind == trace.POWER_LOSS)
+            ended(kind == Event.POWER_LOSS)
         # A coroutine that runs can't be closed. If this was called from one of the process's own, wait until the stack
         # is unwound.
         if LIFE.get() is self:
@@ -166,7 +166,7 @@ class Process(Life):
         error = None if task.cancelled() else task.exception()
         if error is None:  # returned, or was cancelled by `terminate`
             self.left_open = self.handles
-            self.end(trace.END)
+            self.end(Event.END)
         else:
             self.failed(error)
 

@@ -96,15 +96,7 @@ def run(seed: int, *, record: bool = False) -> Result:
         gc.collect()
     world = schedule.world
     result.fingerprint = world.trace.fingerprint
-    result.faults = {
-        **world.faults.counts,
-        **schedule.cluster.service.census,
-        **schedule.nemesis.census,
-        **schedule.trials.census,
-        **schedule.disaster.census,
-        **schedule.double_owner.census,
-        **schedule.census,
-    }
+    result.faults = {**world.faults.counts, **schedule.cluster.service.census}
     result.appends = len(schedule.history.tries)
     result.committed = sum(1 + mark for mark in schedule.history.told)
     result.virtual_s, result.steps = world.loop.now - START_S, world.loop.steps
@@ -160,15 +152,6 @@ class Schedule:
         self.cluster = Cluster(self.world, self.knobs, self._client)
         self.cluster.ended = self._ended
         self.nemesis = Nemesis(self.cluster)
-        self.census: dict[str, int] = {
-            "disaster": 0,
-            "overtaken": 0,
-            "trim": 0,
-            "fragment_read": 0,
-            "fragment_mended": 0,
-            "stop": 0,
-            "server_stop": 0,
-        }
         self._random = self.world.random("schedule")
         self._duration_s = self._random.choice((1.5, 4.0, 8.0))
         steps = self._random.choice((6, 15, 30))
@@ -242,10 +225,10 @@ class Schedule:
         await self._nothing_forgotten()
         overtake = None
         if self._archiving is not None and self._overtaken:
-            self.census["overtaken"] += 1
+            self.world.faults.count("overtaken")
             overtake = partial(self._archiving.overtake, logs)
         if self._random.random() < _DISASTER_SHARE or overtake is not None:
-            self.census["disaster"] += 1
+            self.world.faults.count("disaster")
             await self.disaster.strike(overtake)
         elif self.world.random("gone back").random() < _GONE_BACK_SHARE:
             await self.disaster.go_back()
@@ -268,9 +251,7 @@ class Schedule:
         archivist.begin_to_read()
         await self._observer.until(promise, SETTLE_S, lambda: archivist.done)
         archivist.rest()
-        self.census["trim"] += archivist.trims
-        self.census["fragment_read"] += archiving.store.fragments_read
-        self.census["fragment_mended"] += archiving.store.fragments_mended
+        self.world.faults.count("trim", archivist.trims)
 
     async def _stop_now_and_then(self, nodes: Sequence[Node], what: str, share: float) -> None:
         """Ask nodes to stop cleanly at random moments, as an operator does; `share` is the chance of each next stop."""
@@ -280,7 +261,7 @@ class Schedule:
             await asyncio.sleep(pause_s * (0.5 + source.random()))
             node = source.choice(nodes)
             if node.process is not None and node.process.alive:
-                self.census[what] += 1
+                self.world.faults.count(what)
                 node.process.terminate()
 
     async def _nothing_forgotten(self) -> None:

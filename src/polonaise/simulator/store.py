@@ -38,10 +38,6 @@ class SimulatedStore:
         """Whether an empty directory is in the store's place, as where a file system is not mounted."""
         self._beneath: dict[str, bytes] = {}
         """The objects in that directory."""
-        self.fragments_read = 0
-        """The number of reads of parts of objects."""
-        self.fragments_mended = 0
-        """The number of damaged objects that were written again."""
 
     def __str__(self) -> str:
         return "the store"
@@ -66,7 +62,7 @@ class SimulatedStore:
     async def replace(self, path: str, data: bytes) -> None:
         await self._way()
         if path in self._sound:
-            self.fragments_mended += 1
+            self._faults.count("fragment_mended")
         self._there[path] = bytes(data)
         self._sound.pop(path, None)
         await self._way()
@@ -85,7 +81,7 @@ class SimulatedStore:
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         await self._way()
-        self.fragments_read += 1
+        self._faults.count("fragment_read")
         return self._object(path)[offset : offset + length]
 
     async def list(self, prefix: str = "") -> list[Listed]:

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from polonaise.simulator import trace
 from polonaise.simulator.environment import Environment
 from polonaise.simulator.links import Link
 from polonaise.simulator.process import Process
+from polonaise.simulator.trace import Event
 
 Item: TypeAlias = bytes | OSError | None
 """What travels: bytes, the end of the stream (None), or the breaking of the connection."""
@@ -383,15 +383,15 @@ class SimulatedTransport(asyncio.Transport):
             if type(item) is bytes:
                 item = self._merged(item)
                 self.incoming.credit(len(item))
-                self._trace.add(trace.DELIVER, self._subject, 0, item)
+                self._trace.add(Event.DELIVER, self._subject, 0, item)
                 protocol.data_received(item)
             elif item is None:
-                self._trace.add(trace.END_OF_STREAM, self._subject)
+                self._trace.add(Event.END_OF_STREAM, self._subject)
                 if not protocol.eof_received():
                     self.close()
             else:
                 assert isinstance(item, OSError)
-                self._trace.add(trace.RESET, self._subject)
+                self._trace.add(Event.RESET, self._subject)
                 self._lose(item)
 
     def _merged(self, item: bytes) -> bytes:

@@ -61,14 +61,7 @@ class Trials:
         self._history = history
         self._applications = applications
         self._random: random.Random = cluster.world.random("trials")
-        self.census = {
-            "rot_at_rest": 0,
-            "disk_in_turn": 0,
-            "lease": 0,
-            "hindrance_told": 0,
-            "directory_refused": 0,
-            "owner_replaced": 0,
-        }
+        self._faults = cluster.world.faults
 
     async def run(self) -> None:
         """Run the trials that this seed has drawn. Raises `Violation`."""
@@ -101,7 +94,7 @@ class Trials:
             for strike in [self._wipe] if node.name in self._nemesis.spoilt else strikes:
                 await self._mended(node, strike)
             self._nemesis.is_whole(node)
-            self.census["disk_in_turn"] += 1
+            self._faults.count("disk_in_turn")
         self._begin_work_again(steps=2)
         await self._worked()
 
@@ -133,7 +126,7 @@ class Trials:
         """Flip a bit where only a scrub reads: it must be found, and repaired from the other replicas."""
         if not node.running or not self._nemesis.rot_sealed(node):
             return 0.0
-        self.census["rot_at_rest"] += 1
+        self._faults.count("rot_at_rest")
         return SCRUB_S
 
     async def _rot_at_start(self, node: Node) -> float:
@@ -153,7 +146,7 @@ class Trials:
             self._begin_work_again(_REPLACED_STEPS)
             await self._nemesis.minority_write()
             await self._worked()
-        self.census["owner_replaced"] += 1
+        self._faults.count("owner_replaced")
 
     async def _who_waits_is_told(self) -> None:
         """Stop a majority of the storage nodes: a client that appends must be told which, and when they are back."""
@@ -179,7 +172,7 @@ class Trials:
             await self._observer.until("P11 availability", SETTLE_S, lambda: client.done and not client.trouble)
         await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
         await self._observer.level()
-        self.census["hindrance_told"] += 1
+        self._faults.count("hindrance_told")
 
     async def _refused_directory_is_told(self) -> None:
         """Damage a control file: health must say why the directory can't be opened, and work must go on.
@@ -212,7 +205,7 @@ class Trials:
             "P11 availability", REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node)
         )
         await self._observer.level()
-        self.census["directory_refused"] += 1
+        self._faults.count("directory_refused")
 
     @contextlib.asynccontextmanager
     async def _waiting_client(self) -> AsyncIterator[WaitingClient]:
@@ -255,7 +248,7 @@ class Trials:
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.process is not None]
         if len(owners) != 1:
             return
-        self.census["lease"] += 1
+        self._faults.count("lease")
         process = owners[0].process
         assert process is not None
         process.pause()

@@ -11,7 +11,6 @@ import gc
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from polonaise.simulator import trace
 from polonaise.simulator.configuration import Configuration
 from polonaise.simulator.disk import SimulatedDisk
 from polonaise.simulator.environment import Environment
@@ -19,6 +18,7 @@ from polonaise.simulator.loop import LIFE, START_S, leave_if_dead
 from polonaise.simulator.network import SimulatedNetwork
 from polonaise.simulator.process import Main, Process
 from polonaise.simulator.process_host import SimulatedHost
+from polonaise.simulator.trace import Event
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Machine:
         process.at_end.append(lambda _: self.processes.remove(process))
         source = self.world.random(f"process/{process.name}")
         host = SimulatedHost(process, source, self.wall_us, self.disk, self.world.network, self.name)
-        self.world.trace.add(trace.START, process.subject)
+        self.world.trace.add(Event.START, process.subject)
         process.begin(main, host)
         return process
 
@@ -76,10 +76,10 @@ class Machine:
             return
         self.world.network.powered_off(self.name)
         self.world.faults.count("power_loss")
-        self.world.trace.add(trace.POWER_LOSS, self.subject)
+        self.world.trace.add(Event.POWER_LOSS, self.subject)
         # Processes first: the calls that they had under way must be dropped before the disk decides what is left.
         for process in list(self.processes):
-            process.end(trace.POWER_LOSS)
+            process.end(Event.POWER_LOSS)
         self.disk.lose_power()
         leave_if_dead()  # last: it does not return if a process of this machine has asked for this
 
@@ -125,18 +125,6 @@ class World(Environment):
         machines.sort(key=lambda machine: own in machine.processes)  # the caller's own last: that does not return
         for machine in machines:
             machine.power_loss()
-
-    def calm(self) -> None:
-        """End all faults other than damage that is done: from now on everything that can go on must go on.
-
-        Links carry, disks work and have room, paused processes run. A dead process stays dead, and a machine without
-        power without it, until something is started there.
-        """
-        self.network.calm()
-        for machine in self.machines.values():
-            machine.disk.calm()
-            for process in machine.processes:
-                process.resume()
 
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:
         """Run the schedule until the scenario returns, end every process, and return the scenario's result.
