@@ -95,22 +95,22 @@ class Archiving:
         if covered.holes:
             seen = f"no fragment has {covered.holes}"
             raise Violation("P1 durability", f"partition {partition} below {first}, which was trimmed", seen)
-        held: dict[TransactionId, Batch] = {}
+        batches: dict[TransactionId, Batch] = {}
         for piece in covered.pieces:
             for raw in batches_in(fragments[piece.fragment]):
                 batch = Batch.parse(raw)
-                held[batch.first] = batch
-        return [batch for _, batch in sorted(held.items()) if batch.last < first]
+                batches[batch.first] = batch
+        return [batch for _, batch in sorted(batches.items()) if batch.last < first]
 
     def check(self, log: FinalLog) -> Iterator[Violation]:
         """P2: fragments hold the log's own batches, byte by byte, and nothing else."""
-        held = {batch.first: bytes(batch.view) for batch in log.batches}
+        batches = {batch.first: bytes(batch.view) for batch in log.batches}
         for name, written in self.store.fragments().items():
             if name.partition != log.partition:
                 continue
             for raw in batches_in(written):
                 first = Batch.parse(raw).first
-                if held.get(first) != raw:
+                if batches.get(first) != raw:
                     yield Violation("P2 agreement", f"the log's own bytes in {name.path}", f"others from {first} on")
                     break
 

@@ -213,6 +213,13 @@ class Node:
     def let_up(self) -> None:
         self._may_run.set()
 
+    def crash(self) -> None:
+        if self.process is not None:
+            self.process.crash()
+
+    def lose_power(self) -> None:
+        self.machine.power_loss()
+
     def start(self) -> None:
         if not self.running:
             self.away_since = None

@@ -126,20 +126,20 @@ class SimulatedCoordinator:
         return self._values.get(key)
 
     def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
-        found = self._values.get(key)
-        if found is None:
+        entry = self._values.get(key)
+        if entry is None:
             raise missing(_place(key))
-        if present is not None and found != present:
+        if present is not None and entry != present:
             return None
-        entry = self._values[key] = Entry(found.cluster_key, found.version + 1, contents)
+        changed = self._values[key] = Entry(entry.cluster_key, entry.version + 1, contents)
         for watched, watcher in self._watching:
             if watched == key and not watcher.done():
                 watcher.set_result(None)
-        return entry
+        return changed
 
     async def changed(self, key: str, version: int) -> None:
-        found = self._values.get(key)
-        if found is None or found.version != version:
+        entry = self._values.get(key)
+        if entry is None or entry.version != version:
             return
         watch = key, asyncio.get_running_loop().create_future()
         self._watching.append(watch)
@@ -159,10 +159,10 @@ class SimulatedCoordinator:
             self._names[name] = entry._replace(version=entry.version + 1), backend
 
     def leave(self, name: str, backend: SimulatedBackend) -> bool:
-        held = name in self._names and self._names[name][1] is backend
-        if held:
+        is_holder = name in self._names and self._names[name][1] is backend
+        if is_holder:
             del self._names[name]
-        return held
+        return is_holder
 
     def registered(self, folder: str) -> dict[str, Entry]:
         """Return the entries of the names in `folder` whose processes live, by name.

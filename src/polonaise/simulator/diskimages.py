@@ -186,14 +186,14 @@ class DirectoryImage:
 
     def files(self, prefix: str = "") -> dict[str, FileImage]:
         """Return all files below, by path, sorted."""
-        found: dict[str, FileImage] = {}
+        files: dict[str, FileImage] = {}
         for name in sorted(self.names):
             node = self.names[name]
             if isinstance(node, FileImage):
-                found[prefix + name] = node
+                files[prefix + name] = node
             else:
-                found.update(node.files(f"{prefix}{name}/"))
-        return found
+                files.update(node.files(f"{prefix}{name}/"))
+        return files
 
 
 Node: TypeAlias = FileImage | DirectoryImage

@@ -54,19 +54,16 @@ FAULTS: Final = (
 )
 
 
-class FaultCounts:
+class FaultCounts(dict[str, int]):
     """Counts of how often each class of fault took effect."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
+        super().__init__(dict.fromkeys(FAULTS, 0))
 
     def count(self, name: str, times: int = 1) -> None:
         """Count faults of the class `name`. Raises `KeyError` if that is not in `FAULTS`."""
-        self.counts[name] += times
-
-    def __getitem__(self, name: str) -> int:
-        return self.counts[name]
+        self[name] += times
 
     def injected(self) -> dict[str, int]:
         """Return the counts of the classes that occurred, in the order of `FAULTS`."""
-        return {name: count for name, count in self.counts.items() if count}
+        return {name: count for name, count in self.items() if count}

@@ -100,9 +100,7 @@ class Nemesis(DiskFaults):
 
     async def crash(self) -> None:
         """Kill a process."""
-        node = self.some(self._cluster.nodes)
-        if node.running and node.process is not None:
-            node.process.crash()
+        self.some(self._cluster.nodes).crash()
 
     async def crash_at_call(self) -> None:
         """Kill a process just before one of its next calls to its machine, to hit every gap between two calls."""
@@ -262,10 +260,7 @@ class Nemesis(DiskFaults):
     def _stop(self, node: Node) -> None:
         """Stop a node by a crash or a loss of power; it does not start again before `Node.let_up`."""
         node.hold_down()
-        if self._random.random() < 0.5:
-            node.machine.power_loss()
-        elif node.process is not None:
-            node.process.crash()
+        self.crash_or_power_loss(node)
 
     # ------------------------------------------------------------------ the network
 

@@ -96,7 +96,7 @@ def run(seed: int, *, record: bool = False) -> Result:
         gc.collect()
     world = schedule.world
     result.fingerprint = world.trace.fingerprint
-    result.faults = {**world.faults.counts, **schedule.cluster.service.census}
+    result.faults = {**world.faults, **schedule.cluster.service.census}
     result.appends = len(schedule.history.tries)
     result.committed = sum(1 + mark for mark in schedule.history.told)
     result.virtual_s, result.steps = world.loop.now - START_S, world.loop.steps
@@ -178,8 +178,8 @@ class Schedule:
             self._archiving = Archiving(self.cluster, self.nemesis, self.history)
         self._overtaken = source.random() < _OVERTAKEN_SHARE
         self._observer = Observer(self.cluster, self.history, self.applications)
-        self.disaster = Disaster(self.cluster, self.history, self.applications, self._observer)
-        self.trials = Trials(self.cluster, self.nemesis, self._observer, self.history, self.applications)
+        self.disaster = Disaster(self._observer)
+        self.trials = Trials(self._observer, self.nemesis)
         self.double_owner = DoubleOwner(self.cluster, self.nemesis.left_whole, self.history)
         if self.world.random("second connection").random() < _DOUBLE_OWNER_SHARE:
             self.cluster.others.append(Node(self.cluster, "double-owner", self.double_owner.run))

@@ -240,9 +240,6 @@ class SimulatedTransport(asyncio.Transport):
         assert self._protocol is not None
         return self._protocol
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-
     def is_closing(self) -> bool:
         return self._closing
 
@@ -259,9 +256,6 @@ class SimulatedTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self._unsent_bytes
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._check_unfinished()

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from polonaise.coordination.lease import LEASE_S
 from polonaise.log.control import CONTROL_FILE
-from polonaise.simulator.application import Application
-from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.cluster import Node
 from polonaise.simulator.nemesis import Nemesis
-from polonaise.simulator.observations import History, Violation
+from polonaise.simulator.observations import Violation
 from polonaise.simulator.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
 from polonaise.simulator.waiting import WaitingClient
 
@@ -47,21 +46,13 @@ Strike = Callable[[Node], Awaitable[float]]
 class Trials:
     """The trials of one schedule."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        nemesis: Nemesis,
-        observer: Observer,
-        history: History,
-        applications: Mapping[str, Application],
-    ) -> None:
-        self._cluster = cluster
+    def __init__(self, observer: Observer, nemesis: Nemesis) -> None:
+        self._cluster = observer.cluster
         self._nemesis = nemesis
         self._observer = observer
-        self._history = history
-        self._applications = applications
-        self._random: random.Random = cluster.world.random("trials")
-        self._faults = cluster.world.faults
+        self._applications = observer.applications
+        self._random: random.Random = self._cluster.world.random("trials")
+        self._faults = self._cluster.world.faults
 
     async def run(self) -> None:
         """Run the trials that this seed has drawn. Raises `Violation`."""
@@ -101,8 +92,7 @@ class Trials:
     def _begin_work_again(self, steps: int) -> None:
         for client in self._cluster.clients:
             self._applications[client.name].start_again(steps)
-            if client.process is not None:
-                client.process.crash()
+            client.crash()
 
     async def _worked(self) -> None:
         applications = self._applications.values()
@@ -155,8 +145,7 @@ class Trials:
             away = self._random.sample(self._cluster.storage, count)
             for node in away:
                 node.hold_down()
-                if node.process is not None:
-                    node.process.crash()
+                node.crash()
             client.go.set()
             names = [self._cluster.storage_id(node) for node in away]
             try:
@@ -210,15 +199,14 @@ class Trials:
     @contextlib.asynccontextmanager
     async def _waiting_client(self) -> AsyncIterator[WaitingClient]:
         """Run a client that has mounted all partitions and has not appended anything."""
-        client = WaitingClient(self._cluster, self._history)
+        client = WaitingClient(self._cluster, self._observer.history)
         node = Node(self._cluster, client.application.who, client.run)
         node.start()
         try:
             await self._observer.until("P11 availability", SETTLE_S, lambda: client.mounted)
             yield client
         finally:
-            if node.process is not None:
-                node.process.crash()
+            node.crash()
 
     # ------------------------------------------------------------------ P11: leases
 

@@ -55,9 +55,7 @@ class ClientLife:
 
     def invoke(self, partition: PartitionId, kind: Kind, rests: Sequence[bytes]) -> Try:
         filler = self.random.choice((0, 0, 5, 60, 400))
-        return self.history.invoke(
-            self.application.who, partition, kind, rests, asyncio.get_running_loop().time(), filler
-        )
+        return self.history.invoke(self.application.who, partition, kind, rests, filler)
 
     def timeout_s(self) -> float:
         return self.random.choice((0.1, 0.5, 2.0, 6.0)) * (0.5 + self.random.random())
@@ -172,14 +170,14 @@ async def step_counter(session: ClientLife, partition: PartitionId) -> None:
     """
     counter = session.random.randrange(_COUNTERS)
     key, neighbour = b"counter/%d" % counter, b"odd/%d" % counter
-    held = await _register(session, partition, key)
-    value = 1 + (int(held) if held else 0)
+    present = await _register(session, partition, key)
+    value = 1 + (int(present) if present else 0)
 
     def build(tx: Draft) -> Try:
-        if held is None:
+        if present is None:
             tx.expect(key, absent=True)
         else:
-            tx.expect(key, equals=held)
+            tx.expect(key, equals=present)
         tx.set(key, b"%d" % value)
         if value % 2:
             tx.set(neighbour, b"%d" % value)
