@@ -57,4 +57,3 @@ def test_a_recorded_trace_is_readable() -> None:
     assert events[0].split() == ["start", "m0/1", "0"]
     assert events[-2].split() == ["note", "half", "a", "second"]
     assert events[-1].split() == ["crash", "m0/1", "0"]
-    assert world.trace.events == len(events)

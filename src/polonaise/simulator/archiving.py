@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from polonaise.fragments.format import FragmentWriter, batches_in
 from polonaise.fragments.mark import MARK, mark_of
@@ -22,13 +21,11 @@ from polonaise.simulator.archivist import Archivist
 from polonaise.simulator.checkers import check_trims
 from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
 from polonaise.simulator.diskaudit import FinalLog
+from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.observer import SCRUB_S
 from polonaise.simulator.store import SimulatedStore
 from polonaise.terms import PartitionId, TransactionId
-
-if TYPE_CHECKING:
-    from polonaise.simulator.nemesis import Nemesis
 
 
 def _scrubbing(cluster: Cluster) -> ServerSettings:

@@ -43,7 +43,6 @@ class Trace:
         self._now = now
         self._hash = 0
         self._names: list[str] = []
-        self.events = 0
         self.lines: list[str] | None = [] if record else None
         """What happened, one line per event; None unless recording was asked for."""
 
@@ -57,7 +56,6 @@ class Trace:
         now = self._now()
         crc = zlib.crc32(data)
         self._hash = hash((self._hash, now, kind, subject, detail, crc))
-        self.events += 1
         if self.lines is not None:
             size = f" {len(data)} bytes {crc:08x}" if data else ""
             self.lines.append(f"{now:14.6f} {_words(kind):13} {self._names[subject]} {detail}{size}")
@@ -65,7 +63,6 @@ class Trace:
     def note(self, text: str) -> None:
         """Add an event of the scenario's own, so that what it did or saw is part of the fingerprint."""
         self._hash = hash((self._hash, self._now(), Event.NOTE, zlib.crc32(text.encode())))
-        self.events += 1
         if self.lines is not None:
             self.lines.append(f"{self._now():14.6f} {_words(Event.NOTE):13} {text}")
 
