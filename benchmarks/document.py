@@ -50,8 +50,8 @@ def write_figures(benchmark: str, lines: Sequence[str], document: Path = DOCUMEN
     Raises ValueError, and writes nothing, where the page does not have both marks.
     """
     begin, end = (f"<!-- benchmarks/{benchmark}: {mark} -->" for mark in ("begin", "end"))
-    before, found_begin, rest = document.read_text().partition(begin)
-    _, found_end, after = rest.partition(end)
+    before, found_begin, following = document.read_text().partition(begin)
+    _, found_end, after = following.partition(end)
     if not found_begin or not found_end:
         raise ValueError(f"{document} has no {begin} with {end} after it")
     document.write_text(before + "\n".join([begin, *lines, end]) + after)

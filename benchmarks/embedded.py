@@ -69,8 +69,8 @@ def host(directory: Path, transactions: int, ready: Connection) -> None:
 async def take_over_s(directory: Path, transactions: int) -> float:
     """From the kill of the host to the first commit that was asked for after it, by a process that was attached."""
     spawn = multiprocessing.get_context("spawn")
-    ready, said = spawn.Pipe()
-    process = spawn.Process(target=host, args=(directory, transactions, said))
+    ready, ready_end = spawn.Pipe()
+    process = spawn.Process(target=host, args=(directory, transactions, ready_end))
     process.start()
     await asyncio.to_thread(ready.recv)
     async with polonaise.connect(f"embedded:{directory}") as log:

@@ -67,14 +67,14 @@ def best(runs: int, work: Callable[[], int]) -> float:
     return max(rates)
 
 
-def convert(held: list[Batch], per_batch: int) -> int:
+def convert(parts: list[Batch], per_batch: int) -> int:
     step = ROWS_MAX // per_batch
-    return sum(columns_of(held[at : at + step], COLUMNS).num_rows for at in range(0, len(held), step))
+    return sum(columns_of(parts[at : at + step], COLUMNS).num_rows for at in range(0, len(parts), step))
 
 
-def write(held: list[Batch], path: Path) -> Footer:
+def write(parts: list[Batch], path: Path) -> Footer:
     writer = FragmentWriter(bytes(16))
-    for batch in held:
+    for batch in parts:
         writer.add(batch)
     footer, raw = writer.finish()
     path.write_bytes(raw)
@@ -113,13 +113,13 @@ def measure(rows: int, runs: int, directory: Path) -> dict[str, float]:
     figures: dict[str, float] = {}
     path = directory / "fragment.parquet"
     for per_batch in (1_000, 4_096):
-        held = list(batches(rows // 4, per_batch))
-        figures[f"batches of {per_batch:,} to {len(COLUMNS)} columns"] = best(runs, partial(convert, held, per_batch))
-    held = list(batches(rows, 1_000))
+        made = list(batches(rows // 4, per_batch))
+        figures[f"batches of {per_batch:,} to {len(COLUMNS)} columns"] = best(runs, partial(convert, made, per_batch))
+    made = list(batches(rows, 1_000))
     began = time.process_time()
-    footer = write(held, path)
+    footer = write(made, path)
     figures[f"batches to a fragment, all {len(SCHEMA)} columns"] = rows / (time.process_time() - began)
-    del held
+    del made
     figures["pyarrow alone, without checksums"] = best(runs, lambda: read_plain(path, False))
     figures["pyarrow alone, checksums verified"] = best(runs, lambda: read_plain(path, True))
     figures["`columns_in`, a mapped file"] = best(runs, lambda: read_columns(path, footer))

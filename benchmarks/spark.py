@@ -84,7 +84,7 @@ class GeneratorReader(DataSourceReader):
         self._rows, self._splits = rows, splits
 
     def partitions(self) -> list[InputPartition]:
-        bounds = [self._rows * place // self._splits for place in range(self._splits + 1)]
+        bounds = [self._rows * number // self._splits for number in range(self._splits + 1)]
         return [InputPartition(pair) for pair in itertools.pairwise(bounds)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -123,8 +123,8 @@ async def fill(coordinator: str, transactions: int) -> None:
             raw = os.urandom(count * BODY_BYTES)
             await asyncio.gather(
                 *(
-                    log.append(raw[place * BODY_BYTES : (place + 1) * BODY_BYTES], 0, header=place % 4)
-                    for place in range(count)
+                    log.append(raw[number * BODY_BYTES : (number + 1) * BODY_BYTES], 0, header=number % 4)
+                    for number in range(count)
                 )
             )
 
@@ -367,11 +367,11 @@ def plot(figures: dict[str, float], path: Path) -> None:
         color=["#8a8f98" if name in ("Parquet", "generator-only source") else "#2f6f9f" for name in names],
     )
     axes.bar_label(bars, [f"{value:.2f}" for value in values], padding=3)
-    for place, name in enumerate(names):
+    for height, name in enumerate(names):
         goal, yardstick = GOALS.get(name, (0, ""))
-        wanted = goal * figures.get(yardstick, 0) / 1e6 if yardstick else goal / 1e6
-        if wanted:
-            axes.plot([wanted, wanted], [place - 0.4, place + 0.4], color="#c0392b", linewidth=2)
+        goal_millions = goal * figures.get(yardstick, 0) / 1e6 if yardstick else goal / 1e6
+        if goal_millions:
+            axes.plot([goal_millions, goal_millions], [height - 0.4, height + 0.4], color="#c0392b", linewidth=2)
     axes.set_xlabel("million rows per second (red: the goal)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.12)

@@ -94,13 +94,13 @@ async def _withdrawals(coordinator: str, accounts: int, outstanding: int, second
     async with polonaise.connect(coordinator) as log:
         mark = await log.high_water_mark(0)
     view = Balances(accounts, mark)
-    rest = bytes(BODY_BYTES - 4)
+    padding = bytes(BODY_BYTES - 4)
 
     def withdraw(tx: Any, account: int) -> Any:
         tx.write_lock("account", account)
         if view.balances[account] < 1:
             return tx.abandon("insufficient funds")
-        return tx.append(account.to_bytes(4, "big") + rest)
+        return tx.append(account.to_bytes(4, "big") + padding)
 
     async with polonaise.connect(coordinator, view=view) as log:
         return await keep(lambda: log.run(withdraw, random.randrange(accounts), partition=0), outstanding, seconds)

@@ -69,8 +69,8 @@ def figures_of(report: Report) -> Table:
     rows: dict[str, dict[str, Course]] = {}
     for course in report.courses:
         rows.setdefault(course.stretch, {})[course.figure] = course
-    for name, found in sorted(rows.items()):
-        table.add_row(name, *(_cell(found.get(figure)) for figure in FIGURES))
+    for name, figures in sorted(rows.items()):
+        table.add_row(name, *(_cell(figures.get(figure)) for figure in FIGURES))
     return table
 
 

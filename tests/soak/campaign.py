@@ -194,10 +194,10 @@ class Campaign:
             if health is None:
                 return
             role, tasks = "server, owner" if health["partitions"] else "server, standing by", health["tasks"]
-        found = look(pid, time.monotonic(), tasks) if process.pid == pid else None
-        if found is not None:
+        sample = look(pid, time.monotonic(), tasks) if process.pid == pid else None
+        if sample is not None:
             which = f"{role} life {life}" if role == process.name else f"{role} life {process.name[-1]}.{life}"
-            self._stretches.setdefault(which, []).append(found)
+            self._stretches.setdefault(which, []).append(sample)
 
     async def _health(self, server: Node) -> dict[str, Any] | None:
         """What a server says of itself; None while it says nothing."""

@@ -120,16 +120,16 @@ class Node(Process):
         pipe = self._begin("node", self._arguments).stdout
         assert pipe is not None
         os.set_blocking(pipe.fileno(), False)
-        said = b""
+        printed = b""
 
         def listens() -> bool:
-            nonlocal said
+            nonlocal printed
             with contextlib.suppress(BlockingIOError):
-                said += os.read(pipe.fileno(), 256)
-            return said.endswith(b"\n")
+                printed += os.read(pipe.fileno(), 256)
+            return printed.endswith(b"\n")
 
         await self.until(listens, "its address")
-        self.address = said.decode().removeprefix("listening ").strip()
+        self.address = printed.decode().removeprefix("listening ").strip()
 
     def _gone(self) -> int:
         if self.asked is not None:

@@ -45,8 +45,8 @@ def main() -> int:
                 before = len(report.wrong)
                 campaign.round()
                 report.keep(path)
-                said = "; ".join(report.wrong[before:]) or "right"
-                console.print(f"round {report.rounds} of {arguments.rounds}: {said}", soft_wrap=True, markup=False)
+                verdict = "; ".join(report.wrong[before:]) or "right"
+                console.print(f"round {report.rounds} of {arguments.rounds}: {verdict}", soft_wrap=True, markup=False)
     console.print(table_of(report))
     return int(bool(report.wrong))
 

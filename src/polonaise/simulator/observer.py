@@ -35,7 +35,7 @@ class Observer:
 
     # ------------------------------------------------------------------ waiting
 
-    async def until(self, promise: str, seconds: float, reached: Callable[[], bool]) -> None:
+    async def until(self, seconds: float, reached: Callable[[], bool], promise: str = "P11 availability") -> None:
         """Wait until `reached()` is true. Raises `Violation` of the `promise` if it is not within `seconds`."""
         until_s = self.cluster.world.now + seconds
         while not reached():
@@ -82,6 +82,11 @@ class Observer:
         """Whether a replica is still writing what the others hold already."""
         lasts = [[replica.last for replica in self.replicas(partition)] for partition in self._partitions]
         return any(len(set(each)) > 1 for each in lasts)
+
+    async def repaired(self, node: Node | None = None) -> None:
+        """Wait until all replicas are engaged and level, and the node, if given, holds all. Raises `Violation`."""
+        await self.until(REPAIR_S, lambda: self.all_engaged() and (node is None or self.filled(node)))
+        await self.level()
 
     async def level(self) -> None:
         """Wait until each replica has what the others have, for `LAG_S` at most: a checker tells if one never has."""

@@ -206,16 +206,14 @@ class Schedule:
         self.double_owner.resting = True
         self._healed.set()
         self.world.trace.note("healed")
-        await self._observer.until(
-            "P11 availability", SETTLE_S, lambda: all(a.finished for a in self.applications.values())
-        )
+        await self._observer.until(SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
         # Trials need whole replicas: each tells exactly what has to follow from what it does.
         await self._repaired()
         await self.trials.run()
         if self._archiving is not None:
             # Before the trim: a fragment is mended from the log, as long as the replicas still have it.
             if self._archiving.store.damage(FragmentName.parse):
-                await self._observer.until("P10 corruption", self._archiving.scrub_s, self._archiving.rot_is_found)
+                await self._observer.until(self._archiving.scrub_s, self._archiving.rot_is_found, "P10 corruption")
                 self._archiving.store.restore()
             await self._trimmed_as_far_as_can_be(self._archiving)
         watch.cancel()
@@ -238,18 +236,16 @@ class Schedule:
 
         Raises `Violation`.
         """
-        promise, archivist = "P11 availability", archiving.archivist
+        archivist = archiving.archivist
         archivist.begin_to_trim()
-        await self._observer.until(promise, SETTLE_S, lambda: archivist.done)
+        await self._observer.until(SETTLE_S, lambda: archivist.done)
         node = self.nemesis.spoilable()
         if node is not None:
             self.nemesis.spoil(node)
             await self.nemesis.replace_disk(node, node.machine.disk.wipe)
-            await self._observer.until(
-                promise, REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node)
-            )
+            await self._observer.until(REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node))
         archivist.begin_to_read()
-        await self._observer.until(promise, SETTLE_S, lambda: archivist.done)
+        await self._observer.until(SETTLE_S, lambda: archivist.done)
         archivist.rest()
         self.world.faults.count("trim", archivist.trims)
 
@@ -318,8 +314,7 @@ class Schedule:
         for node in self.cluster.storage:
             if node.name in self.nemesis.spoilt and not self._observer.engaged(node):
                 await self.nemesis.replace_disk(node, node.machine.disk.wipe)
-        await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
-        await self._observer.level()
+        await self._observer.repaired()
 
     # ------------------------------------------------------------------ the verdict
 

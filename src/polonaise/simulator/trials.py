@@ -96,7 +96,7 @@ class Trials:
 
     async def _worked(self) -> None:
         applications = self._applications.values()
-        await self._observer.until("P11 availability", SETTLE_S, lambda: all(each.finished for each in applications))
+        await self._observer.until(SETTLE_S, lambda: all(each.finished for each in applications))
         await self._observer.level()
 
     async def _mended(self, node: Node, strike: Strike) -> None:
@@ -151,16 +151,14 @@ class Trials:
             try:
                 # A client whose mount has a short deadline gives up before it is answered: then it knows only that.
                 await self._observer.until(
-                    "P11 availability",
                     _TOLD_S,
                     lambda: all(name in client.trouble for name in names) or "answer a mount" in client.trouble,
                 )
             finally:
                 for node in away:
                     node.let_up()
-            await self._observer.until("P11 availability", SETTLE_S, lambda: client.done and not client.trouble)
-        await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
-        await self._observer.level()
+            await self._observer.until(SETTLE_S, lambda: client.done and not client.trouble)
+        await self._observer.repaired()
         self._faults.count("hindrance_told")
 
     async def _refused_directory_is_told(self) -> None:
@@ -177,9 +175,8 @@ class Trials:
             await self._nemesis.replace_disk(node, lambda: self._nemesis.spoil_control_file(node))
             refused = {path: bytes(disk.file(path).cache) for path in disk.paths()}
             client.go.set()
-            await self._observer.until("P11 availability", SETTLE_S, lambda: client.done)
+            await self._observer.until(SETTLE_S, lambda: client.done)
             await self._observer.until(
-                "P11 availability",
                 _TOLD_S,
                 lambda: all(
                     CONTROL_FILE in server.health()["storage"][name]["error"]
@@ -190,10 +187,7 @@ class Trials:
             raise Violation("P13 fail-safe", f"the refused directory of {node.name} as it was", str(disk.paths()))
         self._cluster.refuses.discard(node.name)
         await self._nemesis.replace_disk(node, disk.wipe)
-        await self._observer.until(
-            "P11 availability", REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node)
-        )
-        await self._observer.level()
+        await self._observer.repaired(node)
         self._faults.count("directory_refused")
 
     @contextlib.asynccontextmanager
@@ -203,7 +197,7 @@ class Trials:
         node = Node(self._cluster, client.application.who, client.run)
         node.start()
         try:
-            await self._observer.until("P11 availability", SETTLE_S, lambda: client.mounted)
+            await self._observer.until(SETTLE_S, lambda: client.mounted)
             yield client
         finally:
             node.crash()
@@ -243,10 +237,10 @@ class Trials:
         seconds = LEASE_S + _TAKE_OVER_S
         others = {node.name for node in self._cluster.servers} - {owners[0].name}
         try:
-            await self._observer.until("P11 availability", seconds, lambda: set(self._owned().values()) <= others)
+            await self._observer.until(seconds, lambda: set(self._owned().values()) <= others)
         finally:
             process.resume()
-        await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
+        await self._observer.until(REPAIR_S, self._observer.all_engaged)
 
     def _owned(self) -> dict[int, str]:
         """Return, by partition, the server that has a session there; of two, the one of the later generation."""
