@@ -330,6 +330,9 @@ class Cluster:
         """Return the partition's value at the coordinator."""
         return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
 
+    def partition_values(self) -> list[PartitionValue]:
+        return [self.partition_value(partition) for partition in range(self.knobs.partitions)]
+
     # ------------------------------------------------------------------ what the processes run
 
     async def _storage(self, node: Node, host: Host) -> None:

@@ -116,7 +116,7 @@ class Disaster:
 
     def _engaged(self) -> list[dict[StorageId, Engagement]]:
         """Return, by partition, the engagement of each replica at the coordinator."""
-        return [dict(self._cluster.partition_value(p).engagements) for p in range(self._cluster.knobs.partitions)]
+        return [dict(value.engagements) for value in self._cluster.partition_values()]
 
     def _crash(self, nodes: Sequence[Node]) -> None:
         """Kill these nodes, which start again after `Node.let_up`."""
@@ -165,10 +165,9 @@ class Disaster:
         be enough: if some of those were not engaged, the engaged ones that are left may hold all that was committed.
         """
         quorum = len(self._cluster.storage) // 2 + 1
-        values = [self._cluster.partition_value(partition) for partition in range(self._cluster.knobs.partitions)]
         engaged = [
             {name.partition(":")[0] for name, engagement in value.engagements.items() if engagement.unresolved}
-            for value in values
+            for value in self._cluster.partition_values()
         ]
         wiped: set[str] = set()
         for node in self._random.sample(self._cluster.storage, len(self._cluster.storage)):

@@ -200,10 +200,9 @@ class DiskFaults:
         One from that very session can't be told from the present disk, and is no fault that replication can bear.
         """
         joined = _joined(snapshot)
-        partitions = range(self._cluster.knobs.partitions)
-        values = [self._cluster.partition_value(partition) for partition in partitions]
-        engaged = [value.engagements.get(self._cluster.storage_id(node)) for value in values]
-        if all(e is not None and joined(p) < e.session for p, e in zip(partitions, engaged, strict=True)):
+        name = self._cluster.storage_id(node)
+        engaged = [value.engagements.get(name) for value in self._cluster.partition_values()]
+        if all(e is not None and joined(partition) < e.session for partition, e in enumerate(engaged)):
             self.spoil(node)
             node.machine.disk.restore(snapshot)
 

@@ -59,7 +59,7 @@ class Observer:
     def engaged(self, node: Node) -> bool:
         """Whether the node is engaged in the latest session of every partition."""
         name = self.cluster.storage_id(node)
-        values = [self.cluster.partition_value(partition) for partition in self._partitions]
+        values = self.cluster.partition_values()
         return all(name in value.engagements and value.engagements[name].unresolved for value in values)
 
     def all_engaged(self) -> bool:
@@ -110,5 +110,5 @@ class Observer:
                 f"{'ready' if served.owner.session else 'waits for ' + served.owner.readiness.waits_for}"
                 for partition, served in server.partitions.items()
             ]
-        lines += [f"partition {partition}: {self.cluster.partition_value(partition)}" for partition in self._partitions]
+        lines += [f"partition {partition}: {value}" for partition, value in enumerate(self.cluster.partition_values())]
         return "\n  ".join(lines)
