@@ -255,8 +255,8 @@ def _listings(log: FinalLog, history: History) -> Iterator[Violation]:
             continue
         stage, first = bisect_right(ends, listing.floor) - 1, listing.prefix
         # A page that is full says nothing about what follows, so an empty one comes behind a last page that is full.
-        for start in range(0, len(listing.found) + 1, count):
-            page = listing.found[start : start + count]
+        for start in range(0, len(listing.registers) + 1, count):
+            page = listing.registers[start : start + count]
             last = page[-1][0] if len(page) == count else None
             while stage < len(stages) and _listed(stages[stage][1], listing.prefix, first, last) != page:
                 stage += 1

@@ -117,7 +117,7 @@ class SimulatedDisk:
     def restore(self, snapshot: DirectoryImage) -> None:
         """Put an older state back: all that was written since is gone. No process may run on the machine."""
         before = self._replace(snapshot.copy())  # a copy, so that a snapshot can be restored again
-        if before != self._state():
+        if before != self.files():
             self._faults.count("stale_disk")
 
     def wipe(self) -> None:
@@ -139,13 +139,14 @@ class SimulatedDisk:
     def _replace(self, root: DirectoryImage) -> dict[str, bytes]:
         if self.users:
             raise RuntimeError("a disk can be replaced only while no process runs on it")
-        before = self._state()
+        before = self.files()
         self.trace.add(Event.DAMAGE, self.subject, -1)
         self._root = root
         self._unsynced_names.clear()
         return before
 
-    def _state(self) -> dict[str, bytes]:
+    def files(self) -> dict[str, bytes]:
+        """Return the contents of all files by path, as a process would read them now."""
         return {path: bytes(file.cache) for path, file in self._root.files().items()}
 
     # -------------------------------------------------------------- names

@@ -267,15 +267,7 @@ class OpenFile:
 
     def _sync(self, future: Future, *, fresh: bool = False) -> object:
         file, last = self._file, self._file.last
-        disk = self._disk
-
-        def settle(done: bool) -> None:
-            if done:
-                file.settle(last)
-            else:
-                file.fail_sync(last, disk.random)
-
-        return self._port.sync(future, settle, fresh=fresh)
+        return self._port.sync(future, lambda done: file.end_sync(last, self._disk.random, done=done), fresh=fresh)
 
     async def truncate(self, length: int) -> None:
         self._check_open()

@@ -153,7 +153,7 @@ class Listing(NamedTuple):
     partition: PartitionId
     floor: TransactionId
     prefix: bytes
-    found: list[tuple[bytes, bytes]]
+    registers: list[tuple[bytes, bytes]]
 
 
 class History:

@@ -95,7 +95,7 @@ class Process(Life):
             return
         self.blocked = False
         self.environment.trace.add(Event.RESUME, self.subject)
-        held, self.held = self.held, []
+        held, self.held_back = self.held_back, []
         self.environment.loop.requeue(held)
 
     def terminate(self) -> None:

@@ -27,7 +27,7 @@ from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
 from polonaise.simulator.disaster import Disaster
-from polonaise.simulator.diskaudit import DiskReplica, FinalLog, durable_last, promised_by
+from polonaise.simulator.diskaudit import FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
@@ -321,33 +321,31 @@ class Schedule:
     def _check(self) -> list[FinalLog]:
         """Run all checkers and return the log of each partition. Raises the first `Violation`."""
         logs: list[FinalLog] = []
-        found: list[Violation] = list(self._archiving.check_trims()) if self._archiving else []
+        violations: list[Violation] = list(self._archiving.check_trims()) if self._archiving else []
         for partition in range(self.knobs.partitions):
             replicas = self._observer.replicas(partition)
-            true = self._true_copy(replicas)
+            # The longest of the copies whose disks were never damaged is what the log is in the end.
+            sound = [replica for replica in replicas if replica.name not in self.nemesis.spoilt]
+            true = max(sound, key=lambda replica: replica.last)
             trimmed = self._archiving.batches_below(partition, true.first) if self._archiving and true.first else []
             log = FinalLog(partition, trimmed + true.batches)
             logs.append(log)
-            found.extend(check_replicas(log, replicas, self.nemesis.spoilt))
+            violations.extend(check_replicas(log, replicas, self.nemesis.spoilt))
             if self._archiving is not None:
-                found.extend(self._archiving.check(log))
-        found.extend(check(logs, self.history))
-        if found:
-            more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-            raise Violation(found[0].promise, found[0].expected, found[0].seen + more)
+                violations.extend(self._archiving.check(log))
+        violations.extend(check(logs, self.history))
+        if violations:
+            first, count_more = violations[0], len(violations) - 1
+            more = f" ({count_more} more)" if count_more else ""
+            raise Violation(first.promise, first.expected, first.seen + more)
         return logs
-
-    def _true_copy(self, replicas: list[DiskReplica]) -> DiskReplica:
-        """Return the longest of the copies whose disks were never damaged: what the log is in the end."""
-        sound = [replica for replica in replicas if replica.name not in self.nemesis.spoilt]
-        return max(sound, key=lambda replica: replica.last)
 
     # ------------------------------------------------------------------ what a client process runs
 
     def _ended(self, node: Node) -> None:
         if node.process is not None and node.process.left_open:
-            left = f"{node.name} left open {', '.join(node.process.left_open)}"
-            self.history.violated("P11 availability", "a process that ends to close all it has open", left)
+            seen = f"{node.name} left open {', '.join(node.process.left_open)}"
+            self.history.violated("P11 availability", "a process that ends to close all it has open", seen)
         application = self.applications.get(node.name)
         if application is not None and not application.finished:
             application.died()
@@ -380,14 +378,14 @@ class Schedule:
         """
         application = session.application
         # Most work with one log object until all is done; the others open a new one after a few steps.
-        left = 10**6 if application.random.random() < 0.7 else application.random.randrange(1, 8)
+        steps_max = 10**6 if application.random.random() < 0.7 else application.random.randrange(1, 8)
         numbers = count()
         tasks = [
-            session.host.spawn(self._worker(session, worker, numbers, left), f"worker {worker}")
+            session.host.spawn(self._worker(session, worker, numbers, steps_max), f"worker {worker}")
             for worker in range(self._workers)
         ]
         for task in tasks:
-            await _done(task)
+            await asyncio.wait([task])
         if application.steps_left > 0:
             return
         application.doing[0] = "waits for healing"
@@ -401,10 +399,10 @@ class Schedule:
         application.doing.clear()
         application.finished = True
 
-    async def _worker(self, session: ClientLife, worker: int, numbers: count[int], left: int) -> None:
+    async def _worker(self, session: ClientLife, worker: int, numbers: count[int], steps_max: int) -> None:
         application = session.application
         think_s = self._duration_s * self._workers / (application.steps_left + 1)
-        while application.steps_left > 0 and next(numbers) < left:
+        while application.steps_left > 0 and next(numbers) < steps_max:
             rushing = self.cluster.rushing.is_set() and application.rush_steps_left > 0
             if rushing:
                 application.rush_steps_left -= 1
@@ -426,10 +424,6 @@ class Schedule:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.cluster.rushing.wait()
-
-
-async def _done(task: asyncio.Task[None]) -> None:
-    await asyncio.wait([task])
 
 
 def _wants(header: int) -> bool:

@@ -36,7 +36,7 @@ class SimulatedStore:
         """Whether the store answers nobody."""
         self.unmounted = False
         """Whether an empty directory is in the store's place, as where a file system is not mounted."""
-        self._beneath: dict[str, bytes] = {}
+        self._unmounted_objects: dict[str, bytes] = {}
         """The objects in that directory."""
 
     def __str__(self) -> str:
@@ -52,60 +52,60 @@ class SimulatedStore:
     # ------------------------------------------------------------------ what it is asked
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
-        await self._way()
-        if path in self._there:
+        await self._travel()
+        if path in self._visible:
             return False
-        self._there[path] = bytes(data)
-        await self._way()
+        self._visible[path] = bytes(data)
+        await self._travel()
         return True
 
     async def replace(self, path: str, data: bytes) -> None:
-        await self._way()
+        await self._travel()
         if path in self._sound:
             self._faults.count("fragment_mended")
-        self._there[path] = bytes(data)
+        self._visible[path] = bytes(data)
         self._sound.pop(path, None)
-        await self._way()
+        await self._travel()
 
     async def make_durable(self, path: str) -> None:
-        await self._way()
+        await self._travel()
         self._object(path)
 
     async def get(self, path: str) -> bytes:
-        await self._way()
+        await self._travel()
         return self._object(path)
 
     async def holds(self, path: str, data: bytes) -> bool:
-        await self._way()
+        await self._travel()
         return self._object(path) == data
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        await self._way()
+        await self._travel()
         self._faults.count("fragment_read")
         return self._object(path)[offset : offset + length]
 
     async def list(self, prefix: str = "") -> list[Listed]:
-        await self._way()
-        return sorted(Listed(path, len(raw)) for path, raw in self._there.items() if path.startswith(prefix))
+        await self._travel()
+        return sorted(Listed(path, len(raw)) for path, raw in self._visible.items() if path.startswith(prefix))
 
     async def delete(self, path: str) -> None:
-        await self._way()
-        self._there.pop(path, None)
+        await self._travel()
+        self._visible.pop(path, None)
 
     @property
-    def _there(self) -> dict[str, bytes]:
+    def _visible(self) -> dict[str, bytes]:
         if not self.unmounted:
             return self._objects
         self._faults.count("store_unmounted")
-        return self._beneath
+        return self._unmounted_objects
 
     def _object(self, path: str) -> bytes:
-        raw = self._there.get(path)
+        raw = self._visible.get(path)
         if raw is None:
             raise NotFound(f"no object {path!r} in {self}")
         return raw
 
-    async def _way(self) -> None:
+    async def _travel(self) -> None:
         """Take one way to the store or back, which lasts a while in which the caller may die.
 
         Raises `StoreUnavailable` while the store is away.
@@ -125,9 +125,9 @@ class SimulatedStore:
         """Put an object at once, as another writer would."""
         self._objects[path] = data
 
-    def damage(self, wanted: Callable[[str], object] = bool) -> bool:
-        """Flip one bit of an undamaged object whose path is `wanted`. Returns False if there is none."""
-        whole = [path for path in sorted(self._objects) if path not in self._sound and wanted(path)]
+    def damage(self, may_be: Callable[[str], object] = bool) -> bool:
+        """Flip one bit of an undamaged object whose path `may_be` damaged. Returns False if there is none."""
+        whole = [path for path in sorted(self._objects) if path not in self._sound and may_be(path)]
         if not whole:
             return False
         path = self._random.choice(whole)

@@ -173,7 +173,7 @@ class Trials:
         disk, name = node.machine.disk, self._cluster.storage_id(node)
         async with self._waiting_client() as client:
             await self._nemesis.replace_disk(node, lambda: self._nemesis.spoil_control_file(node))
-            refused = {path: bytes(disk.file(path).cache) for path in disk.paths()}
+            refused = disk.files()
             client.go.set()
             await self._observer.until(SETTLE_S, lambda: client.done)
             await self._observer.until(
@@ -183,7 +183,7 @@ class Trials:
                     for server in self._cluster.running_servers
                 ),
             )
-        if refused != {path: bytes(disk.file(path).cache) for path in disk.paths()}:
+        if refused != disk.files():
             raise Violation("P13 fail-safe", f"the refused directory of {node.name} as it was", str(disk.paths()))
         self._cluster.refuses.discard(node.name)
         await self._nemesis.replace_disk(node, disk.wipe)

@@ -206,8 +206,8 @@ async def list_registers(session: ClientLife, partition: PartitionId) -> None:
 
 async def _listing(session: ClientLife, partition: PartitionId, prefix: bytes, timeout_s: float) -> None:
     floor = session.history.told[partition]
-    found = await session.log.list_registers(prefix, partition, timeout=timeout_s)
-    session.history.listings.append(Listing(session.application.who, partition, floor, prefix, list(found.items())))
+    listed = await session.log.list_registers(prefix, partition, timeout=timeout_s)
+    session.history.listings.append(Listing(session.application.who, partition, floor, prefix, list(listed.items())))
 
 
 async def _mark(session: ClientLife, partition: PartitionId, timeout_s: float) -> int:
@@ -325,14 +325,14 @@ async def read(session: ClientLife, partition: PartitionId) -> None:
     after = -1 if session.random.random() < 0.4 else session.random.randrange(-1, known + 1)
     follow = session.random.random() < 0.3
     pause_s = session.random.choice((0.0, 0.0, 0.02))
-    left = session.random.randrange(1, 40)
+    count_left = session.random.randrange(1, 40)
     reading = ReadCheck(session.history, f"a reader of {session.application.who}", partition, after)
     transactions = session.log.read(partition, after=after, follow=follow, timeout=session.timeout_s())
     async with asyncio.timeout(session.timeout_s()), aclosing(transactions) as stream:
         async for tx in stream:
             reading.take(tx)
-            left -= 1
-            if not left:
+            count_left -= 1
+            if not count_left:
                 return
             if pause_s:
                 await asyncio.sleep(pause_s)
@@ -362,14 +362,14 @@ async def read_since(session: ClientLife, partition: PartitionId) -> None:
 async def look_up(session: ClientLife, partition: PartitionId) -> None:
     """Look up one transaction by its id."""
     known = session.history.told[partition]
-    wanted = session.random.randrange(0, known + 3)
-    reading = ReadCheck(session.history, f"a look-up of {session.application.who}", partition, wanted - 1)
+    id = session.random.randrange(0, known + 3)
+    reading = ReadCheck(session.history, f"a look-up of {session.application.who}", partition, id - 1)
     try:
-        reading.take(await session.log.transaction(wanted, partition, timeout=session.timeout_s()))
+        reading.take(await session.log.transaction(id, partition, timeout=session.timeout_s()))
     except BeyondLog:
         return
     except OwnTransaction:
-        reading.ended(wanted)
+        reading.ended(id)
 
 
 async def flush(session: ClientLife, partition: PartitionId) -> None:
