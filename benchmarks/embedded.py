@@ -114,13 +114,8 @@ async def measure(seconds: float, runs: int) -> Figures:
 
 def page(figures: Figures, seconds: float, runs: int) -> list[str]:
     loads = [
-        (
-            f"{outstanding:,} outstanding, {storage} storage",
-            f"{load.per_second:,.0f}",
-            f"{load.p50_ms:.2f}",
-            f"{load.p99_ms:.2f}",
-        )
-        for (storage, outstanding), load in figures.loads.items()
+        (str(storage), f"{count:,} outstanding", f"{load.per_second:,.0f}", f"{load.p50_ms:.2f}", f"{load.p99_ms:.2f}")
+        for (storage, count), load in figures.loads.items()
     ]
     firsts = [(f"{storage} storage", f"{1e3 * took_s:.0f}") for storage, took_s in figures.first_commit_s.items()]
     take_overs = [
@@ -131,7 +126,7 @@ def page(figures: Figures, seconds: float, runs: int) -> list[str]:
         f"{command('embedded.py', seconds=seconds, runs=runs)}; best of {runs} runs of {seconds:g} s.",
         f"Floor in the same run: one fdatasync {figures.fdatasync_ms:.3f} ms.",
         "",
-        *table(["load", "transactions/s", "median ms", "p99 ms"], loads),
+        *table(["storage directories", "load", "transactions/s", "median ms", "p99 ms"], loads),
         "",
         *table(["from connecting to an empty directory to the first commit", "median ms"], firsts),
         "",

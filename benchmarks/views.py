@@ -4,7 +4,8 @@
 
 Transaction contexts that read a balance from the view, and catching up with a log that is there. Processor time is that
 of this process (client, view and the application's own code) and, where given, of the cluster's four beside it. With
-`--write` the figures replace the ones in docs/performance.md; nobody types them.
+`--write` the figures replace the ones in docs/performance.md; nobody types them. `--quick` is a smoke run: its figures
+mean little.
 """
 
 from __future__ import annotations
@@ -214,7 +215,6 @@ async def measure(seconds: float, count: int, plain_count: int, only: str) -> di
 
 
 def main() -> None:
-    """`--quick` is a smoke run: its figures mean little."""
     options = arguments(__doc__, seconds=20.0, transactions=1_000_000, only="", quick=False)
     seconds, count = (2.0, 20_000) if options.quick else (options.seconds, options.transactions)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
