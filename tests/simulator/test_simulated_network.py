@@ -306,7 +306,7 @@ def test_a_flipped_byte_is_one_wrong_bit() -> None:
 
     async def scenario() -> None:
         await pair.connect()
-        pair.world.network.flip_bytes("a", "b")
+        pair.world.network.flip_byte("a", "b")
         pair.act(pair.near.transport.write, bytes(1000))
         await asyncio.sleep(1)
         pair.act(pair.near.transport.write, bytes(1000))

@@ -114,7 +114,7 @@ class DiskFaults:
         """Damage some bytes of a disk, where something durable says that they were synced."""
         node = self.spoilable()
         if node is not None:
-            self._rot_now(node)
+            self._rot_at(node, _witnessed(node.machine.disk))
 
     def rot_header(self, node: Node, snapshot: DirectoryImage | None = None) -> None:
         """Damage the header of a segment: the next start finds it, and much above it has to be repaired."""
@@ -132,9 +132,6 @@ class DiskFaults:
         self.spoil(node)
         node.machine.disk.flip_bit(path, self._random.randrange(start, stop), self._random.randrange(8))
         return path
-
-    def _rot_now(self, node: Node) -> None:
-        self._rot_at(node, _witnessed(node.machine.disk))
 
     def _rot_at(self, node: Node, ranges: list[tuple[str, int, int]]) -> None:
         if not ranges:

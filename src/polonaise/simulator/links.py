@@ -40,7 +40,7 @@ class Link:
         self.flips = configuration.flip_chance > 0.0
         """Whether a bit may ever have to be flipped: spares most links a test for each chunk."""
         self.flips_due = 0
-        """Chunks that are still to arrive with one bit wrong, by `SimulatedNetwork.flip_bytes`."""
+        """Chunks that are still to arrive with one bit wrong, by `SimulatedNetwork.flip_byte`."""
         self._faults = environment.faults
         self.draw = environment.random(f"link/{self.name}").random
         local = source == target

@@ -351,7 +351,7 @@ class Nemesis(DiskFaults):
         self._network.reset(self.some(self._cluster.nodes).name, self.some(self._cluster.nodes).name)
 
     async def flip_byte(self) -> None:
-        self._network.flip_bytes(self.some(self._cluster.nodes).name, self.some(self._cluster.nodes).name)
+        self._network.flip_byte(self.some(self._cluster.nodes).name, self.some(self._cluster.nodes).name)
 
     # ------------------------------------------------------------------ the object store
 

@@ -222,11 +222,11 @@ class SimulatedNetwork:
             self.connections.reset(pipe)
         return len(broken)
 
-    def flip_bytes(self, source: str, target: str, count: int = 1) -> None:
-        """Let each of the next `count` chunks from `source` to `target` arrive with one bit wrong."""
+    def flip_byte(self, source: str, target: str) -> None:
+        """Let the next chunk from `source` to `target` arrive with one bit wrong."""
         link = self.link(source, target)
         link.flips = True
-        link.flips_due += count
+        link.flips_due += 1
 
     # -------------------------------------------------------------- for the ports
 
