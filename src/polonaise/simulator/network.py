@@ -56,21 +56,21 @@ class NetworkPort:
     """A process's way to the network: the port `host.Network`."""
 
     def __init__(self, process: Process, network: SimulatedNetwork, machine: str) -> None:
-        self._process = process
-        self._network = network
-        self._machine = machine
+        self.process = process
+        self.network = network
+        self.machine = machine
         process.at_end.append(lambda powerless: network.process_ended(process, powerless=powerless))
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
-        self._process.call()
-        return self._network.listen(self._process, self._machine, address, factory)
+        self.process.call()
+        return self.network.listen(self, address, factory)
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        self._process.call()
-        endpoint = _endpoint(self._machine, address)
-        if endpoint[0] not in self._network.machines:
+        self.process.call()
+        endpoint = _endpoint(self.machine, address)
+        if endpoint[0] not in self.network.machines:
             raise ConnectionLost(f"no machine is called {endpoint[0]!r}")
-        dial = _Dial(self._network, self._process, self._machine, endpoint, address, factory)
+        dial = _Dial(self, endpoint, address, factory)
         transport, protocol = await dial.future
         return transport, protocol
 
@@ -78,23 +78,15 @@ class NetworkPort:
 class _Dial:
     """One attempt to connect, from the first packet to the answer."""
 
-    def __init__(
-        self,
-        network: SimulatedNetwork,
-        process: Process,
-        machine: str,
-        endpoint: Endpoint,
-        address: str,
-        factory: ProtocolFactory,
-    ) -> None:
-        self._network = network
+    def __init__(self, port: NetworkPort, endpoint: Endpoint, address: str, factory: ProtocolFactory) -> None:
+        self._network = network = port.network
         self._loop = network.loop
-        self._process = process
+        self._process = port.process
         self._endpoint = endpoint
         self._address = address
         self._factory = factory
-        self._there = network.link(machine, endpoint[0])
-        self._back = network.link(endpoint[0], machine)
+        self._there = network.link(port.machine, endpoint[0])
+        self._back = network.link(endpoint[0], port.machine)
         self._tries = 0
         self.future: Future = self._loop.create_future()
         self._loop.at(self._loop.now + self._there.latency_s(), self._reach)
@@ -236,16 +228,16 @@ class SimulatedNetwork:
             link = self._links[source, target] = Link(self.environment, self.configuration, source, target)
         return link
 
-    def listen(self, process: Process, machine: str, address: str, factory: ProtocolFactory) -> SimulatedListener:
-        name, port = _endpoint(machine, address)
-        if name != machine:
-            raise BadOption(f"{address!r} is no address of this machine, which is {machine!r}")
-        if port == 0:
-            port = self._ports[name] = self._ports.get(name, _FIRST_FREE_PORT) + 1
-        if (name, port) in self.listeners:
+    def listen(self, port: NetworkPort, address: str, factory: ProtocolFactory) -> SimulatedListener:
+        name, number = _endpoint(port.machine, address)
+        if name != port.machine:
+            raise BadOption(f"{address!r} is no address of this machine, which is {port.machine!r}")
+        if number == 0:
+            number = self._ports[name] = self._ports.get(name, _FIRST_FREE_PORT) + 1
+        if (name, number) in self.listeners:
             raise AddressInUse(f"{address!r} is in use: stop the process that listens there or choose another port")
-        listener = SimulatedListener(self, process, (name, port), factory)
-        self.listeners[name, port] = listener
+        listener = SimulatedListener(self, port.process, (name, number), factory)
+        self.listeners[name, number] = listener
         return listener
 
     def pair(self, process: Process, listener: SimulatedListener, there: Link, back: Link) -> SimulatedTransport:
@@ -255,8 +247,8 @@ class SimulatedNetwork:
         near = (there.source, number)
         far = (listener.endpoint[0], listener.endpoint[1] if isinstance(listener.endpoint[1], int) else 0)
         self.connections.standing[forth_pipe] = back_pipe
-        transport = SimulatedTransport(self.connections, process, forth_pipe, back_pipe, near, far)
-        accepted = SimulatedTransport(self.connections, listener.process, back_pipe, forth_pipe, far, near)
+        transport = SimulatedTransport(process, forth_pipe, back_pipe, near, far)
+        accepted = SimulatedTransport(listener.process, back_pipe, forth_pipe, far, near)
         self.environment.trace.add(Event.CONNECT, process.subject, number)
         # A paused listener accepts when it goes on. Until then bytes arrive, as a kernel takes them, and are not read.
         self.loop.enter(listener.process, self._accept, accepted, listener)

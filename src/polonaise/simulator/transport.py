@@ -81,7 +81,7 @@ class Pipe:
     """One direction of a connection, with what is on its way there, in order."""
 
     def __init__(self, connections: Connections, link: Link, back: Link) -> None:
-        self._connections = connections
+        self.connections = connections
         self._loop = connections.environment.loop
         self.link = link
         self._back = back
@@ -110,7 +110,7 @@ class Pipe:
         self._put(data)
         if link.strikes(link.configuration.reset_chance):
             # Not at once: the writer is in the middle of its call, and a real reset comes from outside of it.
-            self._loop.soon(self._connections.reset, self)
+            self._loop.soon(self.connections.reset, self)
 
     def end(self, item: OSError | None) -> None:
         """Put the end of the stream (None) or its breaking behind all that is on its way."""
@@ -132,7 +132,7 @@ class Pipe:
         """Give `size` bytes of room back, which the receiver has read; the sender learns it over the link back."""
         if self._back.blocked is not None:
             self._owed += size
-            self._connections.stall(self, self._back)
+            self.connections.stall(self, self._back)
         elif size:
             self.room += size
             self.source.room_came()
@@ -144,11 +144,11 @@ class Pipe:
             self.credit(owed)
         if not self._stalled:
             return
-        if self.link.blocked is None and self.link.target not in self._connections.powerless:
+        if self.link.blocked is None and self.link.target not in self.connections.powerless:
             self._stalled = False
             self._loop.at(self._loop.now + self.link.retransmit_s(), self._arrive)
         else:
-            self._connections.stall(self, self.link)
+            self.connections.stall(self, self.link)
 
     def _put(self, item: Item) -> None:
         # A stream: what was sent later never arrives earlier, however short its way.
@@ -165,9 +165,9 @@ class Pipe:
         link = self.link
         # Judged on arrival and not when it was sent: a cut holds back also what is on its way. `_armed` stays true,
         # so that nothing that is sent meanwhile overtakes it.
-        if link.blocked is not None or link.target in self._connections.powerless:
+        if link.blocked is not None or link.target in self.connections.powerless:
             self._stalled = True
-            self._connections.stall(self, link)
+            self.connections.stall(self, link)
             return
         flying, now = self._flying, self._loop.now
         while flying and flying[0][0] <= now:
@@ -188,13 +188,7 @@ class SimulatedTransport(asyncio.Transport):
     """
 
     def __init__(
-        self,
-        connections: Connections,
-        process: Process,
-        outgoing: Pipe,
-        incoming: Pipe,
-        local: tuple[str, int],
-        peer: tuple[str, int],
+        self, process: Process, outgoing: Pipe, incoming: Pipe, local: tuple[str, int], peer: tuple[str, int]
     ) -> None:
         super().__init__({"peername": peer, "sockname": local})
         self.process = process
@@ -203,9 +197,9 @@ class SimulatedTransport(asyncio.Transport):
         outgoing.source = incoming.target = self
         self.gone = False
         """Whether the kernel has closed this end, so that bytes for it are answered with a reset."""
-        self._connections = connections
-        self._loop = connections.environment.loop
-        self._trace = connections.environment.trace
+        self._connections = outgoing.connections
+        self._loop = process.environment.loop
+        self._trace = process.environment.trace
         self._subject = self._trace.subject(f"{process.name} {local[0]}:{local[1]}-{peer[0]}:{peer[1]}")
         self._protocol: asyncio.BaseProtocol | None = None
         self._arrived: deque[Item] = deque()
@@ -229,7 +223,7 @@ class SimulatedTransport(asyncio.Transport):
         self._closing = False
         self._lost = False
         self._finished = False
-        connections.transports[self] = None
+        self._connections.transports[self] = None
 
     def __hash__(self) -> int:
         return self._subject

@@ -1,8 +1,11 @@
 """The world of one schedule: machines, the network between them, one virtual time, one seed.
 
-world = World(seed, Configuration())
-process = world.machine("storage-1").start(main)     # main(host) is a coroutine function
-world.run(scenario())                                # returns the scenario's result; raises what went wrong
+    world = World(seed, Configuration())
+    process = world.machine("storage-1").start(main)     # main(host) is a coroutine function
+    world.run(scenario())                                # returns the scenario's result; raises what went wrong
+
+A world owns machines and the network, a machine its disk and its processes. Disks, processes and the network do not know
+the world: what they share is their `environment`.
 """
 
 from __future__ import annotations
