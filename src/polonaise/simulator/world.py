@@ -4,8 +4,8 @@
     process = world.machine("storage-1").start(main)     # main(host) is a coroutine function
     world.run(scenario())                                # returns the scenario's result; raises what went wrong
 
-A world owns machines and the network, a machine its disk and its processes. Disks, processes and the network do not know
-the world: what they share is their `environment`.
+A world owns machines and the network, a machine its disk and its processes. Disks, processes and the network do not
+know the world: what they share is their `environment`.
 """
 
 from __future__ import annotations
