@@ -22,9 +22,9 @@ from polonaise.simulator.checkers import check_trims
 from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
 from polonaise.simulator.diskaudit import FinalLog
 from polonaise.simulator.nemesis import Nemesis
+from polonaise.simulator.object_store import SimulatedStore
 from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.observer import SCRUB_S
-from polonaise.simulator.store import SimulatedStore
 from polonaise.terms import PartitionId, TransactionId
 
 

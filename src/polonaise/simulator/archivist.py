@@ -19,8 +19,8 @@ from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName, fingerprint, partition_prefix
 from polonaise.host import Host
 from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.object_store import SimulatedStore
 from polonaise.simulator.observations import History, ReadCheck
-from polonaise.simulator.store import SimulatedStore
 from polonaise.terms import PartitionId
 
 

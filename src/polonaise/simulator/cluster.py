@@ -34,7 +34,7 @@ from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId, StorageId
 
 if TYPE_CHECKING:
-    from polonaise.simulator.store import SimulatedStore
+    from polonaise.simulator.object_store import SimulatedStore
 
 CLUSTER_KEY: Final = bytes(range(1, 17))
 DIRECTORY: Final = "data"

@@ -15,8 +15,8 @@ from polonaise.errors import AddressInUse, BadOption, ConnectionLost
 from polonaise.host import Listener, ProtocolFactory
 from polonaise.host.address import UnixPath, parse_address
 from polonaise.simulator.environment import Environment
-from polonaise.simulator.links import Link, Partition
 from polonaise.simulator.loop import Future
+from polonaise.simulator.network_links import Link, Partition
 from polonaise.simulator.process import Process
 from polonaise.simulator.trace import Event
 from polonaise.simulator.transport import Connections, Pipe, SimulatedTransport

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from polonaise.simulator.environment import Environment
-from polonaise.simulator.links import Link
+from polonaise.simulator.network_links import Link
 from polonaise.simulator.process import Process
 from polonaise.simulator.trace import Event
 

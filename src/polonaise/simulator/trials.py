@@ -18,7 +18,7 @@ from polonaise.simulator.cluster import Node
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.observations import Violation
 from polonaise.simulator.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
-from polonaise.simulator.waiting import WaitingClient
+from polonaise.simulator.waiting_client import WaitingClient
 
 _ROT_SHARE: Final = 0.25
 """The share of seeds in which a bit of a sealed segment rots at the end, where nothing reads it but a scrub."""
