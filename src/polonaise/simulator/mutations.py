@@ -39,9 +39,9 @@ class _MutatedLoader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path).decode()
-        found = source.count(self._mutation.old)
-        if found != 1:
-            raise MutationDoesNotApply(f"{self._mutation.old!r} is {found} times in {fullname}, not once")
+        count = source.count(self._mutation.old)
+        if count != 1:
+            raise MutationDoesNotApply(f"{self._mutation.old!r} occurs {count} times in {fullname}, not once")
         return compile(source.replace(self._mutation.old, self._mutation.new), self.path, "exec")
 
 
@@ -54,11 +54,11 @@ class _MutatedFinder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._mutation.module:
             return None
-        found: Any = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if found is None or found.origin is None:
+        spec: Any = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None:
             raise MutationDoesNotApply(f"there is no module {fullname}")
-        loader = _MutatedLoader(fullname, found.origin, self._mutation)
-        return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
+        loader = _MutatedLoader(fullname, spec.origin, self._mutation)
+        return importlib.util.spec_from_file_location(fullname, spec.origin, loader=loader)
 
 
 def put_in(name: str) -> None:
@@ -69,7 +69,7 @@ def put_in(name: str) -> None:
     """
     mutation = MUTATIONS.get(name)
     if mutation is None:
-        raise MutationDoesNotApply(f"no mutation {name!r}: there are {', '.join(sorted(MUTATIONS))}")
+        raise MutationDoesNotApply(f"unknown mutation {name!r}; known mutations: {', '.join(sorted(MUTATIONS))}")
     if mutation.module in sys.modules:
         raise MutationDoesNotApply(f"{mutation.module} is loaded already")
     sys.meta_path.insert(0, _MutatedFinder(mutation))
