@@ -97,13 +97,16 @@ class Program:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
-    def left_behind(self) -> bool:
-        """Whether a process that it has started runs."""
-        try:
-            os.killpg(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
+    def living(self) -> list[str]:
+        """The names of its processes that run."""
+        names = []
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                before, _, after = file.read_text().rpartition(") ")
+                state, _, group, *_ = after.split()
+                if int(group) == self.pid and state not in "ZX":
+                    names.append(before.partition("(")[2])
+        return names
 
 
 class Programs:
@@ -121,11 +124,12 @@ class Programs:
 
 @contextlib.asynccontextmanager
 async def programs(directory: Path) -> AsyncIterator[Programs]:
-    """All of them are gone at the end; after a test that has passed, none had to be killed."""
+    """A test that passes has ended or killed all of them itself, and what they have started is gone, too."""
     group = Programs(directory)
     try:
         yield group
-        assert not any(program.left_behind() for program in group.started)
+        assert all(program.process.poll() is not None for program in group.started)
+        await until(lambda: not any(program.living() for program in group.started), "the end of all processes")
     finally:
         for program in group.started:
             program.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -33,12 +34,11 @@ async def insist(url: str, key: str, asked: Any) -> tuple[int, Any]:
     """The answer to a request that is sent with its key until there is one."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            try:
+            with contextlib.suppress(OSError):
                 status, said = await request(url, key, asked)
-            except OSError:
-                continue
-            if status != 503:
-                return status, said
+                if status != 503:
+                    return status, said
+            await asyncio.sleep(0.1)
 
 
 async def sold(address: str) -> Counter[tuple[int, int]]:
@@ -99,7 +99,7 @@ async def test_a_seat_is_booked_once_whoever_asks_and_whoever_dies(tmp_path: Pat
         cut = [asyncio.create_task(request(f"{urls[host]}/bookings", f"cut {each['seat']}", each)) for each in asked]
         await asyncio.wait(cut, return_when=asyncio.FIRST_COMPLETED)
         workers[host].kill()
-        await asyncio.wait(cut)
+        await asyncio.gather(*cut, return_exceptions=True)
         left = f"{urls[1 - host]}/bookings"
         for each in asked:
             assert await insist(left, f"cut {each['seat']}", each) == (201, each)

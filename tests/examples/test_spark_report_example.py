@@ -43,17 +43,6 @@ def report(started: Programs) -> Program:
     return started.start(*command("spark_report.py", "python"))
 
 
-def has_java(program: Program) -> bool:
-    for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            name, group = (directory / "comm").read_text().strip(), os.getpgid(int(directory.name))
-        except (ProcessLookupError, FileNotFoundError):
-            continue
-        if name == "java" and group == program.pid:
-            return True
-    return False
-
-
 def table(path: Path) -> list[list[str]]:
     with path.open(newline="") as file:
         return [row[:3] for row in csv.reader(file)]
@@ -85,7 +74,7 @@ async def test_the_report_is_of_the_log_and_one_that_dies_changes_nothing(tmp_pa
         await book(3, 1, "Emmy")
         await log.append(b"no booking")  # the service itself could go on behind this only when its view passes over it
         killed = report(started)
-        await until(lambda: has_java(killed), "Spark's start", PATIENCE_S)
+        await until(lambda: "java" in killed.living(), "Spark's start", PATIENCE_S)
         killed.kill()
         assert (csv_file.read_text(), page.read_text()) == kept
         last = report(started)
