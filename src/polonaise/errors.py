@@ -9,7 +9,7 @@ A class without a `retry` of its own has `Retry.NEVER`.
 ::
 
     try:
-        receipt = await log.append(b"1 100", partition=0, timeout=10)
+        receipt = await log.append(b"1 100", partition=0)
     except polonaise.PolonaiseError as error:
         if error.retry is not polonaise.Retry.AGAIN:
             raise

@@ -169,7 +169,9 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
     return _Read(report, header, preamble, scan)
 
 
-async def _read_batches(file: ReadOnlyFile, report: SegmentReport, header: SegmentHeader, scan: Scan, size: int) -> None:
+async def _read_batches(
+    file: ReadOnlyFile, report: SegmentReport, header: SegmentHeader, scan: Scan, size: int
+) -> None:
     """Read the batches, and count them in the report, up to the first damaged body."""
     sessions: set[int] = set()
     async with aclosing(walk(file, header, scan, size)) as batches:
