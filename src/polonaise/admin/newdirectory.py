@@ -13,8 +13,9 @@ from typing import Final
 from polonaise.coordination.values import DESCRIPTION
 from polonaise.errors import AlreadyInitialized, BadOption, DiskFailed
 from polonaise.host import Disk
+from polonaise.host.wholefiles import write_file
 from polonaise.node.addresses import COORDINATOR, MARKER
-from polonaise.node.embedded import HOST_LOCK, RESTORING, lock_path, write_file
+from polonaise.node.embedded import HOST_LOCK, RESTORING, lock_path
 
 _OURS: Final = re.compile(rf"{RESTORING}|{HOST_LOCK}|{COORDINATOR}|storage-[0-9]+|{MARKER}\.new")
 """Names that a restore makes, and that a killed one may leave."""
@@ -38,7 +39,7 @@ async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncG
     try:
         # Checked again under the lock: another restore may have come first, and have ended by now.
         unfinished = await _check(disk, directory)
-        await write_file(disk, posixpath.join(directory, RESTORING), (_EMBEDDED if embedded else _CLUSTER) + _TEXT)
+        await write_file(disk, posixpath.join(directory, RESTORING), [_EMBEDDED if embedded else _CLUSTER, _TEXT])
         await disk.sync_directory(directory)
         for name in unfinished:
             await asyncio.to_thread(_remove, posixpath.join(directory, name))

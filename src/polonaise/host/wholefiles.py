@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import AsyncIterator, Sequence
 
 from polonaise.host import Buffer, Disk, File
@@ -18,12 +19,17 @@ async def opened_file(disk: Disk, path: str, *, create: bool = False) -> AsyncIt
         await file.close()
 
 
-async def write_whole(disk: Disk, directory: str, name: str, buffers: Sequence[Buffer]) -> None:
-    """Write a file durably under its name in the directory: after a crash it is there whole, or not at all."""
-    path = f"{directory}/{name}"
-    # Renamed when it is synced: the name never stands for a part. The directory is synced, or the name may be lost.
-    async with opened_file(disk, f"{path}.new", create=True) as file:
+async def write_file(disk: Disk, path: str, buffers: Sequence[Buffer]) -> None:
+    """Replace the contents of a file, durably, but not its name."""
+    async with opened_file(disk, path, create=True) as file:
         await file.truncate(0)
         await file.write(0, buffers, sync=True)
+
+
+async def write_whole(disk: Disk, directory: str, name: str, buffers: Sequence[Buffer]) -> None:
+    """Write a file durably under its name in the directory: after a crash it is there whole, or not at all."""
+    path = posixpath.join(directory, name)
+    await write_file(disk, f"{path}.new", buffers)
+    # Renamed when it is synced: the name never stands for a part. The directory is synced, or the name may be lost.
     await disk.rename(f"{path}.new", path)
     await disk.sync_directory(directory)

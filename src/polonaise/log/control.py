@@ -26,6 +26,7 @@ from polonaise.errors import (
     invariant,
 )
 from polonaise.host import DirectoryLock, Disk, File, Host, Identity
+from polonaise.host.wholefiles import write_whole
 from polonaise.log.openfiles import SharedSync
 from polonaise.log.promises import (
     NO_EVIDENCE,
@@ -409,15 +410,7 @@ async def _create(host: Host, directory: str, cluster_key: bytes | None) -> None
         )
     if cluster_key is None:
         raise NotInitialized(f"the storage directory {directory} is empty and no cluster key was given")
-    path = f"{directory}/{CONTROL_FILE}"
-    file = await disk.open(f"{path}.new", create=True)
-    try:
-        await file.truncate(0)
-        await file.write(0, [encode_header(cluster_key, host.clock.wall_us())], sync=True)
-    finally:
-        await file.close()
-    await disk.rename(f"{path}.new", path)
-    await disk.sync_directory(directory)
+    await write_whole(disk, directory, CONTROL_FILE, [encode_header(cluster_key, host.clock.wall_us())])
 
 
 async def _make_directory(disk: Disk, directory: str) -> None:

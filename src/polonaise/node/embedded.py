@@ -44,6 +44,7 @@ from polonaise.errors import (
 from polonaise.host import Disk, Host, ProtocolFactory
 from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
+from polonaise.host.wholefiles import write_whole
 from polonaise.log.control import LOCK_FILE
 from polonaise.node.addresses import COORDINATOR, MARKER
 from polonaise.node.processes import cluster_at, give_store, history_in
@@ -250,26 +251,7 @@ def _check_marker(directory: str, raw: bytes) -> None:
 
 async def make_log(disk: Disk, directory: str) -> None:
     """Make the directory an embedded log's, durably. The caller holds the host's lock."""
-    await _write_whole(disk, directory, MARKER, f"{MARKER} {FORMAT}\n")
-
-
-async def write_file(disk: Disk, path: str, contents: bytes) -> None:
-    """Replace the contents of a file, durably, but not its name."""
-    file = await disk.open(path, create=True)
-    try:
-        await file.truncate(0)
-        await file.write(0, [contents], sync=True)
-    finally:
-        await file.close()
-
-
-async def _write_whole(disk: Disk, directory: str, name: str, text: str) -> None:
-    """Write a small file durably, so that after a crash it is whole or absent."""
-    unfinished = posixpath.join(directory, f"{name}.new")
-    await write_file(disk, unfinished, text.encode())
-    # Renamed when it is synced: the name never stands for a part. The directory is synced, or the name may be lost.
-    await disk.rename(unfinished, posixpath.join(directory, name))
-    await disk.sync_directory(directory)
+    await write_whole(disk, directory, MARKER, [f"{MARKER} {FORMAT}\n".encode()])
 
 
 async def fragments_of(disk: Disk, directory: str) -> str | None:
@@ -309,7 +291,7 @@ async def _settle_fragments(disk: Disk, address: EmbeddedAddress, cluster_key: b
     existing = await fragments_of(disk, address.directory)
     if existing is None and address.fragments is not None:
         await give_store(address.fragments, cluster_key)
-        await _write_whole(disk, address.directory, _FRAGMENTS, f"{address.fragments}\n")
+        await write_whole(disk, address.directory, _FRAGMENTS, [f"{address.fragments}\n".encode()])
         return address.fragments
     check_fragments(address, existing)
     return existing
