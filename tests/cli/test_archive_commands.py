@@ -27,10 +27,9 @@ async def _archive_a_group(shell: Shell, store: Path) -> None:
         await archived(log, open_store(str(store)))
 
 
-@pytest.mark.parametrize("room", ["archive", "pipeline"])
-def test_restore_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Shell, tmp_path: Path, room: str) -> None:
+def test_restore_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Shell, tmp_path: Path) -> None:
     asyncio.run(_archive_a_group(shell, tmp_path / "store"))
-    restore = (room, "restore", tmp_path / "store")
+    restore = ("archive", "restore", tmp_path / "store")
     cut = shell.run(*restore, tmp_path / "cut", "--until", "0=4", "--new-key")
     assert cut.status == 0
     assert "partition 0: the batch from 0 to 9 is left out, because it goes beyond the requested id" in cut.output
@@ -118,15 +117,13 @@ async def _archive_of_three(shell: Shell, store: Path) -> None:
         await archived(log, open_store(str(store)))
 
 
-@pytest.mark.parametrize("room", ["archive", "pipeline"])
-def test_restore_says_which_partition_has_no_fragments(shell: Shell, tmp_path: Path, room: str) -> None:
+def test_restore_says_which_partition_has_no_fragments(shell: Shell, tmp_path: Path) -> None:
     asyncio.run(_archive_of_three(shell, tmp_path / "store"))
-    said = shell.run(room, "restore", tmp_path / "store", tmp_path / "log")
+    said = shell.run("archive", "restore", tmp_path / "store", tmp_path / "log")
     assert said.status == 0
     assert said.output.count("has no fragments") == 1
     assert "partition 1 has no fragments in the store: it begins empty" in said.output
-    done = shell.run(room, "restore", tmp_path / "store", tmp_path / "another", "--json").objects
-    told = done if room == "archive" else done[0]["report"]["partitions"]
+    told = shell.run("archive", "restore", tmp_path / "store", tmp_path / "another", "--json").objects
     assert [(each["partition"], each["last"], each["in_store_up_to"]) for each in told] == [
         (0, 0, 0),
         (1, -1, -1),
@@ -143,10 +140,9 @@ def test_restore_says_it_to_programs_too(shell: Shell, tmp_path: Path) -> None:
     assert (told["last"], told["batch_left_out"]) == (9, None)
 
 
-@pytest.mark.parametrize("room", ["archive", "pipeline"])
-def test_restore_warns_of_a_key_that_two_logs_would_have(shell: Shell, tmp_path: Path, room: str) -> None:
+def test_restore_warns_of_a_key_that_two_logs_would_have(shell: Shell, tmp_path: Path) -> None:
     asyncio.run(_archive_a_group(shell, tmp_path / "store"))
-    restore = (room, "restore", tmp_path / "store")
+    restore = ("archive", "restore", tmp_path / "store")
     assert "restore with --new-key instead" in shell.run(*restore, tmp_path / "unsaid").errors
     for said in ("--new-key", "--same-key"):
         assert "--new-key instead" not in shell.run(*restore, tmp_path / said, said).errors

@@ -298,10 +298,10 @@ def test_an_empty_log(shell: Shell) -> None:
 
 def test_partitions_that_are_not_there(filled: Shell) -> None:
     for verb in ("read", "tail"):
-        filled.refuses("log", verb, LOG, code="bad_option", naming="which of 3 partitions?")
+        filled.refuses("log", verb, LOG, code="bad_option", naming="the log has 3 partitions")
         filled.refuses("log", verb, LOG, "-p", 3, code="unknown_partition", naming="0 to 2")
         for wrong in ("x", "", "1-", "2-1", "-1", "0,,1", "1-2-3"):
-            filled.refuses("log", verb, LOG, f"--partition={wrong}", code="bad_option", naming="names no partitions")
+            filled.refuses("log", verb, LOG, f"--partition={wrong}", code="bad_option", naming="invalid partitions")
     filled.refuses("log", "append", LOG, "x", code="bad_option", naming="which of 3")
     filled.refuses("log", "append", LOG, "x", "-p", 3, code="unknown_partition")
 
@@ -373,7 +373,7 @@ def test_health_of_a_log_whose_storage_directory_was_wiped_says_so_and_claims_no
     said = shell.run("log", "health", address, "--json")
     assert said.status == 1
     assert said.objects[0]["committed_high_water_mark"] is None
-    assert "unix:storage-0 is there, and empty" in said.objects[0]["waits_for"]
+    assert "unix:storage-0 answers, but is empty" in said.objects[0]["waits_for"]
     table = shell.run("log", "health", address).output
     assert re.search(r"NOT READY +unknown ", table), table
 

@@ -140,7 +140,7 @@ def test_binary_bodies_in_a_dump(shell: Shell, tmp_path: Path) -> None:
 def test_what_is_no_storage(shell: Shell, tmp_path: Path) -> None:
     for verb in ("verify", "statistics", "dump"):
         shell.refuses("segment", verb, tmp_path / "nowhere", code="not_found")
-        shell.refuses("segment", verb, tmp_path, code="bad_option", naming="no storage directory")
+        shell.refuses("segment", verb, tmp_path, code="bad_option", naming="not a storage directory")
         assert shell.run("segment", verb).status == 2
 
 

@@ -13,8 +13,8 @@ from clientrig import World
 
 from polonaise import blocking, testing
 from polonaise.errors import AppendUnknown, Closed, ConnectionLost, LockConflict, PolonaiseError, ViewUnfit, fresh
-from polonaise.server.replicas import StorageLink
 from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink
 from polonaise.wire.messages import HighWaterMark
 
 TIMES = 10_000

@@ -14,16 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from polonaise.cli.exitstatus import ExitStatus
 from polonaise.demo import run
-from polonaise.demo.checks import Folded, Seen
+from polonaise.demo.checks import DayFindings, Folded
 from polonaise.node.local import LocalCluster, StartFailed
 
 pytestmark = pytest.mark.slow
 
 WITHIN_S = 30.0
-INTERRUPTED = 130
-
-
 OUTPUT = "bank-demo"
 
 
@@ -86,7 +84,7 @@ def test_a_demo_that_is_told_to_stop_takes_all_of_it_along(number: signal.Signal
     assert "Traceback" not in output
     assert "Unknown child" not in output
     assert session_of(process) == []
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == ExitStatus.INTERRUPTED
     assert [path.name for path in tmp_path.iterdir()] == [OUTPUT]
 
 
@@ -114,9 +112,9 @@ async def test_a_spark_that_does_not_end_is_ended_with_all_it_has_started(
     stuck.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stuck))
     monkeypatch.setattr(run, "SPARK_S", 0.5)
-    seen = Seen(set(), set(), {}, Counter(), {}, Counter(), Folded(), {}, 3)
+    seen = DayFindings(set(), set(), {}, Counter(), {}, Counter(), Folded(), {}, 3)
     with pytest.raises(StartFailed, match=r"within 0\.5 s .*spark\.log says .* run the demo again with fewer"):
-        await run._told("file:nowhere", "sqlite://", seen, tmp_path)
+        await run._run_spark_jobs("file:nowhere", "sqlite://", seen, tmp_path)
     child = Path("/proc") / (tmp_path / "jvm").read_text().strip() / "stat"
     until(lambda: not child.exists() or " Z " in child.read_text())
 
@@ -130,7 +128,7 @@ def test_a_second_hangup_does_not_break_the_end_off(tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         output, _ = process.communicate(timeout=WITHIN_S)
     assert "Traceback" not in output
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == ExitStatus.INTERRUPTED
     assert [path.name for path in tmp_path.iterdir()] == [OUTPUT]
 
 
@@ -142,7 +140,7 @@ def test_a_demo_that_a_script_runs_in_the_background_ends_when_it_is_told_to(tmp
         output, _ = process.communicate(timeout=WITHIN_S)
     assert "Traceback" not in output
     assert session_of(process) == []
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == ExitStatus.INTERRUPTED
 
 
 def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
@@ -160,7 +158,7 @@ def test_a_demo_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
         assert int(ignored, 16) & 1 << signal.SIGHUP - 1
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=WITHIN_S)
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == ExitStatus.INTERRUPTED
 
 
 CLUSTER = """

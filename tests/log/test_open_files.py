@@ -114,7 +114,7 @@ def test_a_file_that_is_closed_while_it_is_opened_again_stays_closed() -> None:
 def test_a_missing_file_is_not_found_at_once() -> None:
     async def given(host: Host, process: Process) -> None:
         with pytest.raises(NotFound):
-            await OpenFiles(host.disk).open("data/none")
+            await OpenFiles(host.disk, 1).open("data/none")
 
     on_a_host(given)
 

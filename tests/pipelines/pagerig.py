@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from lacking import lacking
 from polonaise.pipelines.charts import Chart
-from polonaise.pipelines.values import width_of
+from polonaise.pipelines.formatting import width_of
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -204,7 +204,7 @@ def test_a_connect_that_is_given_up_leaves_nothing_behind() -> None:
         await pair.world.machine("a").start(dial).ended()
 
     pair.world.run(scenario())
-    assert pair.world.network.connections == 0
+    assert not pair.world.network.connections.standing
     assert all(peer.lost is not False for peer in pair.accepted)
 
 
@@ -284,7 +284,7 @@ def test_a_reset_is_heard_on_both_sides() -> None:
 
     pair.world.run(scenario())
     assert pair.world.faults.injected() == {"reset": 1}
-    assert pair.world.network.connections == 0
+    assert not pair.world.network.connections.standing
 
 
 def test_a_lost_transport_refuses_to_write() -> None:
@@ -306,7 +306,7 @@ def test_a_flipped_byte_is_one_wrong_bit() -> None:
 
     async def scenario() -> None:
         await pair.connect()
-        pair.world.network.flip_bytes("a", "b")
+        pair.world.network.flip_byte("a", "b")
         pair.act(pair.near.transport.write, bytes(1000))
         await asyncio.sleep(1)
         pair.act(pair.near.transport.write, bytes(1000))

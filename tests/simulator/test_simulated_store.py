@@ -9,7 +9,7 @@ import pytest
 from polonaise.errors import NotFound, StoreUnavailable
 from polonaise.host import Host
 from polonaise.simulator import World
-from polonaise.simulator.store import SimulatedStore
+from polonaise.simulator.object_store import SimulatedStore
 
 
 def test_an_object_is_put_once_listed_and_read() -> None:

@@ -12,7 +12,6 @@ from polonaise.client.log import Log
 from polonaise.errors import BeyondLog, FragmentDamaged, FragmentsAhead, LogForked, WrongClusterKey
 from polonaise.fragments.format import Footer
 from polonaise.fragments.mark import INIT, MARK, claim, is_marked, put_mark
-from polonaise.fragments.mending import rewrite
 from polonaise.fragments.objects import (
     FRAGMENT_BYTES,
     PUT_BACK,
@@ -20,6 +19,7 @@ from polonaise.fragments.objects import (
     contradictions,
     footer_of,
     fragments_of,
+    made_again,
     partitions_in,
     verified,
     write_fragments,
@@ -257,7 +257,7 @@ async def repair(log: Log, store: MendableStore, name: FragmentName, timeout: fl
     `FragmentMissing`, and what reading and the store raise. Nothing was changed then.
     """
     async with aclosing(batches_of(log, name.partition, Span(name.first, name.last), name.last, timeout)) as batches:
-        await rewrite(store, log.cluster_key, name, batches)
+        await store.replace(name.path, await made_again(log.cluster_key, name, batches))
     await verified(store, name)
 
 

@@ -89,7 +89,7 @@ async def compare(directories: Sequence[str]) -> list[ComparisonReport]:
     if len(directories) < 2 or len(set(directories)) < len(directories):
         raise BadOption("nothing to compare: give two storage directories or more, each once")
     replicas = [(directory, files) for directory in directories for files in find(directory)]
-    keys = {files.kept.cluster_key for _, files in replicas if files.kept is not None}
+    keys = {files.control.cluster_key for _, files in replicas if files.control is not None}
     if len(keys) > 1:
         raise WrongClusterKey("these directories are of different logs: compare replicas of one log")
     unnamed = next((directory for directory, files in replicas if files.partition is None), None)
@@ -129,7 +129,7 @@ class _Walk:
             self.batch, self.damage = None, error.text
 
     def report(self) -> ReplicaReport:
-        kept = self.files.kept
+        kept = self.files.control
         joined = NO_SESSION if kept is None else kept.promises.joined
         first = trimmed_in(self.files).first
         return ReplicaReport(self.directory, first, self.last, bounds_in(self.files), joined, self.damage)

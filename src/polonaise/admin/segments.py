@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from polonaise.errors import BatchDamaged, DataDamaged, NotFound, SegmentDamaged
-from polonaise.host.files import LookedAt
+from polonaise.host.files import ReadOnlyFile
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.log.recovery import begins
+from polonaise.log.recovery import begins_log
 from polonaise.log.segment import (
     HEADER_BYTES,
     Scan,
@@ -25,7 +25,7 @@ from polonaise.log.segment import (
     read_preamble,
     walk,
 )
-from polonaise.log.tail import beginning
+from polonaise.log.tail import empty_scan
 from polonaise.storage.files import Files, evidence_in, first_of, found_again, trimmed_in
 from polonaise.storage.offline import batches_of, header_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
@@ -140,7 +140,7 @@ async def _verify(files: Files) -> PartitionReport:
 async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
     """Read one segment to its end or to the first bad bytes. Raises `NotFound`, and `WrongClusterKey`."""
     first = first_of(path)
-    with LookedAt(path) as file:
+    with ReadOnlyFile(path) as file:
         size = file.size()
         report = SegmentReport(path, files.partition, first, first - 1, size)
         try:
@@ -154,7 +154,7 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
         report.partition = header.partition
         try:
             preamble = await read_preamble(file, header)
-            scan = beginning(header, preamble)
+            scan = empty_scan(header, preamble)
         except (SegmentDamaged, BatchDamaged) as error:
             report.damage = SegmentDamage(path, HEADER_BYTES, first, error.text)
             return _Read(report, header)
@@ -169,7 +169,9 @@ async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
     return _Read(report, header, preamble, scan)
 
 
-async def _read_batches(file: LookedAt, report: SegmentReport, header: SegmentHeader, scan: Scan, size: int) -> None:
+async def _read_batches(
+    file: ReadOnlyFile, report: SegmentReport, header: SegmentHeader, scan: Scan, size: int
+) -> None:
     """Read the batches, and count them in the report, up to the first damaged body."""
     sessions: set[int] = set()
     async with aclosing(walk(file, header, scan, size)) as batches:
@@ -206,7 +208,7 @@ def _gap(files: Files, before: _Read | None, read: _Read) -> str:
     if header is None:
         return ""
     if before is None:
-        return "" if begins(header, trimmed_in(files)) else "the segment before it is missing"
+        return "" if begins_log(header, trimmed_in(files)) else "the segment before it is missing"
     if header.previous_first != before.report.first:
         return "the segment before it is missing"
     if before.scan is None or before.report.damage is not None:
@@ -229,7 +231,7 @@ def _missing(files: Files, last_read: _Read | None) -> list[SegmentDamage]:
     evidence = evidence_in(files)
     if evidence.last > last:
         return [SegmentDamage(path, end, last + 1, f"it ends with {last}, and {evidence.last} had been synced")]
-    if files.kept is not None and files.kept.promises.may_have_lost:
-        above = files.kept.promises.lost_above
+    if files.control is not None and files.control.promises.may_have_lost:
+        above = files.control.promises.lost_above
         return [SegmentDamage(path, end, above + 1, f"its node says that it may have lost what was above {above}")]
     return []

@@ -1,4 +1,4 @@
-"""The commands `polonaise pipeline archive` and `restore`: write fragments from a log, and a log from fragments."""
+"""The command `polonaise pipeline archive`: writes what is committed as fragments."""
 
 from __future__ import annotations
 
@@ -7,29 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polonaise.cli import inputs
-from polonaise.cli.archive import (
-    NewDirectory,
-    NewKey,
-    Nodes,
-    PartitionCount,
-    SameKey,
-    StorageCount,
-    Store,
-    Until,
-    UntilTime,
-    how_to_restore,
-    say_cut,
-    say_left_out,
-    say_missing,
-    warn_of_key,
-)
+from polonaise.cli.archive import Store, Until, UntilTime, say_cut, say_missing
 from polonaise.cli.output import print_table, say
-from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitions, ReportFile, run_job, run_on_spark
+from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark
+from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
     from polonaise.pipelines.archive import ArchiveReport
     from polonaise.pipelines.progress import JobProgress
-    from polonaise.pipelines.restore import RestoreReport
 
 
 def archive(
@@ -88,40 +73,9 @@ def _show_archived(report: ArchiveReport) -> None:
         )
 
 
-def restore(
-    store: Store,
-    directory: NewDirectory,
-    storage: StorageCount = 1,
-    nodes: Nodes = None,
-    partitions: PartitionCount = None,
-    until: Until = None,
-    until_time: UntilTime = None,
-    new_key: NewKey = False,
-    same_key: SameKey = False,
-    as_json: Json = False,
-    report: ReportFile = None,
-) -> None:
-    """Make a log again from its fragments, byte for byte: `polonaise archive restore`, with a report of the run.
-
-    Needs no Spark. The directory holds no log until this has ended; if it is killed on the way, run it again.
-    """
-    how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
-
-    def work(progress: JobProgress) -> RestoreReport:
-        from polonaise.pipelines import restore as job
-
-        return job.restore(store, directory, how, progress=progress)
-
-    run_job("restore", work, _show_restored, Output(as_json, report))
-    warn_of_key(how)
-
-
-def _show_restored(report: RestoreReport) -> None:
-    columns = ["partition", "restored up to", "in the store up to", "batches", "bytes"]
-    rows = [
-        [f"{value:,}" for value in (each.partition, each.last, each.in_store_up_to, each.batches, each.bytes)]
-        for each in report.restored.partitions
-    ]
-    print_table(columns, rows, right=range(5))
-    for each in report.restored.partitions:
-        say_left_out(each)
+def restore() -> None:
+    """Refuse, and name the command that does the same without Spark."""
+    raise BadOption(
+        "polonaise pipeline restore is now polonaise archive restore, which needs no Spark: run that with the same "
+        "arguments, without --report"
+    )

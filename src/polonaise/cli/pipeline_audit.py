@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,8 +16,9 @@ from polonaise.cli.pipeline_views import (
     LogOrStore,
     OnUndecodable,
     UntilTime,
-    place_of,
+    check_view,
     say_undecodable,
+    until_of,
 )
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
@@ -84,44 +86,36 @@ def audit(
     from polonaise.pipelines.declarations import Declared
     from polonaise.pipelines.source import EVERYTHING
 
-    place = EVERYTHING if until is None and until_time is None else place_of(until, until_time)
+    end = EVERYTHING if until is None and until_time is None else until_of(until, until_time)
     declared = Declared(view)
-
-    def look() -> None:
-        from polonaise.pipelines.targets import check_target
-        from polonaise.pipelines.viewsource import policy_called
-
-        if on_undecodable is not None:
-            policy_called(on_undecodable)
-        declared.look()
-        check_target(table, there=True)
 
     def of_table(spark: Any, progress: JobProgress) -> AuditReport:
         from polonaise.pipelines.audit import audit_table
 
         return audit_table(
             spark, address, declared.load(), table,
-            marks_table=marks, until=place, fragments=fragments, named_max=named, on_undecodable=on_undecodable,
+            marks_table=marks, until=end, fragments=fragments, named_max=named, on_undecodable=on_undecodable,
             progress=progress,
         )  # fmt: skip
 
+    look = partial(check_view, declared, table, on_undecodable, there=True)
     run_on_spark("audit", of_table, _show_table, output, master=master, conf=conf, address=address, look=look)
 
 
 def _show_table(report: AuditReport) -> None:
-    found = report.found
+    comparison = report.found
     upto = ", ".join(f"{partition}={id}" for partition, id in sorted(report.marks.items()))
     say(f"{report.view} in {report.table}, up to {upto} ({report.behind:,} transactions behind)")
-    rows = [["rows", f"{found.rows:,}", f"{found.rows_expected:,}"]]
-    rows += [[f"sum of {name}", str(there), str(right)] for name, (there, right) in found.sums.items()]
+    rows = [["rows", f"{comparison.rows:,}", f"{comparison.rows_expected:,}"]]
+    rows += [[f"sum of {name}", str(actual), str(right)] for name, (actual, right) in comparison.sums.items()]
     print_table(["", "in the table", "according to the log"], rows, right=(1, 2))
-    for each in found.differences:
+    for each in comparison.differences:
         say(printable(str(each)))
-    total = sum(found.totals.values())
-    if total > len(found.differences):
-        say(f"… and {total - len(found.differences):,} more")
+    total = sum(comparison.totals.values())
+    if total > len(comparison.differences):
+        say(f"… and {total - len(comparison.differences):,} more")
     say_undecodable(report.undecodable, "and nothing of them was compared")
-    by_kind = ", ".join(f"{count:,} {kind}" for kind, count in found.totals.items())
+    by_kind = ", ".join(f"{count:,} {kind}" for kind, count in comparison.totals.items())
     say(
         "well: the table holds what follows from the log"
         if report.well

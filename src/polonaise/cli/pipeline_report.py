@@ -59,8 +59,8 @@ def report(
 
     All parts count the same transactions: those that were committed when the job began.
     """
-    said = {"fragments": fragments, "decoder": decoder, "decoderSchema": columns, "partitions": partition}
-    options = {name: value for name, value in said.items() if value is not None}
+    given = {"fragments": fragments, "decoder": decoder, "decoderSchema": columns, "partitions": partition}
+    options = {name: value for name, value in given.items() if value is not None}
     options |= settings_of(option or [], "--option", "headers=1,2")
 
     def work(spark: Any, progress: JobProgress) -> LogReport:

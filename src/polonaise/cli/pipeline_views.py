@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,8 +14,9 @@ from polonaise.cli.pipeline import Conf, Json, Master, Output, ReportFile, run_o
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
+    from polonaise.pipelines.declarations import Declared
     from polonaise.pipelines.progress import JobProgress
-    from polonaise.pipelines.source import Until as Place
+    from polonaise.pipelines.source import Until as End
     from polonaise.pipelines.views import Commit, ViewReport
     from polonaise.pipelines.viewsource import Letters
 
@@ -69,47 +71,50 @@ def views(
 
     from polonaise.pipelines.declarations import Declared
 
-    place, declared = place_of(until, until_time), Declared(view)
-
-    def look() -> None:
-        from polonaise.pipelines.targets import check_target
-        from polonaise.pipelines.viewsource import policy_called
-
-        if on_undecodable is not None:
-            policy_called(on_undecodable)
-        declared.look()
-        check_target(table, there=False)
+    end, declared = until_of(until, until_time), Declared(view)
 
     def work(spark: Any, progress: JobProgress) -> ViewReport:
         from polonaise.pipelines import views as job
 
-        found = declared.load()
+        loaded = declared.load()
         if rebuild:
             return job.rebuild(
-                spark, address, found, table,
-                until=place, fragments=fragments, on_undecodable=on_undecodable, progress=progress,
+                spark, address, loaded, table,
+                until=end, fragments=fragments, on_undecodable=on_undecodable, progress=progress,
             )  # fmt: skip
         if follow:
             commits = job.follow(
-                spark, address, found, table,
+                spark, address, loaded, table,
                 fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable,
             )  # fmt: skip
             for commit in commits:
                 _say_commit(commit, as_json)
         return job.update(
-            spark, address, found, table,
+            spark, address, loaded, table,
             fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable, progress=progress,
         )  # fmt: skip
 
     output = Output(as_json, report)
+    look = partial(check_view, declared, table, on_undecodable, there=False)
     run_on_spark("views", work, _show, output, master=master, conf=conf, address=address, look=look)
 
 
-def place_of(until: list[str] | None, until_time: str | None) -> Place:
-    """Return the end that --until and --until-time name. Raises `BadOption`."""
-    from polonaise.pipelines.source import Until as Place
+def check_view(declared: Declared, table: str, on_undecodable: str | None, *, there: bool) -> None:
+    """Check, without a session, what a job is told of its view and table; `there` says that the table has to exist."""
+    from polonaise.pipelines.targetaddress import check_target
+    from polonaise.pipelines.viewsource import policy_named
 
-    return Place(
+    if on_undecodable is not None:
+        policy_named(on_undecodable)
+    declared.look()
+    check_target(table, there=there)
+
+
+def until_of(until: list[str] | None, until_time: str | None) -> End:
+    """Return the end that --until and --until-time name. Raises `BadOption`."""
+    from polonaise.pipelines.source import Until as End
+
+    return End(
         None if until is None else inputs.ids_of(until), None if until_time is None else inputs.time_of(until_time)
     )
 

@@ -20,8 +20,8 @@ from typing import Final
 
 from polonaise.errors import DirectoryGone, DirectoryInUse, HostFailed, PolonaiseError, Retry
 from polonaise.host import Identity
+from polonaise.host.filelimits import check_room, too_many_open
 from polonaise.host.files import identity, try_lock
-from polonaise.host.openfiles import check_room, too_many_open
 from polonaise.host.real import loop_factory, stop_at_mistakes
 from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped, host_log, lock_path
 
