@@ -234,7 +234,7 @@ async def test_a_store_is_not_repaired_from_another_log(
     await check_archived_from(log, store, key)
     await check_archived_from(log, store, None)
     async with polonaise.connect(f"embedded:{tmp_path / 'other'}") as other:
-        with pytest.raises(WrongClusterKey, match=r"fragments of another log.* name the log that was archived there"):
+        with pytest.raises(WrongClusterKey, match=r"fragments of another log.* give the log that was archived there"):
             await check_archived_from(other, store, key)
         if marked:
             with pytest.raises(WrongClusterKey, match="fragments of another log"):
