@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lacking import VARIABLE, lacking
+from rigs.lacking import VARIABLE, lacking
 
 
 def test_what_a_machine_lacks_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,12 +26,14 @@ def test_what_ci_lacks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_ci_has_a_mariadb(tmp_path: Path) -> None:
-    (tmp_path / "without.py").write_text("import databases\ndatabases.MariaDB.program = staticmethod(lambda: None)\n")
-    views = Path(__file__).parent / "views"
+    (tmp_path / "without.py").write_text(
+        "from rigs.databases import MariaDB\nMariaDB.program = staticmethod(lambda: None)\n"
+    )
+    tests = Path(__file__).parent
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "without", "-k", "mariadb"]
     done = subprocess.run(
-        [*command, str(views / "test_sql_faults.py"), "--maxfail=1"],
-        env={**os.environ, VARIABLE: "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(views)])},
+        [*command, str(tests / "views" / "test_sql_faults.py"), "--maxfail=1"],
+        env={**os.environ, VARIABLE: "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(tests)])},
         capture_output=True,
         text=True,
         timeout=60,

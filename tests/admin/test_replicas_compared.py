@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from filesrig import KEY, batch, flip, make_storage, segments
 
 from polonaise.admin.comparison import ComparisonReport, compare
 from polonaise.errors import BadOption, ControlFileMissing, NotFound, WrongClusterKey
 from polonaise.host.real import RealHost
 from polonaise.log.control import ControlFile
 from polonaise.log.partitionlog import LogSettings, PartitionLog
+from rigs.storagefiles import KEY, batch, flip, make_storage, segments
 
 
 def compared(*directories: Path) -> list[ComparisonReport]:

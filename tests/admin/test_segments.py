@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from filesrig import flip, make_storage, overwrite, segments
 
 from polonaise.admin.segments import PartitionReport, verify
 from polonaise.errors import BadOption, ControlFileMissing, NotFound, SegmentDamaged
@@ -15,6 +14,7 @@ from polonaise.log.control import CONTROL_FILE
 from polonaise.log.segment import FRAME_BYTES, REMOVED
 from polonaise.storage import files
 from polonaise.storage.offline import dump
+from rigs.storagefiles import flip, make_storage, overwrite, segments
 
 
 def verified(path: Path) -> list[PartitionReport]:

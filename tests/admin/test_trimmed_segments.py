@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from filesrig import KEY, make_storage, segments
-
 from polonaise.admin.segments import PartitionReport, verify
 from polonaise.host.real import RealHost
 from polonaise.log.control import ControlFile
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.storage.files import find
+from rigs.storagefiles import KEY, make_storage, segments
 
 
 def trimmed(directory: Path) -> Path:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storyrig import Fold, Town
 
 import polonaise
 from polonaise import Change, Draft, Expectation, Lock, Log
 from polonaise.errors import AppendExpired, BadOption, BeyondLog, Closed
 from polonaise.terms import ChangeKind, ExpectationKind, LockMode
+from rigs.town import Fold, Town
 
 
 def in_a_town(main: Callable[[Log], Awaitable[None]], *, engaged: bool = True) -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from storyrig import Fold, Town
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Change, Expectation, Limits
@@ -38,6 +37,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.simulator.cluster import Node
 from polonaise.terms import Transaction
+from rigs.town import Fold, Town
 
 BEFORE = b"was there before"
 

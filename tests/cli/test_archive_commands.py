@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from clirig import Shell
-from restorerig import archived
 
 import polonaise
 import polonaise.blocking
 from polonaise.fragments.store import open_store
+from rigs.restoring import archived
+from rigs.shell import Shell
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clirig import Shell
 
 import polonaise
 from polonaise.admin import logs
 from polonaise.cli import log as log_commands
 from polonaise.errors import DeadlineExceeded
 from polonaise.terms import FailureReason
+from rigs.shell import Shell
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from clirig import Shell
 
 import polonaise.demo.views
 from polonaise.pipelines import sessions
+from rigs.shell import Shell
 
 VIEWS = polonaise.demo.views.__file__
 

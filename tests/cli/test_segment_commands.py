@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from clirig import Shell
-from filesrig import flip, make_storage, segments
 
 from polonaise.checksum import crc32
 from polonaise.errors import SegmentDamaged
@@ -18,6 +16,8 @@ from polonaise.host.real import RealHost
 from polonaise.log.control import ControlFile, ControlSlot
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.storage import files, offline
+from rigs.shell import Shell
+from rigs.storagefiles import flip, make_storage, segments
 
 pytestmark = pytest.mark.slow
 

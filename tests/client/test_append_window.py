@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from clientrig import World, until
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.window import AppendWindow
 from polonaise.wire.appends import inbox_bytes
+from rigs.clients import World, until
 
 
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.booleans()), max_size=60), st.integers(0, 20_000))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clientrig import World, until
 
 from polonaise import Draft, Group, Log
 from polonaise.client.protocol.draft import Change, Expectation
@@ -25,6 +24,7 @@ from polonaise.errors import (
 )
 from polonaise.log.batch import Columns
 from polonaise.terms import FailureReason
+from rigs.clients import World, until
 
 
 async def remounted(world: World) -> None:
@@ -324,7 +324,7 @@ async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once
 
 
 async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -> None:
-    from fakeserver import FakeServer
+    from rigs.fakeserver import FakeServer
 
     client = await world.client()
     await client.append(b"0")
@@ -344,7 +344,7 @@ async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -
 
 
 async def test_a_server_that_does_not_own_the_partition_is_left_for_the_one_that_does(world: World) -> None:
-    from fakeserver import FakeServer
+    from rigs.fakeserver import FakeServer
 
     new = FakeServer(world.host, dict(world.logs), "server:2", generation=2)
     world.server.logs.clear()

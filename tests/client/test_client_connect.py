@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clientrig import World
 
 import polonaise
 from polonaise.client.protocol.draft import Limits
@@ -26,6 +25,7 @@ from polonaise.errors import (
     WrongClusterKey,
     WrongEventLoop,
 )
+from rigs.clients import World
 
 
 def test_importing_the_package_is_light() -> None:

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from clientrig import Memo, World, until
 
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.locks import Lock
@@ -23,6 +22,7 @@ from polonaise.errors import (
     Overloaded,
 )
 from polonaise.terms import FailureReason
+from rigs.clients import Memo, World, until
 
 
 def append(tx: Draft, *bodies: bytes) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from fakeserver import FakeLog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from polonaise.client.protocol.packing import Outgoing, frames
 from polonaise.client.protocol.subscription import MountVerdict, Subscription
 from polonaise.errors import AppendUnknown, BadOption, BodyTooLarge, Closed, LogForked, OutOfOrder, TooManyLocks
 from polonaise.terms import FailureReason, LockMode, MountState, OwnKind
+from rigs.fakeserver import FakeLog
 
 # ------------------------------------------------------------------ reading ahead
 

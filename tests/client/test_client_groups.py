@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from clientrig import World, until
 
 from polonaise import testing
 from polonaise.client.log import Log
@@ -23,6 +22,7 @@ from polonaise.errors import (
     TooManyLocks,
 )
 from polonaise.terms import LockMode
+from rigs.clients import World, until
 
 
 async def test_a_group_commits_as_one_and_its_receipt_names_all_ids(world: World) -> None:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from clientrig import Memo, World, until
 
 from polonaise import testing
 from polonaise.client.log import Log
@@ -16,6 +15,7 @@ from polonaise.client.protocol.draft import Draft
 from polonaise.coordination.values import Assignment, Versioned
 from polonaise.errors import AppendExpired, AppendUnknown, DeadlineExceeded, PolonaiseError, ViewUnavailable
 from polonaise.terms import Transaction
+from rigs.clients import Memo, World, until
 
 SHORT_S = 0.03
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from clientrig import World, until
-from fakeserver import FakeLog, FakeMount
 
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
@@ -22,6 +20,8 @@ from polonaise.errors import (
 from polonaise.terms import FailureReason
 from polonaise.wire.appends import ReceivedAppends
 from polonaise.wire.messages import Append
+from rigs.clients import World, until
+from rigs.fakeserver import FakeLog, FakeMount
 
 
 async def test_numbers_are_appended_in_order(world: World) -> None:

@@ -7,8 +7,6 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from clientrig import World, until
-from fakeserver import FakeServer
 
 from polonaise.errors import (
     BadOption,
@@ -24,6 +22,8 @@ from polonaise.errors import (
 from polonaise.log import registers
 from polonaise.terms import Transaction
 from polonaise.wire.messages import RegistersListed
+from rigs.clients import World, until
+from rigs.fakeserver import FakeServer
 
 
 async def ids(reading) -> list[int]:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from clientrig import World, until
 
 from polonaise.errors import DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import BodyForm, Transaction
+from rigs.clients import World, until
 
 
 class Runs:

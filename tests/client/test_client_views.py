@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from clientrig import Memo, World, until
 
 from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked
 from polonaise.log.batch import Columns
 from polonaise.terms import BodyForm
+from rigs.clients import Memo, World, until
 
 
 async def test_a_view_is_given_everything_after_its_mark(world: World) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from clientrig import World, until
 
 import polonaise
 from polonaise import blocking, testing
 from polonaise.errors import OwnTransaction
 from polonaise.terms import BodyForm, ChangeKind, LockMode, PartitionId, Transaction, TransactionId
+from rigs.clients import World, until
 
 
 class Strict:

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from clientrig import World
-from test_raised_again import check_small, raised
 
 import polonaise
 from polonaise import Batch, Group, testing
 from polonaise.errors import BatchDamaged, DataDamaged, DeadlineExceeded, LogForked, OutOfOrder, PolonaiseError
 from polonaise.log.batch import Columns
+from rigs.clients import World
+from rigs.raising import check_small, raised
 
 pytestmark = pytest.mark.slow
 

@@ -15,21 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrig import running
-from hostilerig import (
-    Peer,
-    Target,
-    assert_served,
-    bytes_of,
-    dial,
-    greet,
-    mount,
-    open_files,
-    processor_s,
-    raw_frame,
-    target_of,
-    unharmed,
-)
 
 import polonaise
 from polonaise.errors import PolonaiseError
@@ -42,6 +27,21 @@ from polonaise.wire.messages import (
     HighWaterMark,
     Ping,
     Pong,
+)
+from rigs.cluster import running
+from rigs.hostile import (
+    Peer,
+    Target,
+    assert_served,
+    bytes_of,
+    dial,
+    greet,
+    mount,
+    open_files,
+    processor_s,
+    raw_frame,
+    target_of,
+    unharmed,
 )
 
 pytestmark = pytest.mark.slow

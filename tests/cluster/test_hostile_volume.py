@@ -8,14 +8,25 @@ import struct
 import sys
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from hostilerig import Peer, Target, assert_served, bytes_of, dial, greet, mount, one_append, raw_frame, target_of
 
 import polonaise
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Fetch, Flush, Health, HighWaterMark, Ping, Read
+from rigs.hostile import (
+    GOOD_CLIENT,
+    Peer,
+    Target,
+    assert_served,
+    bytes_of,
+    dial,
+    greet,
+    mount,
+    one_append,
+    raw_frame,
+    target_of,
+)
 
 pytestmark = pytest.mark.slow
 TURNS_MAX = 6
@@ -142,9 +153,8 @@ class GoodClient:
 
 @contextlib.asynccontextmanager
 async def good_client(server: Target) -> AsyncIterator[GoodClient]:
-    script = str(Path(__file__).with_name("goodclient.py"))
     process = await asyncio.create_subprocess_exec(
-        sys.executable, script, server.cluster.coordinator, stdout=asyncio.subprocess.PIPE
+        sys.executable, GOOD_CLIENT, server.cluster.coordinator, stdout=asyncio.subprocess.PIPE
     )
     try:
         yield GoodClient(process)

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from clusterrig import CAME_UP_S, Writer, connected, nodes, running, until_engaged
 
 from polonaise.errors import AppendUnknown
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.server.settings import ServerSettings
+from rigs.cluster import CAME_UP_S, Writer, connected, nodes, running, until_engaged
 
 PAUSE_S_MAX = 1.0
 """Of appends when a storage node is killed. Tens of milliseconds on an idle machine."""

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from clusterrig import Writer, connected, running, until, until_engaged
 
 import polonaise
 from polonaise.errors import DeadlineExceeded, FragmentDamaged
 from polonaise.node.local import LocalCluster
+from rigs.cluster import Writer, connected, running, until, until_engaged
 
 pytestmark = pytest.mark.slow
 POLONAISE = [sys.executable, "-m", "polonaise.cli"]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from polonaise.coordination import Coordinator
 from polonaise.coordination.directory import seal, unseal
 from polonaise.coordination.file import coordinator_in
-from polonaise.coordination.values import Assignment, ClusterDescription, Owner, PartitionValue, Registration
+from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Registration
 from polonaise.errors import (
     AlreadyInitialized,
     BadOption,
@@ -28,74 +27,11 @@ from polonaise.errors import (
     UnsupportedFormat,
     WrongClusterKey,
 )
-from polonaise.host import Host
 from polonaise.host.real import RealHost
 from polonaise.simulator.process import Process
-from polonaise.simulator.world import World
+from rigs.coordinator import DESCRIPTION, DIRECTORY, INITIAL, NEXT, Scene
 
 pytestmark = pytest.mark.slow
-
-T = TypeVar("T")
-
-DESCRIPTION = ClusterDescription(bytes(range(16)), 2, ("a:1", "b:1", "c:1"))
-INITIAL = PartitionValue.initial(DESCRIPTION.storage)
-NEXT = replace(INITIAL, generation=1, session=4)
-DIRECTORY = "data/coordinator"
-
-Work = Callable[[Coordinator], Awaitable[object]]
-
-
-class Scene:
-    """One machine of a simulated world with the directory on its disk."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self.world = World(seed)
-        self.machine = self.world.machine("m")
-
-    def run(self, scenario: Coroutine[Any, Any, T]) -> T:
-        return self.world.run(scenario)
-
-    async def process(self, *, lock_wait_s: float = 10.0) -> tuple[Process, Coordinator]:
-        """A process that does nothing but have the directory open."""
-        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
-
-        async def main(host: Host) -> None:
-            ready.set_result(host)
-            await asyncio.Event().wait()
-
-        process = self.machine.start(main)
-        return process, coordinator_in(await ready, DIRECTORY, lock_wait_s=lock_wait_s)
-
-    async def open(self) -> Coordinator:
-        return (await self.process())[1]
-
-    async def crash_at(self, call: int, work: Work) -> bool:
-        """Do `work` in a process that is killed instead of making this call; False when it needs fewer calls."""
-
-        async def main(host: Host) -> None:
-            with contextlib.suppress(CoordinatorUnavailable):
-                await work(coordinator_in(host, DIRECTORY))
-
-        process = self.machine.start(main)
-        process.crash_on_call = call
-        await process.ended()
-        return process.calls == call
-
-    async def until(self, happens: Callable[[], bool]) -> None:
-        """Look again and again, so often that little can have happened since it became so."""
-        while not happens():
-            await asyncio.sleep(0.00001)
-
-    def put(self, name: str, contents: bytes) -> None:
-        path = f"{DIRECTORY}/{name}"
-        self.machine.disk.truncate(path, 0)
-        self.machine.disk.overwrite(path, 0, contents)
-
-    def contents(self, name: str) -> bytes:
-        return self.machine.disk.contents(f"{DIRECTORY}/{name}")
-
-    def names(self) -> list[str]:
-        return [path.removeprefix(f"{DIRECTORY}/") for path in self.machine.disk.paths()]
 
 
 async def change(coordinator: Coordinator) -> object:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from test_file_coordinator import DESCRIPTION, Scene
 
 from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.lease import LEASE_S, RENEW_S, Leases
 from polonaise.coordination.values import Registration
 from polonaise.host import Host
+from rigs.coordinator import DESCRIPTION, Scene
 
 
 def test_a_member_that_renews_is_one_however_long_it_takes() -> None:

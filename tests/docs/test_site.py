@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from lacking import lacking
+from rigs.lacking import lacking
 from sitepages import FROM_ROOT, MODULES, public
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embeddedrig import CAME_UP_S, host_of
 
 import polonaise
 from polonaise.admin import logs
@@ -27,6 +26,7 @@ from polonaise.errors import (
 )
 from polonaise.host.files import try_lock
 from polonaise.node import hostelection
+from rigs.embedded import CAME_UP_S, host_of
 
 pytestmark = pytest.mark.slow
 

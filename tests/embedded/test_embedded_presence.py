@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from embeddedrig import CAME_UP_S
 
 import polonaise
 from polonaise.errors import HostFailed, PolonaiseError
 from polonaise.node import hostelection
+from rigs.embedded import CAME_UP_S
 
 NOTICED_S_MAX = 10.0
 """Generous: it is looked for every second."""

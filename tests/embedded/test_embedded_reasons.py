@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from embeddedrig import processes
 
 import polonaise
 from polonaise.errors import AppendUnknown, BadOption, CoordinatorUnavailable, DeadlineExceeded, DiskFull
@@ -21,6 +20,7 @@ from polonaise.host.files import try_lock
 from polonaise.host.real import RealHost
 from polonaise.node.addresses import coordinator_at
 from polonaise.node.attachment import whereabouts
+from rigs.embedded import processes
 
 
 def test_the_process_that_has_the_lock_is_named_with_what_to_do_about_it(tmp_path: Path) -> None:

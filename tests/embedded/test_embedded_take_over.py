@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from embeddedrig import CAME_UP_S, SILENCE_S, TAKE_OVER_S_MAX, host_of, processes, until_hosted_by
+
+from rigs.embedded import CAME_UP_S, SILENCE_S, TAKE_OVER_S_MAX, host_of, processes, until_hosted_by
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fragmentrig import flip
 
 import polonaise
 from polonaise.admin.archive import archive, check_archived_from, repair, verify
@@ -33,6 +32,7 @@ from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch
+from rigs.fragments import flip
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trimrig
-from trimrig import Cluster, archived, contents, fill, running
 
 import polonaise
 from polonaise.admin import archive as archives
@@ -22,6 +20,8 @@ from polonaise.fragments.protocol import scrubschedule as decisions
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.scrubschedule import DAMAGES_MAX, FragmentScrub, ListStore, Pause, Verify
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
+from rigs import trimmed
+from rigs.trimmed import Cluster, archived, contents, fill, running
 
 pytestmark = pytest.mark.slow
 
@@ -186,9 +186,9 @@ def store(tmp_path: Path) -> Away:
 async def log(cluster: Cluster, store: Away, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[polonaise.Log]:
     """An archived log whose server scrubs all the time."""
     quick = replace(
-        trimrig.SETTINGS, scrub_first_s=0.05, scrub_every_s=0.05, scrub_bytes_per_s=10_000_000, scrub_again_s=0.05
+        trimmed.SETTINGS, scrub_first_s=0.05, scrub_every_s=0.05, scrub_bytes_per_s=10_000_000, scrub_again_s=0.05
     )
-    monkeypatch.setattr(trimrig, "SETTINGS", quick)
+    monkeypatch.setattr(trimmed, "SETTINGS", quick)
     monkeypatch.setattr(decisions, "_ROUND_S_MIN", 0.05)
     await cluster.start_server(store)
     async with polonaise.connect(cluster.address) as log:
@@ -343,6 +343,6 @@ async def test_another_object_than_the_name_says_is_never_written(
 async def test_a_server_that_is_told_not_to_scrub_does_not(
     cluster: Cluster, store: Away, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trimrig, "SETTINGS", replace(trimrig.SETTINGS, scrub_bytes_per_s=0))
+    monkeypatch.setattr(trimmed, "SETTINGS", replace(trimmed.SETTINGS, scrub_bytes_per_s=0))
     server = await cluster.start_server(store)
     assert server.health()["fragments_scrub"] is None

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import trimrig
-from trimrig import Cluster, archived, contents, fill, running
 
 import polonaise
 from polonaise.admin.trimming import trim
 from polonaise.fragments.store import ObstoreStore, open_store
+from rigs import trimmed
+from rigs.trimmed import Cluster, archived, contents, fill, running
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_a_wiped_replica_holds_no_more_than_the_others_once_it_is_filled_a
     tmp_path: Path, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk may be large enough for what is left of the log, and not for all of its history."""
-    monkeypatch.setattr(trimrig, "SETTINGS", replace(trimrig.SETTINGS, copy_bytes=1_500))
+    monkeypatch.setattr(trimmed, "SETTINGS", replace(trimmed.SETTINGS, copy_bytes=1_500))
     async with running(tmp_path, storage=3) as cluster:
         await cluster.start_server(store)
         async with polonaise.connect(cluster.address) as log:

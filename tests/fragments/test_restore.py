@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from restorerig import BODY, Sum, archived, contents, fill, verdicts
 
 import polonaise
 from polonaise.admin.restore import HowToRestore, Key, Restored, restore
@@ -38,6 +37,7 @@ from polonaise.host.files import try_lock
 from polonaise.log.batch import Batch
 from polonaise.node.embedded import RESTORING
 from polonaise.node.local import LocalCluster
+from rigs.restoring import BODY, Sum, archived, contents, fill, verdicts
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fragmentrig import flip
-from trimrig import Cluster, archived, contents, fill, running
 
 import polonaise
 from polonaise.admin.trimming import trim
@@ -33,6 +31,8 @@ from polonaise.fragments.protocol.names import FragmentName, fingerprint
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
 from polonaise.log.batch import Batch, Columns, seal, split
 from polonaise.wire.messages import Batches, Read
+from rigs.fragments import flip
+from rigs.trimmed import Cluster, archived, contents, fill, running
 
 pytestmark = pytest.mark.slow
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from linkrig import Rig, run, until
-
 from polonaise.errors import Overloaded, PolonaiseError
 from polonaise.link.budget import Budget
 from polonaise.wire.messages import Refused
+from rigs.link import Rig, run, until
 
 MB = 2**20
 

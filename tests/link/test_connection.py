@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 
 import pytest
-from linkrig import GREETING, KEY, Raw, Rig, run, until
 
 from polonaise.errors import (
     Closed,
@@ -36,6 +35,7 @@ from polonaise.wire.messages import (
     Pong,
     Refused,
 )
+from rigs.link import GREETING, KEY, Raw, Rig, run, until
 
 # ------------------------------------------------------------------ hello
 

@@ -6,7 +6,6 @@ import asyncio
 import struct
 
 import pytest
-from linkrig import GREETING, KEY, SETTINGS, Rig, run, until
 
 from polonaise.errors import (
     ConnectionLost,
@@ -30,6 +29,7 @@ from polonaise.wire.messages import (
     Pong,
     Refused,
 )
+from rigs.link import GREETING, KEY, SETTINGS, Rig, run, until
 
 # ------------------------------------------------------------------ peers that dawdle
 

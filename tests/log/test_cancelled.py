@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from logrig import DIRECTORY, KEY, PARTITION, Maker, Open, simulate
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
@@ -17,6 +16,7 @@ from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine
+from rigs.log import DIRECTORY, KEY, PARTITION, Maker, Open, simulate
 
 SMALL = LogSettings(segment_bytes_max=700)
 Work = Callable[[Host, SegmentCache], Awaitable[Callable[[], Awaitable[None]]]]

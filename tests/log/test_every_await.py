@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from logrig import DIRECTORY, PARTITION, Maker, Open, crcs, simulate
 
 from polonaise.errors import HistoryTrimmed, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
@@ -17,6 +16,7 @@ from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segment import DamageFound
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.world import Machine
+from rigs.log import DIRECTORY, PARTITION, Maker, Open, crcs, simulate
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from typing import cast
 from zlib import crc32
 
 import pytest
-from logrig import DIRECTORY, KEY, PARTITION, SEGMENT, Maker, Open, contents, crcs, life, simulate
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
@@ -25,6 +24,7 @@ from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import LastSessionInfo, SessionInfo
+from rigs.log import DIRECTORY, KEY, PARTITION, SEGMENT, Maker, Open, contents, crcs, life, simulate
 
 pytestmark = pytest.mark.slow
 

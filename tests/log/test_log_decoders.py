@@ -8,7 +8,6 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logrig import KEY, PARTITION, Maker, Open, contents, crcs, life, simulate
 
 from polonaise.errors import ControlFileDamaged, PolonaiseError, SegmentDamaged, UnsupportedFormat
 from polonaise.host import Host
@@ -20,6 +19,7 @@ from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import SECTOR_BYTES, Promises, PromiseSector, Slot, SyncEvidence, TrimMark
 from polonaise.log.segment import SegmentHeader, frame_header, open_frame
 from polonaise.simulator.world import Machine
+from rigs.log import KEY, PARTITION, Maker, Open, contents, crcs, life, simulate
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 uint64 = st.integers(0, 2**64 - 1)

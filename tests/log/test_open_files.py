@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from logrig import DIRECTORY, KEY, Maker, crcs, simulate
 
 from polonaise.errors import Closed, NotFound
 from polonaise.host import Host
@@ -16,6 +15,7 @@ from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine
+from rigs.log import DIRECTORY, KEY, Maker, crcs, simulate
 
 
 def on_a_host(given: Callable[[Host, Process], Awaitable[None]]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 
 import pytest
-from logrig import Maker, Open, contents, crcs, life, simulate
 
 from polonaise.errors import DiskFailed, DiskFull, LogForked, OutOfOrder, PartitionUnavailable
 from polonaise.host import Host
@@ -14,6 +13,7 @@ from polonaise.log import registers
 from polonaise.log.digest import digest
 from polonaise.log.partitionlog import LogSettings
 from polonaise.simulator.world import Machine
+from rigs.log import Maker, Open, contents, crcs, life, simulate
 
 
 def test_what_was_appended_is_read_back_after_a_restart() -> None:

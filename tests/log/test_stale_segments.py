@@ -7,13 +7,13 @@ that the file does not go on where the one before it ends is all that tells.
 from __future__ import annotations
 
 import pytest
-from logrig import DIRECTORY, PARTITION, Maker, Open, contents, crcs, life, simulate
 
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.simulator.world import Machine
+from rigs.log import DIRECTORY, PARTITION, Maker, Open, contents, crcs, life, simulate
 
 BATCH = 200
 """Bytes of data in each batch, if it has no reason to be of another size."""

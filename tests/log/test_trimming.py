@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from logrig import DIRECTORY, PARTITION, Maker, Open, contents, crcs, life, simulate
 
 from polonaise.errors import HistoryTrimmed, OutOfOrder
 from polonaise.host import Host
@@ -16,6 +15,7 @@ from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import NOTHING_TRIMMED
 from polonaise.simulator import Configuration, World
 from polonaise.simulator.world import Machine
+from rigs.log import DIRECTORY, PARTITION, Maker, Open, contents, crcs, life, simulate
 
 ROLLS = LogSettings(segment_bytes_max=1_500)
 LOG = Maker().batches(40, size=100, changes=[(b"k", b"v")])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from logrig import SEGMENT, Maker, Open, contents, crcs, life, simulate
 
 from polonaise.errors import DiskFailed, DiskFull, OutOfOrder
 from polonaise.host import Host
@@ -14,6 +13,7 @@ from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
 from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, beginning
 from polonaise.simulator.world import Machine
+from rigs.log import SEGMENT, Maker, Open, contents, crcs, life, simulate
 
 SMALL = LogSettings(segment_bytes_max=2_000)
 

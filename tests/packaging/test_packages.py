@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lacking import lacking
+from rigs.lacking import lacking
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {

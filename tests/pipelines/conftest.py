@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pagerig import program
+
+from rigs.pages import program
 
 
 @pytest.fixture(scope="module")

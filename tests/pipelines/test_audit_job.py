@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import create_engine, text
-from viewsrig import COUNT, balances, bank_log, changes, expected_balances, more
 
 import polonaise
 from polonaise.admin import archive as archives
@@ -28,6 +27,7 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.logaudit import audit_log
 from polonaise.pipelines.source import Until
 from polonaise.pipelines.views import update
+from rigs.tableviews import COUNT, balances, bank_log, changes, expected_balances, more
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,12 +17,12 @@ import matplotlib.style
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pagerig import HOSTILE, box, drawn, inside, labels, points, titled
 
 from polonaise.errors import BadOption, ExtraMissing
 from polonaise.pipelines.charts import Bars, Chart, Flows, Lines, Mark, Series
 from polonaise.pipelines.charts.canvas import upright_area
 from polonaise.pipelines.charts.lines import spread
+from rigs.pages import HOSTILE, box, drawn, inside, labels, points, titled
 
 pytestmark = pytest.mark.slow  # each draws, some thousands of times
 

@@ -8,12 +8,12 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pagerig import HOSTILE, browser, checked
 
 from polonaise.errors import BadOption
 from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
 from polonaise.pipelines.page import ReportPage, ReportVerdict
 from polonaise.pipelines.tables import Table
+from rigs.pages import HOSTILE, browser, checked
 
 OPENED_S = 60
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pagerig import browser, program
 
 from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
 from polonaise.pipelines.page import ReportPage, ReportVerdict
 from polonaise.pipelines.tables import Table
+from rigs.pages import browser, program
 
 pytestmark = pytest.mark.slow
 

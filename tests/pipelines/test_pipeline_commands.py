@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from bankrig import balances_of, bank
 from sqlalchemy import create_engine, text
 
 import polonaise
 from polonaise.cli import main
 from polonaise.demo.payments import Book
+from rigs.demobank import balances_of, bank
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
-from viewsrig import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes
 
 from polonaise.errors import BadOption, BodyUndecodable
 from polonaise.pipelines.audit import audit_table
@@ -25,6 +24,8 @@ from polonaise.pipelines.targets import open_target
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of
 from polonaise.views.letters import DeadLetters
+from rigs import tableviews
+from rigs.tableviews import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -200,7 +201,7 @@ def test_the_command_tells_it_in_one_line_and_ends(address: str, tmp_path: Path)
     """Without the traces of its tries."""
     ended = subprocess.run(
         [sys.executable, "-m", "polonaise.cli", "pipeline", "views", address,
-         f"{Path(__file__).with_name('viewsrig.py')}:balances", f"parquet:{tmp_path / 'table'}"],
+         f"{tableviews.__file__}:balances", f"parquet:{tmp_path / 'table'}"],
         capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert ended.returncode == 1

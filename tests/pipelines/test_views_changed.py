@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from viewsrig import READ, bank_log, more
 
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.targets import Target, open_target
 from polonaise.pipelines.views import follow, rebuild, update
+from rigs.tableviews import READ, bank_log, more
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

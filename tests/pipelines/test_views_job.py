@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from viewsrig import COUNT, PARTITIONS, balances, bank_log, body, changes, expected_balances, expected_changes, more
 
 from polonaise.errors import BadOption, BeyondLog, ClientAhead, DirectoryInUse, ViewUnfit
 from polonaise.host.files import try_lock
@@ -26,6 +25,17 @@ from polonaise.pipelines.source import Until
 from polonaise.pipelines.targets import open_target
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.views.tables import MarkedTable
+from rigs.tableviews import (
+    COUNT,
+    PARTITIONS,
+    balances,
+    bank_log,
+    body,
+    changes,
+    expected_balances,
+    expected_changes,
+    more,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
-from storyrig import Town
 
 from polonaise.client.log import Log
 from polonaise.errors import AppendExpired, NotOwner
 from polonaise.server.healthwarnings import HealthWarnings, _Trouble
 from polonaise.server.protocol.recovery import ReplicaAnswer, Undecided
 from polonaise.server.settings import ServerSettings
+from rigs.town import Town
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
-from storyrig import Town
 
 import polonaise
 from polonaise.client.log import Log
@@ -24,6 +20,7 @@ from polonaise.errors import (
     PartitionNotReady,
     PolonaiseError,
 )
+from rigs.town import Town
 
 FULL = "no space left"
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
-from storyrig import Town
 
 from polonaise.admin.logs import Condition, conditions
 from polonaise.client.log import Log
 from polonaise.errors import ProtocolError
 from polonaise.log.segment import SegmentHeader
 from polonaise.server.storagehealth import _parsed
+from rigs.town import Town
 
 PATIENCE_S = 300.0
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
-from storyrig import Town
 
 from polonaise.errors import NotOwner, PolonaiseError, UnknownPartition
 from polonaise.host import Host
@@ -18,6 +13,7 @@ from polonaise.link.connection import Connection, connect, hello
 from polonaise.simulator.cluster import CLUSTER_KEY, Node
 from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
+from rigs.town import Town
 
 
 async def health(host: Host, address: str, partition: int) -> dict[str, Any]:

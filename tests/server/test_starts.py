@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
-from storyrig import Town
 
 from polonaise.client.log import Log
 from polonaise.errors import DeadlineExceeded
@@ -25,6 +20,7 @@ from polonaise.server.settings import ServerSettings
 from polonaise.server.starts import SessionStarts
 from polonaise.simulator import World
 from polonaise.terms import PartitionId, TransactionId
+from rigs.town import Town
 
 TURN_S = 2.0
 WAIT_S = 30.0

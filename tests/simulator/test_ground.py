@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from logrig import DIRECTORY, PARTITION, SEGMENT, Maker, Open, life, simulate
 
 from polonaise.host import Host
 from polonaise.log.partitionlog import LogSettings
@@ -13,6 +12,7 @@ from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.simulator.disk import SimulatedDisk
 from polonaise.simulator.diskaudit import durable_last, read_replica
 from polonaise.simulator.world import Machine
+from rigs.log import DIRECTORY, PARTITION, SEGMENT, Maker, Open, life, simulate
 
 PER_SEGMENT = 4
 SECOND = f"{DIRECTORY}/{PARTITION}/{PER_SEGMENT:020d}.seq"

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
-from sparkrig import COLUMNS, Filled, batch_reader, columns, filled, forget, ids, rows, table
 
 import polonaise.blocking
 from polonaise.errors import (
@@ -34,6 +33,7 @@ from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import taskreader
 from polonaise.spark.options import microseconds
 from polonaise.spark.protocol.splits import Split
+from rigs.spark import COLUMNS, Filled, batch_reader, columns, filled, forget, ids, rows, table
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from processes import SOURCE, STARTED_S
-from sparkrig import Filled, filled
 
 from polonaise.spark.java import find_java
+from rigs.spark import Filled, filled
+from rigs.sparkprocesses import SOURCE, STARTED_S
 
 pytestmark = pytest.mark.slow
 

@@ -21,11 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
-from sparkrig import columns, decoded_rows, texts
 
 from polonaise.errors import BadOption, BodyUndecodable, ExtraMissing
 from polonaise.spark.options import read_options
 from polonaise.spark.schemas import ddl_of
+from rigs.spark import columns, decoded_rows, texts
 
 PAYMENT = columns(id=pa.int64(), name=pa.string())
 WHOLE = columns(

@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from filesrig import KEY, flip, make_storage, segments
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructType
-from sparkrig import COLUMNS, Row, batch_reader, filled, forget, stream_reader, table
-from sparkrig import columns as columns_named
-from sparkrig import rows as rows_at
 
 import polonaise.blocking
 import polonaise.spark
@@ -40,6 +36,10 @@ from polonaise.spark.options import read_options, write_options
 from polonaise.spark.schemas import ddl_of
 from polonaise.storage.files import find
 from polonaise.storage.offline import bounds_in
+from rigs.spark import COLUMNS, Row, batch_reader, filled, forget, stream_reader, table
+from rigs.spark import columns as columns_named
+from rigs.spark import rows as rows_at
+from rigs.storagefiles import KEY, flip, make_storage, segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepping import APP, Rows, piece, staged_by
 
 import polonaise
 from polonaise.client.log import Log
@@ -44,6 +43,7 @@ from polonaise.spark.publishing import (
 )
 from polonaise.spark.staging import Stage, store_plan
 from polonaise.terms import OwnKind
+from rigs.stepping import APP, Rows, piece, staged_by
 
 pytestmark = pytest.mark.slow
 

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
-from sparkrig import Filled, filled
 
 import polonaise.blocking
 import polonaise.spark
 from polonaise.errors import BadOption
+from rigs.spark import Filled, filled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

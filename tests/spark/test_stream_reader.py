@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from sparkrig import Filled, columns, filled, forget, stream_reader, table
 
 from polonaise.blocking.log import Log
 from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, WrongClusterKey
@@ -21,6 +20,7 @@ from polonaise.spark import clusters, streamreader
 from polonaise.spark.protocol.admission import admitted
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.streamreader import StreamReader
+from rigs.spark import Filled, columns, filled, forget, stream_reader, table
 
 pytestmark = pytest.mark.slow
 

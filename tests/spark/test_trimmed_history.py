@@ -12,8 +12,6 @@ from urllib.parse import quote
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from sparkrig import batch_reader, forget, ids, stream_reader, table
-from trimrig import Cluster, archived, fill, running
 
 import polonaise
 import polonaise.spark
@@ -22,6 +20,8 @@ from polonaise.errors import HistoryTrimmed
 from polonaise.fragments.store import open_store
 from polonaise.node import embedded
 from polonaise.spark import query
+from rigs.spark import batch_reader, forget, ids, stream_reader, table
+from rigs.trimmed import Cluster, archived, fill, running
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logrig import Maker
 
 from polonaise.errors import Fenced, NotJoined, OutOfOrder, PartitionUnavailable, PolonaiseError
 from polonaise.log.batch import Batch
@@ -28,6 +27,7 @@ from polonaise.storage.protocol.replica import (
     TellSession,
 )
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
+from rigs.log import Maker
 
 LINE, OTHER_LINE = "the line it joined on", "another line"
 LOG = Maker().batches(12)

@@ -7,8 +7,6 @@ import logging
 from typing import Any
 
 import pytest
-from logrig import Maker, crcs
-from storagerig import Node, Owner, connected, simulate
 
 from polonaise.errors import PartitionUnavailable
 from polonaise.host import Host
@@ -16,6 +14,8 @@ from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentHeader
 from polonaise.storage.protocol.scrubschedule import DAMAGES_MAX, Look, Rest, Scrub
 from polonaise.terms import UNRESOLVED
+from rigs.log import Maker, crcs
+from rigs.storage import Node, Owner, connected, simulate
 
 QUICK: dict[str, Any] = {"segment_bytes_max": 900, "scrub_first_s": 1.0, "scrub_every_s": 2.0}
 SETTLED_S = 8.0

@@ -10,14 +10,14 @@ import functools
 from collections.abc import Callable, Sequence
 
 import pytest
-from logrig import Maker, crcs
-from storagerig import Node, Owner, connected, serve, simulate
 
 from polonaise.errors import ConnectionLost, DiskFailed, DiskFull, Fenced, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.simulator import Configuration, World
 from polonaise.terms import NO_SESSION, UNRESOLVED
+from rigs.log import Maker, crcs
+from rigs.storage import Node, Owner, connected, serve, simulate
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,6 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from logrig import KEY, PARTITION, Maker, crcs
-from storagerig import DIRECTORY, Node, Owner, connected, simulate
 
 from polonaise.errors import (
     AddressInUse,
@@ -31,6 +29,8 @@ from polonaise.log.control import encode_header
 from polonaise.log.promises import SECTOR_BYTES
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.terms import UNRESOLVED
+from rigs.log import KEY, PARTITION, Maker, crcs
+from rigs.storage import DIRECTORY, Node, Owner, connected, simulate
 
 pytestmark = pytest.mark.slow
 

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 
 import pytest
-from logrig import Maker
-from storagerig import Node, Owner, connected, simulate
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
+from rigs.log import Maker
+from rigs.storage import Node, Owner, connected, simulate
 
 pytestmark = pytest.mark.slow
 

@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 
 import pytest
-from logrig import Maker
-from storagerig import Node, connected, simulate
 
 from polonaise.errors import DiskFailed, PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import SessionInfo
+from rigs.log import Maker
+from rigs.storage import Node, connected, simulate
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from logrig import Maker, crcs
-from storagerig import DIRECTORY, Node, Owner, connected, simulate
 
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
@@ -14,6 +12,8 @@ from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import ReadBatches
+from rigs.log import Maker, crcs
+from rigs.storage import DIRECTORY, Node, Owner, connected, simulate
 
 
 def test_a_peer_that_does_not_read_its_answers_does_not_fill_the_nodes_memory() -> None:

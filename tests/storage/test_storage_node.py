@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from logrig import KEY, Maker, crcs
-from storagerig import Node, Owner, connected, simulate
 
 from polonaise.errors import (
     BatchDamaged,
@@ -23,6 +21,8 @@ from polonaise.host import Host
 from polonaise.link.connection import ANY_CLUSTER
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
 from polonaise.wire.messages import Batches, Copy, Done, Flush, ReadBatches, SessionInfo, Store, Stored
+from rigs.log import KEY, Maker, crcs
+from rigs.storage import Node, Owner, connected, simulate
 
 OTHER_KEY = bytes(range(1, 17))
 

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Sequence
 
 import pytest
-from logrig import PARTITION, Maker, crcs
-from storagerig import DIRECTORY, Node, Owner, connected, simulate
 
 from polonaise.errors import DirectoryGone, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.terms import UNRESOLVED
+from rigs.log import PARTITION, Maker, crcs
+from rigs.storage import DIRECTORY, Node, Owner, connected, simulate
 
 NOTICED_S = 3.0
 

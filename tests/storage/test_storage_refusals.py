@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from logrig import Maker
-from storagerig import Node, Owner, connected, simulate
 
 from polonaise.errors import NotJoined, TooManyOpenFiles
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.simulator.diskimages import FileImage
+from rigs.log import Maker
+from rigs.storage import Node, Owner, connected, simulate
 
 _LONG_S = 1.0
 """Virtual seconds in which everything that was sent has been answered."""

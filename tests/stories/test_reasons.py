@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from storyrig import Town
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import LockConflict, MarkBeyondLog, Retry
 from polonaise.testing import log as log_in_memory
+from rigs.town import Town
 
 ACCOUNT = [Lock("account", 1)]
 

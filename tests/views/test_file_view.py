@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clientrig import World, until
 
 from polonaise.errors import ViewUnavailable, ViewUnfit
+from rigs.clients import World, until
 
 _spec = importlib.util.spec_from_file_location("file_view", Path(__file__).parents[2] / "examples" / "file_view.py")
 assert _spec is not None

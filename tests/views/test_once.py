@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, select, text
-from viewrig import Bank, accounts, body, engine_at
 
 import polonaise
 from polonaise import blocking, testing
@@ -20,6 +19,7 @@ from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.oncetable import OnceKept
+from rigs.bankview import Bank, accounts, body, engine_at
 
 pytestmark = pytest.mark.slow
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from clientrig import World, until
-from databases import PostgreSQL
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
-from viewrig import ACCOUNTS, Bank, accounts, body, check_fold, engine_at, journal, open_accounts, transactions
 
 from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
+from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, engine_at, journal, open_accounts, transactions
+from rigs.clients import World, until
+from rigs.databases import PostgreSQL
 
 pytestmark = pytest.mark.slow
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrig import running
-from databases import PostgreSQL
-from killing import context
 from sqlalchemy import Connection, bindparam
-from viewrig import Bank, accounts, body, check_fold, journal, open_accounts
 
 import polonaise
 from polonaise.terms import Transaction
+from rigs.bankview import Bank, accounts, body, check_fold, journal, open_accounts
+from rigs.cluster import running
+from rigs.databases import PostgreSQL
+from rigs.killing import context
 
 PROCESSES = 10
 PARTITIONS = 4

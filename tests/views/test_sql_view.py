@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, func, select, text
 from sqlalchemy.exc import DatabaseError
-from viewrig import Bank, accounts, body, check_fold, counted, engine_at, journal, open_accounts, transactions
 
 import polonaise
 from polonaise import testing
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
+from rigs.bankview import Bank, accounts, body, check_fold, counted, engine_at, journal, open_accounts, transactions
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ownerrig import READY, Talk, check
+
+from rigs.owner import READY, Talk, check
 
 # ------------------------------------------------------------------ feeds, and what they wait for
 

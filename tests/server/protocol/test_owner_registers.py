@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ownerrig import Talk
 
 from polonaise.errors import ProtocolError
 from polonaise.wire.messages import ListRegisters
+from rigs.owner import Talk
 
 
 def test_registers_are_listed_by_their_keys_once_a_message_after_the_request_is_committed() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from lacking import lacking
 from polonaise.pipelines.charts import Chart
 from polonaise.pipelines.values import width_of
+from rigs.lacking import lacking
 
 HOSTILE = (
     "<script>alert(1)</script>",

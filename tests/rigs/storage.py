@@ -7,8 +7,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from logrig import KEY, PARTITION, life
-
 from polonaise.errors import PolonaiseError, error_of
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, hello
@@ -40,6 +38,7 @@ from polonaise.wire.messages import (
     Stored,
     Truncate,
 )
+from rigs.log import KEY, PARTITION, life
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fakeserver import FakeLog, FakeServer
-
 from polonaise.client.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.terms import Transaction
 from polonaise.testing.memory import MemoryCoordinator, MemoryHost
+from rigs.fakeserver import FakeLog, FakeServer
 
 QUICK = ClientSettings(
     idle_flush_s=0.03,
