@@ -23,7 +23,6 @@ from polonaise.errors import (
     BeyondLog,
     BodyTooLarge,
     ClientAhead,
-    DeadlineExceeded,
     ExpectationFailed,
     LockConflict,
     PolonaiseError,
@@ -37,6 +36,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.simulator.cluster import Node
 from polonaise.terms import Transaction
+from rigs.health import until_engaged
 from rigs.town import Fold, Town
 
 BEFORE = b"was there before"
@@ -307,7 +307,7 @@ def test_failed_syncs_of_a_minority_lose_nothing_and_the_replica_comes_back(seed
                     town.cluster.storage[number // 20].machine.disk.fail_syncs(1)
                 await log.run(lambda tx, n=number: tx.append(b"%d" % n), partition=0, timeout=60)
                 if number % 20 == 19:
-                    await until_engaged(log, 3)
+                    await until_engaged(log, 3, within_s=120)
 
         await town.application("writer", main)
         assert town.world.faults["failed_sync"] == 3
@@ -330,7 +330,7 @@ def test_syncs_that_fail_on_a_majority_at_once_lose_nothing_and_the_partition_go
                 node.machine.disk.fail_appends(1)
             await log.run(lambda tx: tx.append(b"struck"), partition=0, timeout=60)
             if strike == "nothing else":
-                await until_engaged(log, 3)
+                await until_engaged(log, 3, within_s=120)
                 return
             for node in town.cluster.storage:
                 node.machine.disk.fail_appends(1)
@@ -343,7 +343,7 @@ def test_syncs_that_fail_on_a_majority_at_once_lose_nothing_and_the_partition_go
                 elif node.process is not None:
                     node.process.crash()
             await appending
-            await until_engaged(log, 3)
+            await until_engaged(log, 3, within_s=120)
 
         await town.application("writer", main)
         assert town.world.faults["failed_append"] == (3 if strike == "nothing else" else 6)
@@ -354,22 +354,9 @@ def test_syncs_that_fail_on_a_majority_at_once_lose_nothing_and_the_partition_go
 
 async def engaged(town: Town, count: int) -> None:
     async def look(log: Log) -> None:
-        await until_engaged(log, count)
+        await until_engaged(log, count, within_s=120)
 
     await town.application("operator", look)
-
-
-async def until_engaged(log: Log, count: int) -> None:
-    """Until so many replicas take part in the session; in virtual time."""
-    async with asyncio.timeout(120):
-        while True:
-            try:
-                health = await log.health(0, timeout=30)
-                if len(health["partitions"]["0"]["engaged"]) == count:
-                    return
-            except DeadlineExceeded:
-                pass
-            await asyncio.sleep(0.1)
 
 
 # ---------------------------------------------------------------------- old disks
@@ -378,7 +365,7 @@ async def until_engaged(log: Log, count: int) -> None:
 async def _restored_from_old_copies(town: Town, log: Log) -> None:
     """Two of three storage nodes come back with copies from before the last commits; the third one stays away."""
     first, second, third = town.cluster.storage
-    await until_engaged(log, 3)
+    await until_engaged(log, 3, within_s=120)
     old = [node.machine.disk.snapshot() for node in (first, second)]
     for number in range(3):
         await log.append(b"%d" % number, 0)

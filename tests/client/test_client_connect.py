@@ -26,6 +26,7 @@ from polonaise.errors import (
     WrongEventLoop,
 )
 from rigs.clients import World
+from rigs.waiting import nothing_happens_for, time_passes
 
 
 def test_importing_the_package_is_light() -> None:
@@ -149,7 +150,7 @@ async def test_another_thread_and_another_loop_are_refused_and_harm_nothing(worl
         if hasattr(result, "__await__"):
             await result
 
-    await asyncio.sleep(0.01)  # what was appended here has gone out
+    await time_passes(0.01)  # what was appended here has gone out
     for call in calls:
         with pytest.raises(WrongEventLoop, match="run_coroutine_threadsafe"):
             await asyncio.to_thread(lambda call=call: asyncio.run(elsewhere(call)))
@@ -182,7 +183,7 @@ async def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None
             assert (await log.append(b"late", partition=0)).id == 0
 
     waiting = asyncio.ensure_future(late())
-    await asyncio.sleep(0.1)
+    await nothing_happens_for(0.1)
     assert not waiting.done()
     async with polonaise.connect(f"embedded:{directory}"):
         await asyncio.wait_for(waiting, 30)

@@ -22,7 +22,8 @@ from polonaise.errors import (
     Overloaded,
 )
 from polonaise.terms import FailureReason
-from rigs.clients import Memo, World, until
+from rigs.clients import Memo, World
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 
 def append(tx: Draft, *bodies: bytes) -> None:
@@ -96,8 +97,8 @@ async def test_after_a_conflict_the_context_runs_again_when_the_view_has_caught_
         tx.append(b"ours")
 
     running = asyncio.ensure_future(client.run(context))
-    await until(lambda: len(world.server.heard.appends) == 2)
-    await asyncio.sleep(0.02)
+    await wait_until(lambda: len(world.server.heard.appends) == 2)
+    await nothing_happens_for(0.02)
     assert runs == [-1]
     view.gate.set()
     assert (await running).id == 1
@@ -241,8 +242,8 @@ async def test_a_context_that_always_loses_the_race_for_its_position_does_not_ru
         tx.append(b"ours")
 
     running = asyncio.ensure_future(client.run(context))
-    await until(lambda: runs == RACES_AT_ONCE + 1)
-    await asyncio.sleep(0.05)
+    await wait_until(lambda: runs == RACES_AT_ONCE + 1)
+    await nothing_happens_for(0.05)
     assert runs == RACES_AT_ONCE + 1
     running.cancel()
     await asyncio.wait([running])
@@ -260,10 +261,10 @@ async def test_one_that_has_no_time_left_is_told_which_position_was_taken(world:
         runs += 1
         if runs == 1:
             await other.append(b"theirs")
-            await asyncio.sleep(0.15)
+            await time_passes(0.15)
             tx.expect_position(0)
         else:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         tx.append(b"ours")
 
     with pytest.raises(AppendExpired) as expired:
@@ -284,7 +285,7 @@ async def test_a_context_runs_again_after_its_append_was_lost(world: World) -> N
     await client.ready()
     world.server.lose = True
     running = asyncio.ensure_future(client.run(append, b"paid"))
-    await until(lambda: world.server.heard.appends)
+    await wait_until(lambda: world.server.heard.appends)
     world.server.lose = False
     assert (await running).id == 0
     assert world.log.bodies() == [b"paid"]
@@ -294,7 +295,7 @@ async def test_a_context_runs_again_until_there_are_enough_replicas(world: World
     client = await world.client()
     world.server.refuse = FailureReason.INSUFFICIENT_REPLICAS
     running = asyncio.ensure_future(client.run(append, b"paid"))
-    await until(lambda: len(world.server.heard.appends) >= 3)
+    await wait_until(lambda: len(world.server.heard.appends) >= 3)
     world.server.refuse = None
     assert (await running).id == 0
 
@@ -366,13 +367,13 @@ async def test_a_cancelled_run_with_its_append_in_flight_leaves_nothing_behind(w
     await client.ready()
     world.server.hold = True
     running = asyncio.ensure_future(client.run(append, b"paid"))
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     world.server.release()
     appends = client._partitions[0].appends
-    await until(lambda: appends.outstanding_count == 0)
+    await wait_until(lambda: appends.outstanding_count == 0)
     assert appends.admission.taken == 0
 
 
@@ -383,11 +384,11 @@ async def test_a_cancelled_run_whose_append_was_not_sent_takes_it_back(world: Wo
 
     async def cut_off(tx: Draft) -> None:
         world.server.crash()
-        await until(lambda: not appends.mounted)
+        await wait_until(lambda: not appends.mounted)
         tx.append(b"paid")
 
     running = asyncio.ensure_future(client.run(cut_off))
-    await until(lambda: appends.outstanding_count)
+    await wait_until(lambda: appends.outstanding_count)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -402,7 +403,7 @@ async def test_runs_wait_for_room_in_order_and_cancelled_ones_give_their_place_u
     await client.ready()
     world.server.hold = True
     running = [asyncio.ensure_future(client.run(append, b"%d" % number)) for number in range(6)]
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     assert len(world.server.held) == 1
     running[3].cancel()
     world.server.hold = False
@@ -419,7 +420,7 @@ async def test_submissions_are_bounded(world: World) -> None:
     held = [client.submit(append, b"a"), client.submit(append, b"b")]
     with pytest.raises(Overloaded):
         client.submit(append, b"c")
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     world.server.hold = False
     world.server.release()
     assert sorted([(await submission).id for submission in held]) == [0, 1]
@@ -436,7 +437,7 @@ async def test_giving_up_on_a_submission_does_not_end_it(world: World) -> None:
         await submission
 
     waiting = asyncio.ensure_future(wait())
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     waiting.cancel()
     await asyncio.sleep(0)
     world.server.release()
@@ -453,7 +454,7 @@ async def test_closing_ends_runs_and_submissions(world: World) -> None:
 
     in_flight, in_context = client.submit(append, b"a"), client.submit(endless)
     waiting = asyncio.ensure_future(client.run(append, b"b"))
-    await until(lambda: len(world.server.held) == 1)
+    await wait_until(lambda: len(world.server.held) == 1)
     await client.close()
     assert (await in_flight.outcome()).kind is OutcomeKind.UNKNOWN
     assert (await in_context.outcome()).kind is OutcomeKind.RAISED

@@ -22,7 +22,8 @@ from polonaise.errors import (
     TooManyLocks,
 )
 from polonaise.terms import LockMode
-from rigs.clients import World, until
+from rigs.clients import World
+from rigs.waiting import wait_until
 
 
 async def test_a_group_commits_as_one_and_its_receipt_names_all_ids(world: World) -> None:
@@ -108,7 +109,7 @@ async def test_too_much_outstanding_refuses_a_group(world: World) -> None:
     with pytest.raises(Overloaded):
         client.append_group(Group.of([b"d"]))
     await first
-    await until(lambda: world.log.bodies() == [b"a", b"b", b"c"])
+    await wait_until(lambda: world.log.bodies() == [b"a", b"b", b"c"])
 
 
 async def test_a_group_past_the_limits_is_refused_before_anything_is_sent(world: World) -> None:

@@ -16,6 +16,7 @@ from polonaise.server.settings import ServerSettings
 from polonaise.wire.messages import HighWaterMark
 from rigs.clients import World
 from rigs.raising import check_small, raised
+from rigs.waiting import time_passes
 
 
 class Unfit:
@@ -79,7 +80,7 @@ async def test_of_a_submission_that_has_ended(world: World) -> None:
 
     for context in (stumbles, lambda tx: tx.abandon("no")):
         submission = client.submit(context)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)  # it has ended
         error = await raised(lambda submission=submission: wait(submission))  # type: ignore[misc]
         check_small(error)
         if isinstance(error, ValueError):
@@ -89,7 +90,7 @@ async def test_of_a_submission_that_has_ended(world: World) -> None:
 async def test_those_who_wait_are_each_told_with_an_exception_of_their_own(world: World) -> None:
     client = await world.client()
     waiting = [asyncio.ensure_future(client.wait_applied(5)) for _ in range(100)]
-    await asyncio.sleep(0.01)
+    await time_passes(0.01)  # all of them wait
     await client.close()
     told = await asyncio.gather(*waiting, return_exceptions=True)
     errors = [error for error in told if isinstance(error, Closed)]

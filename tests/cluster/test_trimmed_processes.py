@@ -14,7 +14,9 @@ import pytest
 import polonaise
 from polonaise.errors import DeadlineExceeded, FragmentDamaged
 from polonaise.node.local import LocalCluster
-from rigs.cluster import Writer, connected, running, until, until_engaged
+from rigs.cluster import Writer, connected, running
+from rigs.health import until_engaged
+from rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 POLONAISE = [sys.executable, "-m", "polonaise.cli"]
@@ -54,7 +56,7 @@ async def test_a_trim_among_kills_drops_what_is_archived_and_loses_nothing(tmp_p
             assert min(before) > 10
             for _ in range(3):
                 trimming = start("archive", "trim", cluster.coordinator, store)
-                await until(partial(_has_begun, trimming, cluster, before), "a trim")
+                await wait_until(partial(_has_begun, trimming, cluster, before), "a trim")
                 before = files(cluster)
                 node = random.choice(cluster.storage)
                 node.kill()

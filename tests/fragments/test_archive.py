@@ -33,6 +33,7 @@ from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch
 from rigs.fragments import flip
+from rigs.waiting import time_passes
 
 pytestmark = pytest.mark.slow
 
@@ -334,7 +335,7 @@ async def test_what_was_whole_before_a_place_that_can_t_be_read_is_stored(
     put = store.put_if_absent
 
     async def slow(path: str, data: bytes) -> bool:
-        await asyncio.sleep(0.1)
+        await time_passes(0.1)
         return await put(path, data)
 
     monkeypatch.setattr(store, "put_if_absent", slow)

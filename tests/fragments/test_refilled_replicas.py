@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from polonaise.admin.trimming import trim
 from polonaise.fragments.store import ObstoreStore, open_store
 from rigs import trimmed
 from rigs.trimmed import Cluster, archived, contents, fill, running
+from rigs.waiting import time_passes, wait_until
 
 
 @pytest.fixture
@@ -35,14 +35,17 @@ async def wipe_and_await(cluster: Cluster, log: polonaise.Log, number: int, enga
     cluster.wipe(number)
     await cluster.start_node(number)
     most = 0
-    async with asyncio.timeout(20):
-        while True:
-            for _ in range(50):
-                most = max(most, used_bytes(cluster, number))
-                await asyncio.sleep(0.001)
-            told = (await log.health(0))["partitions"]["0"]
-            if told["ready"] and cluster.names[number] in told["engaged"] and len(told["engaged"]) == engaged:
-                return most
+
+    async def takes_part() -> bool:
+        nonlocal most
+        for _ in range(50):
+            most = max(most, used_bytes(cluster, number))
+            await time_passes(0.001)
+        told = (await log.health(0))["partitions"]["0"]
+        return told["ready"] and cluster.names[number] in told["engaged"] and len(told["engaged"]) == engaged
+
+    await wait_until(takes_part)
+    return most
 
 
 @pytest.mark.slow

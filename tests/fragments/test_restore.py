@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +36,7 @@ from polonaise.log.batch import Batch
 from polonaise.node.embedded import RESTORING
 from polonaise.node.local import LocalCluster
 from rigs.restoring import BODY, Sum, archived, contents, fill, verdicts
+from rigs.waiting import time_passes, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -518,11 +517,8 @@ async def test_killed_at_any_time_it_leaves_no_log_or_the_whole_one(
     killed = 0
     for pause_s in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2):
         with polonaise_starts("archive", "restore", store, target, "--storage", 3) as process:
-            give_up_s = time.monotonic() + 60
-            while not (target / RESTORING).exists() and process.poll() is None:
-                assert time.monotonic() < give_up_s
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(pause_s)
+            await wait_until(lambda: (target / RESTORING).exists() or process.poll() is not None)
+            await time_passes(pause_s)
             process.send_signal(signal.SIGKILL)
         if (target / "polonaise-embedded").exists():
             break

@@ -32,6 +32,7 @@ from polonaise.fragments.store import Listed, ObstoreStore, open_store
 from polonaise.log.batch import Batch, Columns, seal, split
 from polonaise.wire.messages import Batches, Read
 from rigs.fragments import flip
+from rigs.health import until_engaged, until_waits_for
 from rigs.trimmed import Cluster, archived, contents, fill, running
 
 pytestmark = pytest.mark.slow
@@ -73,14 +74,6 @@ async def trimmed(cluster: Cluster, store: ObstoreStore) -> AsyncIterator[Trimme
         assert (report.held_from, report.dropped) == (0, True)
         assert await trim(log, store, 0, before=150) == (150, first, first), "nothing more is there to be dropped"
         yield Trimmed(cluster, log, store, before, fragments, first)
-
-
-async def waits_for(log: polonaise.Log, what: str) -> str:
-    """What the partition waits for, once that is this: a session that has just begun waits for a quorum first."""
-    async with asyncio.timeout(20):
-        while what not in (said := (await log.health(0))["partitions"]["0"]["waits_for"]):
-            await asyncio.sleep(0.05)
-    return str(said)
 
 
 # ------------------------------------------------------------------ reading
@@ -360,9 +353,7 @@ async def test_a_wiped_replica_is_filled_from_the_fragments(tmp_path: Path, stor
             cluster.wipe(1)
             await cluster.start_node(1)
             await fill(log, 10)
-            async with asyncio.timeout(20):
-                while len((await log.health(0))["partitions"]["0"]["engaged"]) < 3:
-                    await asyncio.sleep(0.05)
+            await until_engaged(log, 3)
             assert 0 < cluster.first_held(1) <= cluster.first_held(0), "what no other holds is dropped again"
             assert (await contents(log))[: len(before)] == before
             # It takes part in the next trim as before.
@@ -410,10 +401,10 @@ async def test_where_the_store_is_not_mounted_an_older_copy_gives_out_no_id_agai
         await cluster.start_server(store, marked=False)
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
-        assert "mount what belongs there" in await waits_for(log, StoreUnavailable.code)
+        assert "mount what belongs there" in await until_waits_for(log, StoreUnavailable.code)
         (tmp_path / "store").rename(tmp_path / "beneath")
         (tmp_path / "away").rename(tmp_path / "store")
-        assert "reach up to 149" in await waits_for(log, FragmentsAhead.code)
+        assert "reach up to 149" in await until_waits_for(log, FragmentsAhead.code)
 
 
 class Away(ObstoreStore):
@@ -436,7 +427,7 @@ async def test_while_the_store_can_t_be_read_nothing_is_appended_and_health_says
     async with polonaise.connect(cluster.address) as log:
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
-        assert "how far it reaches" in await waits_for(log, "store_unavailable")
+        assert "how far it reaches" in await until_waits_for(log, "store_unavailable")
         away.away = False
         await log.append(b"now", 0)
         # Later sessions of the same owner remember what is committed, and need no store.
@@ -455,4 +446,4 @@ async def test_a_store_of_another_cluster_is_told_as_such(cluster: Cluster, stor
     async with polonaise.connect(cluster.address) as log:
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
-        assert WrongClusterKey.code in await waits_for(log, WrongClusterKey.code)
+        assert WrongClusterKey.code in await until_waits_for(log, WrongClusterKey.code)

@@ -7,7 +7,8 @@ import asyncio
 from polonaise.errors import Overloaded, PolonaiseError
 from polonaise.link.budget import Budget
 from polonaise.wire.messages import Refused
-from rigs.link import Rig, run, until
+from rigs.link import Rig, run
+from rigs.waiting import wait_until
 
 MB = 2**20
 
@@ -57,11 +58,11 @@ def test_answers_that_are_taken_are_on_nobodys_account() -> None:
         for connection in rig.server.connections:
             for _ in range(40):
                 connection.send(Refused(0, "code", "x" * 60_000))
-        await until(lambda: len(reading.heard) == 41)
+        await wait_until(lambda: len(reading.heard) == 41)
         await asyncio.sleep(2)  # the next heartbeat looks
         assert 1 * MB < budget.total < 2.4 * MB, "what the network took of it is off too"
         deaf.transport.abort()
-        await until(lambda: budget.total == 0)
+        await wait_until(lambda: budget.total == 0)
 
     run(scenario)
 
@@ -89,7 +90,7 @@ def test_unfinished_frames_are_bounded_over_all_connections() -> None:
         begun = MB.to_bytes(4, "little") + bytes(20)
         for number, peer in enumerate(greedy):
             peer.say(begun + bytes((number + 1) * 240_000))
-        await until(lambda: budget.cut_off > 0)
+        await wait_until(lambda: budget.cut_off > 0)
         await asyncio.sleep(1)
         assert budget.total <= 2 * MB
         assert greedy[3].lost

@@ -35,7 +35,8 @@ from polonaise.wire.messages import (
     Pong,
     Refused,
 )
-from rigs.link import GREETING, KEY, Raw, Rig, run, until
+from rigs.link import GREETING, KEY, Raw, Rig, run
+from rigs.waiting import wait_until
 
 # ------------------------------------------------------------------ hello
 
@@ -43,7 +44,7 @@ from rigs.link import GREETING, KEY, Raw, Rig, run, until
 def test_both_sides_learn_who_the_other_is() -> None:
     async def scenario(rig: Rig) -> None:
         connection = await rig.connect()
-        await until(lambda: bool(rig.server.greeted))
+        await wait_until(lambda: bool(rig.server.greeted))
         assert connection.peer is not None
         assert rig.server.only.peer is not None
         assert (connection.peer.name, connection.peer.role) == ("sam", ROLE_SERVER)
@@ -72,7 +73,7 @@ def test_the_cluster_key_is_told_only_to_those_who_have_it(key: bytes) -> None:
     async def scenario(rig: Rig) -> None:
         silent = await rig.raw()
         guessing = await rig.raw(hello(ROLE_CLIENT, "scanner", cluster_key=key))
-        await until(lambda: guessing.lost)
+        await wait_until(lambda: guessing.lost)
         assert [type(message) for message in guessing.heard] == [Refused]
         assert not silent.heard
         assert not rig.server.greeted
@@ -108,7 +109,7 @@ def test_what_arrived_with_it_waits_while_reading_is_paused() -> None:
         for request in range(5):
             peer.say(HighWaterMark(), request=request)
         for count in range(1, 6):
-            await until(lambda count=count: len(heard) == count)
+            await wait_until(lambda count=count: len(heard) == count)
             await asyncio.sleep(0.1)
             assert heard == list(range(count))
             rig.server.only.resume("enough")
@@ -137,7 +138,7 @@ def test_a_packet_of_many_requests_does_not_hold_up_the_others() -> None:
         rig.server.on_message = hear
         flooding = await rig.greeted_raw()
         flooding.say(b"".join(HighWaterMark().frame(request=1)) * 5_000)
-        await until(lambda: len(heard_in) == 5_000)
+        await wait_until(lambda: len(heard_in) == 5_000)
         assert max(Counter(heard_in).values()) <= 64
 
     run(scenario)
@@ -162,7 +163,7 @@ def test_who_does_not_read_is_not_read_until_it_does() -> None:
         assert asked < 1_000, "what the network holds, and a little"
         assert rig.server.only.unsent_bytes < 10_000
         peer.transport.resume_reading()
-        await until(lambda: asked == 3_000)
+        await wait_until(lambda: asked == 3_000)
 
     run(scenario)
 
@@ -186,7 +187,7 @@ def with_versions(low: int, high: int) -> Hello:
 def test_who_does_not_belong_here_is_told_why_and_cut_off(said: Hello, error: type[PolonaiseError]) -> None:
     async def scenario(rig: Rig) -> None:
         peer = await rig.raw(said)
-        await until(lambda: peer.lost)
+        await wait_until(lambda: peer.lost)
         assert [refusal.code for refusal in peer.heard_of(Refused)] == [error.code]
         assert isinstance(rig.server.closed[0], error)
         assert rig.server.greeted == []
@@ -210,7 +211,7 @@ def test_what_follows_a_hello_at_once_is_heard_however_large_it_is(seed: int) ->
 
     async def scenario(rig: Rig) -> None:
         await rig.raw(GREETING, Batches(0, payload=[bytes(300_000)]), Flush())
-        await until(lambda: len(rig.server.heard) == 2)
+        await wait_until(lambda: len(rig.server.heard) == 2)
         assert rig.server.heard[1:] == [Flush()]
 
     run(scenario, seed=seed, split_chance=0.0, latency_s=0.0, jitter_s=0.0)
@@ -255,7 +256,7 @@ def test_a_request_has_a_deadline_and_an_answer_that_comes_later_harms_nobody() 
             await connection.request(HighWaterMark(), deadline_s=2.0)
         assert 2.0 <= rig.client.host.clock.monotonic_s() - began_s < 2.1
         rig.server.only.send(HighWaterMarkIs(1, 1), request=asked[0])
-        await until(lambda: bool(rig.client.heard))
+        await wait_until(lambda: bool(rig.client.heard))
         assert connection.closed is None
 
     run(scenario)
@@ -266,7 +267,7 @@ def test_requests_fail_when_the_connection_breaks() -> None:
         rig.server.on_message = lambda *_: None
         connection = await rig.connect()
         asked = [asyncio.ensure_future(connection.request(HighWaterMark(), deadline_s=30)) for _ in range(3)]
-        await until(lambda: len(rig.server.heard) == 3)
+        await wait_until(lambda: len(rig.server.heard) == 3)
         rig.world.network.reset("client", "server")
         for failed in await asyncio.gather(*asked, return_exceptions=True):
             assert isinstance(failed, ConnectionLost)
@@ -301,9 +302,9 @@ def test_asking_a_closed_connection_for_ever_keeps_nothing() -> None:
 def test_a_refusal_about_the_connection_closes_it() -> None:
     async def scenario(rig: Rig) -> None:
         connection = await rig.connect()
-        await until(lambda: bool(rig.server.greeted))
+        await wait_until(lambda: bool(rig.server.greeted))
         rig.server.only.send(Refused(0, "not_owner", "shutting down\x1b[31m\n"))
-        await until(lambda: connection.closed is not None)
+        await wait_until(lambda: connection.closed is not None)
         assert isinstance(connection.closed, NotOwner)
         assert connection.closed.text == "shutting down\\x1b[31m\\n"  # fit for a log
 
@@ -341,7 +342,7 @@ def test_an_idle_connection_lives() -> None:
 def test_a_peer_that_only_listens_is_pinged_and_cut_when_it_does_not_answer() -> None:
     async def scenario(rig: Rig) -> None:
         peer = await rig.greeted_raw()
-        await until(lambda: peer.lost)
+        await wait_until(lambda: peer.lost)
         assert 4 <= len(peer.heard_of(Ping)) <= 7
         assert isinstance(rig.server.closed[0], ConnectionLost)
         assert "raw was silent" in str(rig.server.closed[0])
@@ -366,7 +367,7 @@ def test_a_paused_process_is_found_dead_within_seconds() -> None:
         await asyncio.sleep(3)
         rig.server_process.pause()
         began_s = rig.world.now
-        await until(lambda: connection.closed is not None)
+        await wait_until(lambda: connection.closed is not None)
         assert rig.world.now - began_s < 7
         assert isinstance(connection.closed, ConnectionLost)
         rig.server_process.resume()

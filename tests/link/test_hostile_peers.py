@@ -29,7 +29,8 @@ from polonaise.wire.messages import (
     Pong,
     Refused,
 )
-from rigs.link import GREETING, KEY, SETTINGS, Rig, run, until
+from rigs.link import GREETING, KEY, SETTINGS, Rig, run
+from rigs.waiting import wait_until
 
 # ------------------------------------------------------------------ peers that dawdle
 
@@ -37,7 +38,7 @@ from rigs.link import GREETING, KEY, SETTINGS, Rig, run, until
 def test_who_connects_and_says_nothing_is_cut() -> None:
     async def scenario(rig: Rig) -> None:
         peer = await rig.raw()
-        await until(lambda: peer.lost, 10)
+        await wait_until(lambda: peer.lost, 10)
         assert "did not say hello" in str(rig.server.closed[0])
 
     run(scenario)
@@ -108,7 +109,7 @@ def test_time_for_which_this_side_did_not_read_is_not_held_against_the_peer() ->
         connection.resume("never paused for this")
         await asyncio.sleep(3)
         peer.say(raw[12:], Flush())
-        await until(lambda: len(rig.server.heard) == 2)
+        await wait_until(lambda: len(rig.server.heard) == 2)
 
     run(scenario)
 
@@ -136,7 +137,7 @@ def test_writers_are_asked_to_wait_for_a_peer_that_does_not_read() -> None:
         await asyncio.sleep(1)
         assert sent == []
         peer.transport.resume_reading()
-        await until(lambda: len(sent) == 4)
+        await wait_until(lambda: len(sent) == 4)
         assert max(sent) < 700_000  # they waited for each other too
         await asyncio.gather(*waiting)
 
@@ -211,13 +212,13 @@ def test_a_slow_reader_that_goes_on_reading_is_left_alone() -> None:
 def test_closing_sends_what_was_said_but_does_not_wait_for_ever() -> None:
     async def scenario(rig: Rig) -> None:
         reader, sleeper = await rig.greeted_raw(), await rig.raw(GREETING)
-        await until(lambda: len(rig.server.greeted) == 2)
+        await wait_until(lambda: len(rig.server.greeted) == 2)
         sleeper.transport.pause_reading()
         for connection in rig.server.connections:
             for _ in range(20):
                 connection.send(Feed(0, payload=[bytes(50_000)]))
             connection.close()
-        await until(lambda: reader.lost)
+        await wait_until(lambda: reader.lost)
         assert len(reader.heard_of(Feed)) == 20
         await asyncio.sleep(SETTINGS.linger_s_max + 1)
         sleeper.transport.close()
@@ -260,7 +261,7 @@ def test_bytes_that_are_no_conversation_close_that_connection_and_no_other(
     async def scenario(rig: Rig) -> None:
         neighbour = await rig.connect()
         peer = await rig.raw(*said)
-        await until(lambda: peer.lost)
+        await wait_until(lambda: peer.lost)
         assert type(rig.server.connections[1].closed) is error
         assert [refusal.code for refusal in peer.heard_of(Refused)] == [error.code]
         assert rig.server.heard == []
@@ -276,7 +277,7 @@ def test_a_peer_that_closes_in_the_middle_of_a_frame_is_just_gone(at: int) -> No
         peer = await rig.raw(b"".join(GREETING.frame())[:at])
         await asyncio.sleep(0.1)
         peer.transport.close()
-        await until(lambda: bool(rig.server.closed))
+        await wait_until(lambda: bool(rig.server.closed))
         assert isinstance(rig.server.closed[0], ConnectionLost)
 
     run(scenario)
@@ -286,7 +287,7 @@ def test_a_peers_name_cannot_write_into_the_logs() -> None:
     async def scenario(rig: Rig) -> None:
         rig.client.said = hello(ROLE_CLIENT, "evil\nCRITICAL all is lost\x1b[2J" + "x" * 500, cluster_key=KEY)
         await rig.connect()
-        await until(lambda: bool(rig.server.greeted))
+        await wait_until(lambda: bool(rig.server.greeted))
         name = rig.server.only.peer_name
         assert name.isprintable()
         assert len(name) < 150
@@ -302,7 +303,7 @@ def test_after_closing_nothing_is_delivered_any_more() -> None:
 
         rig.server.on_message = close_at_once
         peer = await rig.raw(GREETING, *[Flush()] * 10)
-        await until(lambda: peer.lost)
+        await wait_until(lambda: peer.lost)
         assert rig.server.heard == [Flush()]
         assert len(rig.server.closed) == 1
 
@@ -344,7 +345,7 @@ def test_what_is_asked_on_a_connection_that_a_garbled_frame_has_closed_may_be_as
     async def scenario(rig: Rig) -> None:
         connection = await rig.connect()
         rig.server.only.send_frame([struct.pack("<IHHIiII", 24, 1, 0, 0, -1, head_bytes, 0)])
-        await until(lambda: connection.closed is not None)
+        await wait_until(lambda: connection.closed is not None)
         with pytest.raises(ConnectionLost, match=r"(frame_damaged|protocol_error)") as raised:
             await connection.request(HighWaterMark(), deadline_s=1.0)
         assert raised.value.retry is Retry.AGAIN

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -36,6 +35,7 @@ from rigs.tableviews import (
     expected_changes,
     more,
 )
+from rigs.waiting import block_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -263,7 +263,7 @@ def test_moments_in_a_delta_table_are_moments_whatever_the_sessions_zone(
     elsewhere, table = spark.newSession(), f"delta:{tmp_path / 'latest'}"
     elsewhere.conf.set("spark.sql.session.timeZone", "America/New_York")
     update(elsewhere, address, latest, table)
-    time.sleep(0.01)
+    block_for(0.01)  # so that what is appended now is later
     more(log, COUNT, COUNT)
     update(elsewhere, address, latest, table)
     expected: dict[int, int] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -88,10 +87,3 @@ class World:
         for _ in range(3):
             await asyncio.sleep(0)
         assert not self.host.failures, self.host.failures
-
-
-async def until(holds: Callable[[], Any], within_s: float = 2.0) -> None:
-    """Wait until something has come about."""
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.001)

@@ -15,6 +15,7 @@ from polonaise.errors import CoordinatorUnavailable
 from polonaise.host import Host
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
+from rigs.waiting import wait_until
 
 T = TypeVar("T")
 DESCRIPTION = ClusterDescription(bytes(range(16)), 2, ("a:1", "b:1", "c:1"))
@@ -62,8 +63,7 @@ class Scene:
 
     async def until(self, happens: Callable[[], bool]) -> None:
         """Look again and again, so often that little can have happened since it became so."""
-        while not happens():
-            await asyncio.sleep(0.00001)
+        await wait_until(happens, every_s=0.00001)
 
     def put(self, name: str, contents: bytes) -> None:
         path = f"{DIRECTORY}/{name}"

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from pathlib import Path
 import polonaise
 from polonaise.spark.java import find_java
 from polonaise.spark.sessions import QUICK_START
+from rigs.waiting import block_until
 
 SOURCE = str(Path(polonaise.__file__).parents[1])
 STARTED_S = 300.0
@@ -112,9 +112,10 @@ def _server(command: list[str], directory: Path, name: str, started: str) -> Ite
 
 
 def _said(log: Path, server: subprocess.Popen[bytes], pattern: str) -> re.Match[str]:
-    deadline_s = time.monotonic() + STARTED_S
-    while (found := re.search(pattern, log.read_text())) is None:
+    def look() -> re.Match[str] | None:
         assert server.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline_s, log.read_text()[-3000:]
-        time.sleep(0.1)
+        return re.search(pattern, log.read_text())
+
+    found = block_until(look, f"{pattern} in {log}", within_s=STARTED_S, every_s=0.1)
+    assert found is not None
     return found

@@ -21,6 +21,7 @@ from polonaise.errors import (
     PolonaiseError,
 )
 from rigs.town import Town
+from rigs.waiting import wait_until
 
 FULL = "no space left"
 
@@ -37,13 +38,6 @@ async def failure_of(log: Log) -> PolonaiseError:
         if receipt.error is not None:
             return receipt.error
         await log.ready(0)
-
-
-async def until_trouble(log: Log, wanted: bool) -> PolonaiseError | None:
-    async with asyncio.timeout(60):
-        while (log.trouble(0) is not None) != wanted:
-            await asyncio.sleep(0.1)
-    return log.trouble(0)
 
 
 def test_full_disks_are_named_by_whatever_a_client_waits_for() -> None:
@@ -70,7 +64,7 @@ def test_full_disks_are_named_by_whatever_a_client_waits_for() -> None:
                 node.machine.disk.free()
             receipt = await log.run(lambda tx: tx.append(b"there is room again"), partition=0, timeout=60)
             assert receipt.committed
-            assert await until_trouble(log, wanted=False) is None
+            await wait_until(lambda: log.trouble(0) is None)
 
         await town.application("writer", main)
 
@@ -87,7 +81,7 @@ def test_a_client_that_mounts_while_disks_are_full_is_told_too() -> None:
 
         async def second(log: Log) -> None:
             await log.ready(0, timeout=5)
-            trouble = await until_trouble(log, wanted=True)
+            trouble = await wait_until(lambda: log.trouble(0))
             assert trouble is not None
             assert FULL in trouble.text
 
@@ -123,7 +117,7 @@ def test_storage_nodes_that_are_missing_are_named_by_whatever_a_client_waits_for
             for node in town.cluster.storage[:2]:
                 node.let_up()
             await log.run(lambda tx: tx.append(b"they are back"), partition=0, timeout=60)
-            assert await until_trouble(log, wanted=False) is None
+            await wait_until(lambda: log.trouble(0) is None)
 
         await town.application("writer", main)
 
@@ -170,6 +164,4 @@ async def test_a_full_disk_of_this_machine_is_told_to_who_appends_to_an_embedded
             assert trouble is not None
             assert "no space left" in trouble.text
         await log.run(lambda tx: tx.append(bytes(5_000)), partition=0, timeout=20)
-        async with asyncio.timeout(20):
-            while log.trouble(0) is not None:
-                await asyncio.sleep(0.05)
+        await wait_until(lambda: log.trouble(0) is None)

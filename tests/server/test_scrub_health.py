@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-from typing import Any
 
 import pytest
 
-from polonaise.admin.logs import Condition, conditions
+from polonaise.admin.logs import conditions
 from polonaise.client.log import Log
 from polonaise.errors import ProtocolError
 from polonaise.log.segment import SegmentHeader
 from polonaise.server.storagehealth import _parsed
+from rigs.health import condition_when
 from rigs.town import Town
 
-PATIENCE_S = 300.0
+found_when = functools.partial(condition_when, within_s=300.0, every_s=0.5)
+"""In virtual time."""
 
 
 async def filled(town: Town, log: Log) -> str:
@@ -27,15 +29,6 @@ async def filled(town: Town, log: Log) -> str:
     return sealed
 
 
-async def until(log: Log, wanted: Any) -> Condition:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            (told,) = await conditions(log, [0], 10.0)
-            if wanted(told):
-                return told
-            await asyncio.sleep(0.5)
-
-
 def test_how_far_the_scrub_is_and_what_it_found_is_in_health_until_it_is_repaired() -> None:
     async def story(town: Town) -> None:
         node = town.cluster.storage[0]
@@ -43,21 +36,21 @@ def test_how_far_the_scrub_is_and_what_it_found_is_in_health_until_it_is_repaire
 
         async def main(log: Log) -> None:
             path = await filled(town, log)
-            told = await until(log, lambda told: len(told.scrub) == 3 and told.scrub[name]["rounds"] > 0)
+            told = await condition_when(log, lambda told: len(told.scrub) == 3 and told.scrub[name]["rounds"] > 0)
             assert told.troubles == []
             scrub = told.scrub[name]
             assert scrub["bytes"] > 0
             assert scrub["finished_us"] >= scrub["started_us"] > 0
             disk = node.machine.disk
             disk.flip_bit(path, SegmentHeader.decode(disk.contents(path)).data_start + 400)
-            told = await until(log, lambda told: told.scrub[name]["found"])
+            told = await found_when(log, lambda told: told.scrub[name]["found"])
             assert any(f"the scrub of {name} found" in line for line in told.troubles)
             assert any("not repaired yet" in line for line in told.troubles)
             assert told.ready
             (damage,) = told.scrub[name]["damages"]
             assert not damage["repaired_us"]
             await log.append(b"the owner learns of it", 0)
-            told = await until(log, lambda told: told.scrub[name]["repaired"] and len(told.engaged) == 3)
+            told = await condition_when(log, lambda told: told.scrub[name]["repaired"] and len(told.engaged) == 3)
             assert told.troubles == []
             (damage,) = told.scrub[name]["damages"]
             assert damage["repaired_us"] >= damage["found_us"] > 0
@@ -77,10 +70,10 @@ def test_what_is_damaged_again_after_its_repair_is_found_and_repaired_again() ->
             disk = node.machine.disk
             for time in (1, 2):
                 disk.flip_bit(path, SegmentHeader.decode(disk.contents(path)).data_start + 400)
-                await until(log, lambda told, time=time: told.scrub.get(name, {"found": 0})["found"] == time)
+                await found_when(log, lambda told, time=time: told.scrub.get(name, {"found": 0})["found"] == time)
                 await log.append(b"the owner learns of it", 0)
-                await until(log, lambda told, time=time: told.scrub[name]["repaired"] == time)
-                await until(log, lambda told: len(told.engaged) == 3)
+                await condition_when(log, lambda told, time=time: told.scrub[name]["repaired"] == time)
+                await found_when(log, lambda told: len(told.engaged) == 3)
 
         await town.application("operator", main)
 
@@ -90,7 +83,7 @@ def test_what_is_damaged_again_after_its_repair_is_found_and_repaired_again() ->
 def test_a_storage_node_that_does_not_answer_holds_up_nobody_who_asks_for_health() -> None:
     async def story(town: Town) -> None:
         async def main(log: Log) -> None:
-            await until(log, lambda told: len(told.scrub) == 3)
+            await found_when(log, lambda told: len(told.scrub) == 3)
             node = town.cluster.storage[2]
             assert node.process is not None
             await asyncio.sleep(2)

@@ -20,6 +20,7 @@ from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption,
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.oncetable import OnceKept
 from rigs.bankview import Bank, accounts, body, engine_at
+from rigs.waiting import nothing_happens_for
 
 pytestmark = pytest.mark.slow
 
@@ -218,7 +219,7 @@ class Hanging(OnceBank):
 
     async def once(self, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
         if self.hangs:
-            await asyncio.sleep(3_600)
+            await asyncio.Event().wait()
         return await super().once(partition, key)
 
 
@@ -248,7 +249,7 @@ async def test_a_database_that_does_not_say_whether_the_key_was_used_is_told_as_
 
 async def test_a_context_that_is_slow_itself_is_blamed_with_the_callers_own_timeout(sqlite_url: str) -> None:
     async def slow(tx: polonaise.Draft) -> None:
-        await asyncio.sleep(3_600)
+        await asyncio.Event().wait()
 
     async with testing.log(view=OnceBank(sqlite_url)) as log:
         with pytest.raises(AppendExpired, match=r"within 0\.5 s, and nothing will be: the context took too long"):
@@ -275,7 +276,7 @@ async def test_a_key_and_what_was_done_are_applied_together(sqlite_url: str) -> 
     view.poison = {(0, 0)}
     async with testing.log(view=view) as log:
         asked = asyncio.ensure_future(log.once("key", pay, 1))
-        await asyncio.sleep(0.2)
+        await nothing_happens_for(0.2)
         assert kept(sqlite_url) == [], "not applied, so not kept"
         view.poison.clear()
         assert not (await asked).repeated

@@ -20,6 +20,7 @@ from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
 from rigs.bankview import Bank, accounts, body, check_fold, counted, engine_at, journal, open_accounts, transactions
+from rigs.waiting import wait_until
 
 
 @pytest.fixture
@@ -221,13 +222,8 @@ async def test_sql_runs_in_threads_that_end_with_the_view(url: str) -> None:
     assert threading.current_thread().name not in threads
     await view.read(lambda db: None)
     await view.close()
-    left = {thread.name for thread in threading.enumerate()}
-    for _ in range(200):
-        left = {thread.name for thread in threading.enumerate()}
-        if not any(name.startswith("polonaise-view") for name in left):
-            break
-        await asyncio.sleep(0.01)
-    assert not threads & left
+    await wait_until(lambda: not any(each.name.startswith("polonaise-view") for each in threading.enumerate()))
+    assert not threads & {thread.name for thread in threading.enumerate()}
     assert await view.high_water_mark(0) == 0, "and it can be used again"
     await view.close()
 
