@@ -17,6 +17,7 @@ from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Flush, Flushed, Hello, HighWaterMark, HighWaterMarkIs
+from rigs.scenarios import runs_tests
 from rigs.waiting import wait_until
 
 T = TypeVar("T")
@@ -162,3 +163,7 @@ def run(scenario: Callable[[Rig], Coroutine[Any, Any, T]], *, seed: int = 1, **n
         return await scenario(rig)
 
     return world.run(begin())
+
+
+simulated = runs_tests(run)
+"""For tests of a connection between two machines."""

@@ -13,6 +13,7 @@ from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator import Configuration, World
 from polonaise.simulator.world import Machine
+from rigs.scenarios import runs_tests
 
 KEY = bytes(range(16))
 DIRECTORY = "storage"
@@ -103,6 +104,16 @@ def simulate(scenario: Callable[[Machine], Coroutine[Any, Any, T]], seed: int = 
     """Run a scenario on one machine."""
     world = World(seed, Configuration())
     return world.run(scenario(world.machine("disk")))
+
+
+simulated = runs_tests(simulate)
+"""For tests of one machine, whose process lives when the test says."""
+
+
+@runs_tests
+def in_one_life(test: Callable[[Machine, Host], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+    """Run a test as the one process of a machine."""
+    simulate(lambda machine: life(machine, lambda host: test(machine, host)), seed)
 
 
 async def contents(log: PartitionLog, bytes_max: int = 1 << 20) -> list[Batch]:

@@ -39,6 +39,7 @@ from polonaise.wire.messages import (
     Truncate,
 )
 from rigs.log import KEY, PARTITION, life
+from rigs.scenarios import runs_tests
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -233,6 +234,10 @@ def simulate(
         return await serve(world, lambda host: script(host, node))
 
     return world.run(scenario())
+
+
+simulated = runs_tests(simulate)
+"""For tests that are a server's process beside a storage node."""
 
 
 async def serve(world: World, main: Callable[[Host], Awaitable[T]]) -> T:

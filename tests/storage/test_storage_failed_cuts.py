@@ -11,7 +11,7 @@ from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
 from rigs.log import Maker
-from rigs.storage import Node, Owner, connected, simulate
+from rigs.storage import Node, Owner, connected, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -118,34 +118,31 @@ def test_a_segment_that_was_removed_in_vain_never_hides_what_was_acknowledged_si
     simulate(script, seed=seed, may_fail=(PolonaiseError,), segment_bytes_max=1_200)
 
 
-def test_a_stale_segment_that_is_put_back_is_damage_and_hides_nothing() -> None:
+@simulated(segment_bytes_max=1200)
+async def test_a_stale_segment_that_is_put_back_is_damage_and_hides_nothing(host: Host, node: Node) -> None:
     """As a restored file would be: whole, of this partition, and of another life of the log."""
-
-    async def script(host: Host, node: Node) -> None:
-        owner = await connected(host)
-        await owner.open(1)
-        made = Maker().batches(24, size=200)
-        for each, batch in enumerate(made, 1):
-            await owner.store(each, batch)
-        stale, first = node.segments()[1], int(node.segments()[1][-24:-4])
-        contents = node.disk.contents(stale)
-        # Cut where the first segment ends, and one batch below, so that the log goes on in that segment.
-        await owner.fence(2)
-        await owner.truncate(first - 2)
-        node.process.crash()
-        node.start()
-        owner = await connected(host)
-        info = await owner.open(3)
-        more = Maker(info.max_synced, info.last_crc).batches(6, session=3, size=200, salt=1)
-        for each, batch in enumerate(more, 1):
-            await owner.store(each, batch)
-        node.process.crash()
-        assert stale not in node.disk.paths()
-        node.disk.create(stale).write(0, contents)
-        node.start()
-        after = await connected(host)
-        info = await after.fence(4)
-        assert info.lost_above == info.max_synced == more[-1].last
-        assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*made[: first - 1], *more]]
-
-    simulate(script, segment_bytes_max=1_200)
+    owner = await connected(host)
+    await owner.open(1)
+    made = Maker().batches(24, size=200)
+    for each, batch in enumerate(made, 1):
+        await owner.store(each, batch)
+    stale, first = node.segments()[1], int(node.segments()[1][-24:-4])
+    contents = node.disk.contents(stale)
+    # Cut where the first segment ends, and one batch below, so that the log goes on in that segment.
+    await owner.fence(2)
+    await owner.truncate(first - 2)
+    node.process.crash()
+    node.start()
+    owner = await connected(host)
+    info = await owner.open(3)
+    more = Maker(info.max_synced, info.last_crc).batches(6, session=3, size=200, salt=1)
+    for each, batch in enumerate(more, 1):
+        await owner.store(each, batch)
+    node.process.crash()
+    assert stale not in node.disk.paths()
+    node.disk.create(stale).write(0, contents)
+    node.start()
+    after = await connected(host)
+    info = await after.fence(4)
+    assert info.lost_above == info.max_synced == more[-1].last
+    assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*made[: first - 1], *more]]

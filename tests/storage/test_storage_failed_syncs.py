@@ -15,7 +15,7 @@ from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import SessionInfo
 from rigs.log import Maker
-from rigs.storage import Node, connected, simulate
+from rigs.storage import Node, connected, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -55,23 +55,23 @@ def test_a_copy_tells_what_it_had_synced_and_takes_the_next_session_by_itself(th
 
 
 @pytest.mark.parametrize("then", ["goes on", "crash", "power loss"])
-def test_a_copy_from_another_replica_that_could_not_be_synced_is_no_loss_either(then: str) -> None:
-    async def script(host: Host, node: Node) -> None:
-        made = Maker().batches(8, size=200)
-        owner = await connected(host)
-        await owner.fence(1)
-        await owner.copy(made[:4])
-        node.disk.fail_syncs(1)
-        with pytest.raises(DiskFailed):
-            await owner.copy(made[4:])
-        await _end_its_life(node, then)
-        owner = await connected(host)
-        info = await owner.fence(2)
-        assert (info.max_synced, info.lost_above) == (3, UNRESOLVED)
-        assert (await owner.copy(made[4:])).last == 7
-        await owner.join(7, made[-1].crc)
-
-    simulate(script)
+@simulated
+async def test_a_copy_from_another_replica_that_could_not_be_synced_is_no_loss_either(
+    host: Host, node: Node, *, then: str
+) -> None:
+    made = Maker().batches(8, size=200)
+    owner = await connected(host)
+    await owner.fence(1)
+    await owner.copy(made[:4])
+    node.disk.fail_syncs(1)
+    with pytest.raises(DiskFailed):
+        await owner.copy(made[4:])
+    await _end_its_life(node, then)
+    owner = await connected(host)
+    info = await owner.fence(2)
+    assert (info.max_synced, info.lost_above) == (3, UNRESOLVED)
+    assert (await owner.copy(made[4:])).last == 7
+    await owner.join(7, made[-1].crc)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["synced as far as is known", "more than is known"])
