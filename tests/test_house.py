@@ -11,7 +11,7 @@ CAMPAIGNS = ("kill", "model", "simulation", "soak", "torture")
 """Programs of their own, beside their tests."""
 FILES = sorted(TESTS.rglob("*.py"))
 
-CHECKS = ("assert_", "block_until", "check", "refuses", "unharmed", "wait_until")
+CHECKS = ("assert_", "block_until", "check", "refuses", "unharmed", "until_", "wait_until")
 """How the names of functions of tests and rigs begin that raise AssertionError when something is wrong."""
 PYTEST_CHECKS = {"raises", "warns", "fail"}
 SIMULATED = {"rigs.coordinator", "rigs.link", "rigs.log", "rigs.storage", "rigs.town"}

@@ -174,7 +174,7 @@ async def test_a_peer_that_talks_but_never_reads_is_cut_in_the_end(rig: Rig) -> 
     assert isinstance(connection.closed, Overloaded)
 
 
-@simulated(window_bytes=64000)
+@simulated(window_bytes=64_000)
 async def test_a_slow_reader_that_goes_on_reading_is_left_alone(rig: Rig) -> None:
     rig.settle_for(unsent_bytes_high=100_000, unread_s_max=3.0)
     peer = await rig.greeted_raw()

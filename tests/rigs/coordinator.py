@@ -15,6 +15,7 @@ from polonaise.errors import CoordinatorUnavailable
 from polonaise.host import Host
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
+from rigs.scenarios import runs_tests_in
 from rigs.waiting import wait_until
 
 T = TypeVar("T")
@@ -75,3 +76,6 @@ class Scene:
 
     def names(self) -> list[str]:
         return [path.removeprefix(f"{DIRECTORY}/") for path in self.machine.disk.paths()]
+
+
+in_a_scene = runs_tests_in(Scene)

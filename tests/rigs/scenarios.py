@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from polonaise.simulator import Configuration, World
+
 
 def runs_tests(run: Callable[..., Any]) -> Callable[..., Any]:
     """Make a decorator of `run`, which gets a coroutine function and runs it.
@@ -35,3 +37,18 @@ def runs_tests(run: Callable[..., Any]) -> Callable[..., Any]:
         return running
 
     return decorator
+
+
+def runs_tests_in(made: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a decorator for tests that get what `made` gives, which has a simulated world."""
+
+    def run(test: Callable[..., Awaitable[None]], **how: Any) -> None:
+        scene = made(**how)
+        getattr(scene, "world", scene).run(test(scene))
+
+    return runs_tests(run)
+
+
+@runs_tests_in
+def in_a_world(seed: int = 1, configuration: Configuration | None = None) -> World:
+    return World(seed, configuration)

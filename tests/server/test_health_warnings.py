@@ -48,13 +48,10 @@ async def test_missing_storage_nodes_are_named_soon_and_again_until_there_is_a_q
     assert warnings(caplog) == []
 
 
-def test_a_cluster_that_comes_up_is_not_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+@in_a_town
+async def test_a_cluster_that_comes_up_is_not_warned_about(town: Town, *, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-
-    async def story(town: Town) -> None:
-        await asyncio.sleep(60)
-
-    Town(1).run(story)
+    await asyncio.sleep(60)
     assert warnings(caplog) == []
 
 

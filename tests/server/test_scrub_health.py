@@ -16,7 +16,7 @@ from polonaise.server.storagehealth import _parsed
 from rigs.health import condition_when
 from rigs.town import Town, in_a_town, in_an_application
 
-found_when = functools.partial(condition_when, within_s=300.0, every_s=0.5)
+until_found = functools.partial(condition_when, within_s=300.0, every_s=0.5)
 """In virtual time."""
 
 
@@ -36,21 +36,21 @@ async def test_how_far_the_scrub_is_and_what_it_found_is_in_health_until_it_is_r
 
     async def main(log: Log) -> None:
         path = await filled(town, log)
-        told = await found_when(log, lambda told: len(told.scrub) == 3 and told.scrub[name]["rounds"] > 0)
+        told = await until_found(log, lambda told: len(told.scrub) == 3 and told.scrub[name]["rounds"] > 0)
         assert told.troubles == []
         scrub = told.scrub[name]
         assert scrub["bytes"] > 0
         assert scrub["finished_us"] >= scrub["started_us"] > 0
         disk = node.machine.disk
         disk.flip_bit(path, SegmentHeader.decode(disk.contents(path)).data_start + 400)
-        told = await found_when(log, lambda told: told.scrub[name]["found"])
+        told = await until_found(log, lambda told: told.scrub[name]["found"])
         assert any(f"the scrub of {name} found" in line for line in told.troubles)
         assert any("not repaired yet" in line for line in told.troubles)
         assert told.ready
         (damage,) = told.scrub[name]["damages"]
         assert not damage["repaired_us"]
         await log.append(b"the owner learns of it", 0)
-        told = await found_when(log, lambda told: told.scrub[name]["repaired"] and len(told.engaged) == 3)
+        told = await until_found(log, lambda told: told.scrub[name]["repaired"] and len(told.engaged) == 3)
         assert told.troubles == []
         (damage,) = told.scrub[name]["damages"]
         assert damage["repaired_us"] >= damage["found_us"] > 0
@@ -68,17 +68,17 @@ async def test_what_is_damaged_again_after_its_repair_is_found_and_repaired_agai
         disk = node.machine.disk
         for time in (1, 2):
             disk.flip_bit(path, SegmentHeader.decode(disk.contents(path)).data_start + 400)
-            await found_when(log, lambda told, time=time: told.scrub.get(name, {"found": 0})["found"] == time)
+            await until_found(log, lambda told, time=time: told.scrub.get(name, {"found": 0})["found"] == time)
             await log.append(b"the owner learns of it", 0)
-            await found_when(log, lambda told, time=time: told.scrub[name]["repaired"] == time)
-            await found_when(log, lambda told: len(told.engaged) == 3)
+            await until_found(log, lambda told, time=time: told.scrub[name]["repaired"] == time)
+            await until_found(log, lambda told: len(told.engaged) == 3)
 
     await town.application("operator", main)
 
 
 @in_an_application(seed=3)
 async def test_a_storage_node_that_does_not_answer_holds_up_nobody_who_asks_for_health(town: Town, log: Log) -> None:
-    await found_when(log, lambda told: len(told.scrub) == 3)
+    await until_found(log, lambda told: len(told.scrub) == 3)
     node = town.cluster.storage[2]
     assert node.process is not None
     await asyncio.sleep(2)

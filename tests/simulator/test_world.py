@@ -8,6 +8,7 @@ import contextlib
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
 from polonaise.simulator import FAULTS, Configuration, DiskConfiguration, NetworkConfiguration, World
+from rigs.scenarios import in_a_world
 
 
 async def works(host: Host) -> None:
@@ -29,61 +30,47 @@ def name_of(host: Host) -> str:
     return host.clock._process.machine.name  # type: ignore[attr-defined]
 
 
-def test_the_data_centre_loses_power_at_once() -> None:
-    world = World(1)
-
-    async def scenario() -> None:
-        processes = [world.machine(f"m{number}").start(works) for number in range(3)]
-        await asyncio.sleep(2)
-        world.power_loss_all()
-        assert not any(process.alive for process in processes)
-
-    world.run(scenario())
+@in_a_world
+async def test_the_data_centre_loses_power_at_once(world: World) -> None:
+    processes = [world.machine(f"m{number}").start(works) for number in range(3)]
+    await asyncio.sleep(2)
+    world.power_loss_all()
+    assert not any(process.alive for process in processes)
     assert world.faults["power_loss"] == 3
 
 
-def test_after_calm_nothing_fails_any_more() -> None:
-    world = World(
-        1,
-        Configuration(
-            NetworkConfiguration(delay_chance=0.1, flip_chance=0.1),
-            DiskConfiguration(spike_chance=0.1, spike_s=0.01),
-        ),
+@in_a_world(
+    configuration=Configuration(
+        NetworkConfiguration(delay_chance=0.1, flip_chance=0.1), DiskConfiguration(spike_chance=0.1, spike_s=0.01)
     )
-
-    async def scenario() -> None:
-        machines = [world.machine(f"m{number}") for number in range(3)]
-        processes = [machine.start(works) for machine in machines]
-        await asyncio.sleep(2)
-        machines[0].disk.slow(0.001)
-        world.network.delay("m0", "m1", 0.001)
-        await asyncio.sleep(2)
-        world.network.partition("m0", ["m1", "m2"])
-        processes[2].pause()
-        await asyncio.sleep(60)
-        world.calm()
-        await asyncio.sleep(60)
-        before = dict(world.faults.counts)
-        calls = [process.calls for process in processes]
-        await asyncio.sleep(10)
-        assert world.faults.counts == before
-        assert all(process.calls > before for process, before in zip(processes, calls, strict=True))
-
-    world.run(scenario())
+)
+async def test_after_calm_nothing_fails_any_more(world: World) -> None:
+    machines = [world.machine(f"m{number}") for number in range(3)]
+    processes = [machine.start(works) for machine in machines]
+    await asyncio.sleep(2)
+    machines[0].disk.slow(0.001)
+    world.network.delay("m0", "m1", 0.001)
+    await asyncio.sleep(2)
+    world.network.partition("m0", ["m1", "m2"])
+    processes[2].pause()
+    await asyncio.sleep(60)
+    world.calm()
+    await asyncio.sleep(60)
+    before = dict(world.faults.counts)
+    calls = [process.calls for process in processes]
+    await asyncio.sleep(10)
+    assert world.faults.counts == before
+    assert all(process.calls > before for process, before in zip(processes, calls, strict=True))
     assert {"delay", "byte_flip", "partition_two_way", "pause"} <= set(world.faults.injected())
     assert set(world.faults.injected()) <= set(FAULTS)
 
 
-def test_a_recorded_trace_is_readable() -> None:
-    world = World(1, Configuration(record=True))
-
-    async def scenario() -> None:
-        process = world.machine("m0").start(works)
-        await asyncio.sleep(0.5)
-        world.trace.note("half a second")
-        process.crash()
-
-    world.run(scenario())
+@in_a_world(configuration=Configuration(record=True))
+async def test_a_recorded_trace_is_readable(world: World) -> None:
+    process = world.machine("m0").start(works)
+    await asyncio.sleep(0.5)
+    world.trace.note("half a second")
+    process.crash()
     assert world.trace.lines is not None
     events = [line.split(maxsplit=1)[1] for line in world.trace.lines]
     assert events[0].split() == ["start", "m0/1", "0"]

@@ -159,7 +159,7 @@ async def test_a_node_that_is_told_not_to_scrub_reads_nothing(host: Host, node: 
     assert node.node.scrubbed.rounds == node.node.scrubbed.bytes == 0
 
 
-@simulated(segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=3600.0, scrub_bytes_per_s=1000)
+@simulated(segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=3_600.0, scrub_bytes_per_s=1_000)
 async def test_a_round_reads_every_byte_of_every_segment_at_its_rate(host: Host, node: Node) -> None:
     made = made_batches()
     await filled(host, made)
@@ -171,7 +171,7 @@ async def test_a_round_reads_every_byte_of_every_segment_at_its_rate(host: Host,
     assert held - 32 * len(made) - 8 * len(node.segments()) <= told.bytes <= held
 
 
-@simulated(segment_bytes_max=900, scrub_first_s=0.1, scrub_every_s=0.0, scrub_bytes_per_s=500000)
+@simulated(segment_bytes_max=900, scrub_first_s=0.1, scrub_every_s=0.0, scrub_bytes_per_s=500_000)
 async def test_a_log_that_is_written_trimmed_and_cut_meanwhile_is_not_accused(host: Host, node: Node) -> None:
     maker = Maker()
     owner = await connected(host)

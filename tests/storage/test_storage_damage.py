@@ -164,7 +164,7 @@ async def test_bytes_above_all_evidence_are_a_torn_tail_and_cut(
 
 @pytest.mark.parametrize("header", [False, True], ids=["gone", "without header"])
 @pytest.mark.parametrize("which", ["the first", "a middle", "the last"])
-@simulated(segment_bytes_max=1000)
+@simulated(segment_bytes_max=1_000)
 async def test_a_segment_that_is_gone_or_has_no_header_is_missed(
     host: Host, node: Node, *, which: str, header: bool
 ) -> None:
@@ -189,7 +189,7 @@ async def test_a_segment_that_is_gone_or_has_no_header_is_missed(
 
 
 @pytest.mark.parametrize("place", [0, 5, 17, 29])
-@simulated(segment_bytes_max=2000)
+@simulated(segment_bytes_max=2_000)
 async def test_damage_that_a_read_meets_is_recorded_before_it_is_told(host: Host, node: Node, *, place: int) -> None:
     made = Maker().batches(30, size=200)
     owner = await filled(host, made)
@@ -256,7 +256,7 @@ def test_damage_that_a_read_meets_while_appends_are_under_way_takes_its_turn(see
 
 
 @pytest.mark.parametrize("what", ["a batch", "the registers at the start"])
-@simulated(segment_bytes_max=2000)
+@simulated(segment_bytes_max=2_000)
 async def test_a_cut_that_meets_damage_records_it_and_the_next_attempt_goes_on(
     host: Host, node: Node, *, what: str
 ) -> None:
@@ -294,7 +294,7 @@ async def test_a_cut_in_the_last_segment_below_damaged_registers_is_no_mistake_o
 
 @pytest.mark.parametrize("kind", ["sync", "write"])
 @pytest.mark.parametrize("failing", range(1, 9))
-@simulated(segment_bytes_max=2000, may_fail=(DiskFailed,))
+@simulated(segment_bytes_max=2_000, may_fail=(DiskFailed,))
 async def test_a_cut_that_the_disk_did_not_carry_out_is_made_again(
     host: Host, node: Node, *, kind: str, failing: int
 ) -> None:

@@ -118,7 +118,7 @@ def test_a_segment_that_was_removed_in_vain_never_hides_what_was_acknowledged_si
     simulate(script, seed=seed, may_fail=(PolonaiseError,), segment_bytes_max=1_200)
 
 
-@simulated(segment_bytes_max=1200)
+@simulated(segment_bytes_max=1_200)
 async def test_a_stale_segment_that_is_put_back_is_damage_and_hides_nothing(host: Host, node: Node) -> None:
     """As a restored file would be: whole, of this partition, and of another life of the log."""
     owner = await connected(host)

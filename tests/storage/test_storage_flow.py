@@ -32,7 +32,7 @@ async def test_a_peer_that_does_not_read_its_answers_does_not_fill_the_nodes_mem
     assert crcs(await good.read(19, 19)) == crcs(made[19:])
 
 
-@simulated(queue_bytes_max=100000)
+@simulated(queue_bytes_max=100_000)
 async def test_a_slow_disk_stops_reading_and_loses_nothing(host: Host, node: Node) -> None:
     made = Maker().batches(60, size=20_000)
     owner = await connected(host)
@@ -48,7 +48,7 @@ async def test_a_slow_disk_stops_reading_and_loses_nothing(host: Host, node: Nod
     assert crcs(await owner.read_all()) == crcs(made)
 
 
-@simulated(queue_bytes_max=100000)
+@simulated(queue_bytes_max=100_000)
 async def test_who_filled_the_queue_and_left_takes_nothing_of_it_along(host: Host, node: Node) -> None:
     made = Maker().batches(60, size=20_000)
     owner, later = await connected(host), await connected(host)

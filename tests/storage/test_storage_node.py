@@ -27,7 +27,7 @@ from rigs.storage import Node, Owner, connected, simulate, simulated
 OTHER_KEY = bytes(range(1, 17))
 
 
-@simulated(segment_bytes_max=2000)
+@simulated(segment_bytes_max=2_000)
 async def test_a_session_from_the_fence_to_the_last_acknowledgement(host: Host, node: Node) -> None:
     maker = Maker()
     made = maker.batches(30, size=100, count=2)
@@ -313,7 +313,7 @@ async def test_no_number_in_a_request_harms_the_node(host: Host, node: Node) -> 
 # ------------------------------------------------------------------ reading
 
 
-@simulated(segment_bytes_max=3000)
+@simulated(segment_bytes_max=3_000)
 async def test_ranges_are_read_across_segments_with_and_without_bodies(host: Host, node: Node) -> None:
     made = Maker().batches(40, size=200, count=2)
     owner = await connected(host)
@@ -338,7 +338,7 @@ async def test_ranges_are_read_across_segments_with_and_without_bodies(host: Hos
     assert not any(batch.has_data for batch in bare)
 
 
-@simulated(segment_bytes_max=3000)
+@simulated(segment_bytes_max=3_000)
 async def test_each_batch_is_in_the_part_of_a_range_that_it_begins_in(host: Host, node: Node) -> None:
     """However a range is divided: parts have no batch in common, and leave out none but for an answer's end."""
     maker = Maker()
@@ -370,7 +370,7 @@ async def test_each_batch_is_in_the_part_of_a_range_that_it_begins_in(host: Host
     assert (await owner.read(0, made[1].last, part_last=last))[-1].first == made[1].first, "none beyond the end"
 
 
-@simulated(segment_bytes_max=1000)
+@simulated(segment_bytes_max=1_000)
 async def test_registers_are_told_across_rolls_and_cuts(host: Host, node: Node) -> None:
     maker = Maker()
     made = [maker.batch(size=60, changes=[(b"n", b"%d" % n), (b"odd", b"1" if n % 2 else None)]) for n in range(30)]
