@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -17,6 +16,7 @@ from polonaise.blocking import background
 from polonaise.client.protocol.draft import Draft
 from polonaise.errors import AppendUnknown, Closed, Forked
 from polonaise.terms import Transaction
+from rigs.programs import STRICT, run_python
 from rigs.waiting import block_for
 
 pytestmark = pytest.mark.slow
@@ -120,13 +120,7 @@ def test_keyboard_interrupt_within_a_context_ends_the_run() -> None:
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_python(*STRICT, "-c", textwrap.dedent(script))
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from polonaise.errors import (
     WrongEventLoop,
 )
 from rigs.clients import World
+from rigs.programs import output_of, run_python
 from rigs.waiting import nothing_happens_for, time_passes
 
 
@@ -33,8 +32,7 @@ def test_importing_the_package_is_light() -> None:
     script = (
         "import polonaise, sys; print(','.join(m for m in ('asyncio', 'uvloop', 'rich', 'ssl') if m in sys.modules))"
     )
-    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == ""
+    assert output_of(run_python("-c", script)).strip() == ""
 
 
 def test_every_public_name_is_there() -> None:

@@ -21,6 +21,7 @@ from polonaise.errors import BadOption, ConnectionLost, DiskFailed, DiskFull, Re
 from polonaise.host.address import HostPort, UnixPath, parse_address
 from polonaise.host.openfiles import check_room
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost
+from rigs.programs import output_of, run_python
 from rigs.waiting import block_for, nothing_happens_for
 
 
@@ -276,6 +277,5 @@ print(held)
 
 def test_a_child_forked_while_another_thread_locks_and_releases_holds_nothing(tmp_path: Path) -> None:
     """In a process of its own: one as large as this takes long to be forked a hundred times."""
-    command = [sys.executable, "-c", FORKS, str(tmp_path / "lock")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "0\n", "so many of a hundred children held the lock"
+    held = output_of(run_python("-c", FORKS, tmp_path / "lock"))
+    assert held == "0\n", "so many of a hundred children held the lock"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import zlib
 from importlib.util import find_spec
 
 import pytest
 
 from polonaise.checksum import crc32
+from rigs.programs import output_of, run_python
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 8, 15, 16, 64, 100, 255, 4_096, 100_001])
@@ -29,9 +28,6 @@ def test_they_go_on_where_others_ended() -> None:
 @pytest.mark.parametrize("missing", [False, True])
 def test_without_the_library_zlib_itself_computes_them(missing: bool) -> None:
     hidden = "sys.modules['isal'] = None" if missing else "pass"
-    said = subprocess.run(
-        [sys.executable, "-c", f"import sys; {hidden}; from polonaise.checksum import crc32; print(crc32.__module__)"],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+    said = run_python("-c", f"import sys; {hidden}; from polonaise.checksum import crc32; print(crc32.__module__)")
     there = find_spec("isal") is not None and not missing
-    assert said.stdout.strip() == ("isal.isal_zlib" if there else "zlib")
+    assert output_of(said).strip() == ("isal.isal_zlib" if there else "zlib")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rigs.lacking import lacking
+from rigs.programs import output_of, run_program
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -26,15 +27,10 @@ pytestmark = pytest.mark.slow
 
 
 def run(*command: str | Path, cwd: Path, timeout_s: float = 300) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s,
-        check=False,
-    )  # fmt: skip
+    done = run_program(*command, cwd=cwd, env=ENVIRONMENT, stdin=subprocess.DEVNULL, within_s=timeout_s)
     if done.returncode and "pip" in command and any(words in done.stderr for words in NO_INDEX):
         lacking(f"no package index that has the dependencies: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
+    return output_of(done)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import random
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
@@ -23,6 +22,7 @@ from polonaise.pipelines.charts import Bars, Chart, Flows, Lines, Mark, Series
 from polonaise.pipelines.charts.canvas import upright_area
 from polonaise.pipelines.charts.lines import spread
 from rigs.pages import HOSTILE, box, check_inside, drawn, labels, points, titled
+from rigs.programs import output_of, run_python
 
 pytestmark = pytest.mark.slow  # each draws, some thousands of times
 
@@ -370,10 +370,7 @@ def test_matplotlib_is_for_reports_only_and_without_its_windows() -> None:
         ("import polonaise, polonaise.pipelines", ""),
         ("import polonaise.pipelines.charts", "matplotlib"),
     ):
-        run = subprocess.run(
-            [sys.executable, "-c", loaded.format(imported)], capture_output=True, text=True, check=True
-        )
-        assert run.stdout.strip() == found
+        assert output_of(run_python("-c", loaded.format(imported))).strip() == found
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

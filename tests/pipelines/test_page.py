@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
 from polonaise.pipelines.page import ReportPage, ReportVerdict
 from polonaise.pipelines.tables import Table
 from rigs.pages import HOSTILE, browser, checked
+from rigs.programs import run_program
 
 OPENED_S = 60
 
@@ -114,12 +114,10 @@ def test_a_browser_opens_it_without_a_complaint(chromium: str, tmp_path: Path) -
     file, picture = tmp_path / "report.html", tmp_path / "report.png"
     file.write_text(report(word="<script>document.title='run'</script>").html(), encoding="utf-8")
     command = [*browser(chromium, tmp_path), "--enable-logging=stderr", "--v=0", "--window-size=1000,2500"]
-    shot = subprocess.run(
-        [*command, f"--screenshot={picture}", file.as_uri()], capture_output=True, text=True, timeout=OPENED_S
-    )
+    shot = run_program(*command, f"--screenshot={picture}", file.as_uri(), within_s=OPENED_S)
     assert shot.returncode == 0, shot.stderr
     assert "CONSOLE" not in shot.stderr, shot.stderr
     assert picture.stat().st_size > 20_000, "an empty page is smaller"
-    dumped = subprocess.run([*command, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=OPENED_S)
+    dumped = run_program(*command, "--dump-dom", file.as_uri(), within_s=OPENED_S)
     assert "<title>The bank in 1993</title>" in dumped.stdout, "and no script of a text's has run"
     assert dumped.stdout.count("<svg") == 4

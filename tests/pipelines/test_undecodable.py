@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +23,7 @@ from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of
 from polonaise.views.letters import DeadLetters
 from rigs import tableviews
+from rigs.programs import run_polonaise
 from rigs.tableviews import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes
 
 if TYPE_CHECKING:
@@ -199,11 +198,8 @@ def test_a_table_that_is_followed_tells_of_them_with_each_commit(
 @pytest.mark.slow
 def test_the_command_tells_it_in_one_line_and_ends(address: str, tmp_path: Path) -> None:
     """Without the traces of its tries."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "polonaise.cli", "pipeline", "views", address,
-         f"{tableviews.__file__}:balances", f"parquet:{tmp_path / 'table'}"],
-        capture_output=True, text=True, timeout=400,
-    )  # fmt: skip
+    table = f"parquet:{tmp_path / 'table'}"
+    ended = run_polonaise("pipeline", "views", address, f"{tableviews.__file__}:balances", table, within_s=400)
     assert ended.returncode == 1
     told = [line for line in ended.stderr.splitlines() if not line.startswith("WARNING: Using incubator")]
     assert len(told) == 1, ended.stderr

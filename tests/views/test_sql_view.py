@@ -20,6 +20,7 @@ from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
 from rigs.bankview import Bank, accounts, body, check_fold, counted, engine_at, journal, open_accounts, transactions
+from rigs.programs import output_of, run_python
 from rigs.waiting import wait_until
 
 
@@ -439,11 +440,8 @@ async def test_views_share_a_database_with_marks_of_their_own(url: str, views: C
 
 
 def test_the_package_does_not_import_sqlalchemy_until_it_is_used() -> None:
-    import subprocess
-    import sys
-
     program = "import sys, polonaise, polonaise.client.log; assert 'sqlalchemy' not in sys.modules; polonaise.SqlView"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    output_of(run_python("-c", program))
     assert polonaise.SqlView is SqlView
 
 
