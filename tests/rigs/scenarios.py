@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from polonaise.simulator import Configuration, World
 
@@ -31,9 +34,7 @@ def runs_tests(run: Callable[..., Any]) -> Callable[..., Any]:
         def running(**fixtures: Any) -> None:
             run(functools.partial(test, **fixtures), **options)
 
-        parameters = inspect.signature(test).parameters.values()
-        pytests = [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
-        running.__signature__ = inspect.Signature(pytests)  # type: ignore[attr-defined]
+        running.__signature__ = _for_pytest(test)  # type: ignore[attr-defined]
         return running
 
     return decorator
@@ -52,3 +53,25 @@ def runs_tests_in(made: Callable[..., Any]) -> Callable[..., Any]:
 @runs_tests_in
 def in_a_world(seed: int = 1, configuration: Configuration | None = None) -> World:
     return World(seed, configuration)
+
+
+def runs_tests_on(*places: Callable[..., None]) -> Callable[..., Any]:
+    """Make a decorator for tests that each of these runs in turn, which gets the test and a directory."""
+
+    def decorator(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @pytest.mark.parametrize("place", places)
+        @functools.wraps(test)
+        def running(place: Callable[..., None], tmp_path: Path, **fixtures: Any) -> None:
+            place(functools.partial(test, **fixtures), tmp_path)
+
+        running.__signature__ = _for_pytest(test, "place", "tmp_path")  # type: ignore[attr-defined]
+        return running
+
+    return decorator
+
+
+def _for_pytest(test: Callable[..., Any], *more: str) -> inspect.Signature:
+    """The parameters that pytest fills: those of the decorator, and what stands behind the `*` of the test."""
+    parameters = inspect.signature(test).parameters.values()
+    added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in more]
+    return inspect.Signature([*added, *(each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY)])
