@@ -46,8 +46,7 @@ async def test_an_append_gets_the_next_id(world: World) -> None:
 
 
 async def test_appends_of_one_turn_of_the_loop_go_out_in_one_frame(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     receipts = [client.append(b"%d" % number) for number in range(100)]
     await receipts[-1]
     assert [receipt.id for receipt in receipts] == list(range(100))
@@ -55,8 +54,7 @@ async def test_appends_of_one_turn_of_the_loop_go_out_in_one_frame(world: World)
 
 
 async def test_a_frame_is_bounded_in_count_and_bytes(world: World) -> None:
-    client = await world.client(settings={"frame_count_max": 10, "frame_bytes_max": 1_000})
-    await client.ready()
+    client = await world.ready_client(settings={"frame_count_max": 10, "frame_bytes_max": 1_000})
     receipts = [client.append(b"x" * (300 if number < 10 else 1)) for number in range(40)]
     await receipts[-1]
     frames = world.server.heard.appends
@@ -73,8 +71,7 @@ async def test_appends_made_before_the_mount_wait_and_go_out_in_order(world: Wor
 
 
 async def test_many_may_await_one_receipt_and_giving_up_changes_nothing(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     receipt = client.append(b"paid")
 
@@ -126,8 +123,7 @@ async def test_a_refusal_is_the_receipts_error(world: World, reason: FailureReas
 
 
 async def test_an_append_that_the_server_dropped_is_found_by_the_next_commit(world: World) -> None:
-    client = await world.client(settings={"idle_flush_s": 30})
-    await client.ready()
+    client = await world.ready_client(settings={"idle_flush_s": 30})
     world.server.lose = True
     lost = client.append(b"lost")
     await wait_until(lambda: world.server.heard.appends)
@@ -140,8 +136,7 @@ async def test_an_append_that_the_server_dropped_is_found_by_the_next_commit(wor
 
 
 async def test_an_append_that_the_server_dropped_is_found_by_the_idle_flush(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.lose = True
     with pytest.raises(AppendFailed):
         await client.append(b"lost")
@@ -166,8 +161,7 @@ async def test_flush_settles_everything_appended_before_it(world: World) -> None
 
 
 async def test_flush_outlives_a_broken_connection(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     receipt = client.append(b"held")
     await wait_until(lambda: world.server.held)
@@ -179,8 +173,7 @@ async def test_flush_outlives_a_broken_connection(world: World) -> None:
 
 
 async def test_outstanding_appends_are_bounded_in_count(world: World) -> None:
-    client = await world.client(settings={"outstanding_count_max": 10})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_count_max": 10})
     world.server.hold = True
     for _ in range(10):
         client.append(b"x")
@@ -195,8 +188,7 @@ async def test_outstanding_appends_are_bounded_in_count(world: World) -> None:
 
 
 async def test_outstanding_appends_are_bounded_in_bytes(world: World) -> None:
-    client = await world.client(settings={"outstanding_bytes_max": 1_000})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_bytes_max": 1_000})
     world.server.hold = True
     client.append(b"x" * 1_000)
     with pytest.raises(Overloaded):
@@ -230,8 +222,7 @@ def _with_registers(tx: Draft) -> None:
     ids=["locks", "changes", "expectations", "a group's changes", "a context's locks", "a context's registers"],
 )
 async def test_what_goes_with_the_bodies_counts_towards_the_bound(world: World, append: Callable[[Log], Any]) -> None:
-    client = await world.client(settings={"outstanding_bytes_max": 1_000})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_bytes_max": 1_000})
     world.server.hold = True
     appended = append(client)
     await wait_until(lambda: world.server.held)
@@ -247,8 +238,7 @@ async def test_what_goes_with_the_bodies_counts_towards_the_bound(world: World, 
 
 
 async def test_an_append_committed_but_not_fed_when_the_connection_broke_is_committed(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     receipt = client.append(b"paid")
     await wait_until(lambda: world.server.held)
@@ -261,8 +251,7 @@ async def test_an_append_committed_but_not_fed_when_the_connection_broke_is_comm
 
 
 async def test_an_append_lost_with_the_connection_has_failed_once_remounted(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     lost = client.append(b"lost")
     await wait_until(lambda: world.server.held)
@@ -400,8 +389,7 @@ async def test_a_server_that_is_down_is_tried_until_it_is_back(world: World) -> 
 
 
 async def test_a_contradicted_fate_stops_the_partition_loudly(world: World) -> None:
-    client = await world.client(settings={"idle_flush_s": 30})
-    await client.ready()
+    client = await world.ready_client(settings={"idle_flush_s": 30})
     world.server.lose = True
     lost = client.append(b"lost")
     await client.flush()
@@ -417,8 +405,7 @@ async def test_a_contradicted_fate_stops_the_partition_loudly(world: World) -> N
 
 
 async def test_a_peer_that_does_not_read_holds_appends_back_within_bounds(world: World) -> None:
-    client = await world.client(settings={"outstanding_count_max": 100})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_count_max": 100})
     (stream,) = client._links._streams.values()
     stream.connection.pause_writing()
     receipts = [client.append(b"x") for _ in range(100)]
@@ -435,8 +422,7 @@ async def test_a_peer_that_does_not_read_holds_appends_back_within_bounds(world:
 
 
 async def test_closing_settles_what_is_pending(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     sent = client.append(b"sent")
     await wait_until(lambda: world.server.held)

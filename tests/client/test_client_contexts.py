@@ -281,8 +281,7 @@ async def test_registers_change_only_with_an_append(world: World) -> None:
 
 
 async def test_a_context_runs_again_after_its_append_was_lost(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.lose = True
     running = asyncio.ensure_future(client.run(append, b"paid"))
     await wait_until(lambda: world.server.heard.appends)
@@ -334,8 +333,7 @@ async def test_a_timeout_of_the_contexts_own_is_not_mistaken_for_the_deadline(wo
 
 async def test_a_deadline_while_waiting_for_the_view_is_expiry(world: World) -> None:
     view = Memo()
-    client = await world.client(view=view)
-    await client.ready()
+    client = await world.ready_client(view=view)
     view.gate = asyncio.Event()
     other = await world.client()
     await other.append(b"theirs", locks=[Lock("account", 1)])
@@ -349,8 +347,7 @@ async def test_a_deadline_while_waiting_for_the_view_is_expiry(world: World) -> 
 
 
 async def test_a_deadline_with_the_append_in_flight_is_unknown_and_its_receipt_tells_later(world: World) -> None:
-    client = await world.client(settings={"idle_flush_s": 30})
-    await client.ready()
+    client = await world.ready_client(settings={"idle_flush_s": 30})
     world.server.hold = True
     with pytest.raises(AppendUnknown) as raised:
         await client.run(append, b"paid", timeout=0.02)
@@ -363,8 +360,7 @@ async def test_a_deadline_with_the_append_in_flight_is_unknown_and_its_receipt_t
 
 
 async def test_a_cancelled_run_with_its_append_in_flight_leaves_nothing_behind(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     running = asyncio.ensure_future(client.run(append, b"paid"))
     await wait_until(lambda: world.server.held)
@@ -378,8 +374,7 @@ async def test_a_cancelled_run_with_its_append_in_flight_leaves_nothing_behind(w
 
 
 async def test_a_cancelled_run_whose_append_was_not_sent_takes_it_back(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     appends = client._partitions[0].appends
 
     async def cut_off(tx: Draft) -> None:
@@ -399,8 +394,7 @@ async def test_a_cancelled_run_whose_append_was_not_sent_takes_it_back(world: Wo
 
 
 async def test_runs_wait_for_room_in_order_and_cancelled_ones_give_their_place_up(world: World) -> None:
-    client = await world.client(settings={"outstanding_count_max": 2})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_count_max": 2})
     world.server.hold = True
     running = [asyncio.ensure_future(client.run(append, b"%d" % number)) for number in range(6)]
     await wait_until(lambda: world.server.held)
@@ -414,8 +408,7 @@ async def test_runs_wait_for_room_in_order_and_cancelled_ones_give_their_place_u
 
 
 async def test_submissions_are_bounded(world: World) -> None:
-    client = await world.client(settings={"submissions_max": 2})
-    await client.ready()
+    client = await world.ready_client(settings={"submissions_max": 2})
     world.server.hold = True
     held = [client.submit(append, b"a"), client.submit(append, b"b")]
     with pytest.raises(Overloaded):
@@ -428,8 +421,7 @@ async def test_submissions_are_bounded(world: World) -> None:
 
 
 async def test_giving_up_on_a_submission_does_not_end_it(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     submission = client.submit(append, b"a")
 
@@ -445,8 +437,7 @@ async def test_giving_up_on_a_submission_does_not_end_it(world: World) -> None:
 
 
 async def test_closing_ends_runs_and_submissions(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
 
     async def endless(tx: Draft) -> None:

@@ -103,8 +103,7 @@ async def test_a_group_that_waits_unsent_when_the_client_closes_was_never_sent(w
 
 
 async def test_too_much_outstanding_refuses_a_group(world: World) -> None:
-    client = await world.client(settings={"outstanding_count_max": 3})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_count_max": 3})
     first = client.append_group(Group.of([b"a", b"b", b"c"]))
     with pytest.raises(Overloaded):
         client.append_group(Group.of([b"d"]))

@@ -86,8 +86,7 @@ async def test_while_the_view_does_not_tell_its_mark(world: World) -> None:
 
 async def test_while_the_appends_before_are_undecided(world: World) -> None:
     world.server.hold = True
-    client = await world.client(settings={"outstanding_count_max": 2})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_count_max": 2})
     client.append(b"one"), client.append(b"two")
     with pytest.raises(DeadlineExceeded, match=r"2 appends \(6 bytes\) are undecided"):
         await client.ready(timeout=SHORT_S)
@@ -95,8 +94,7 @@ async def test_while_the_appends_before_are_undecided(world: World) -> None:
 
 async def test_a_receipt_whose_append_is_not_decided(world: World) -> None:
     world.server.hold = True
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     receipt = client.append(b"held")
     with pytest.raises(DeadlineExceeded, match=r"not decided after 0.03 s.*await the receipt again"):
         await receipt.applied(SHORT_S)

@@ -61,8 +61,7 @@ async def test_what_queued_up_comes_in_runs_within_the_bounds(world: World) -> N
     world.log.fill(*numbered(5), each=True)
     view = Runs()
     view.gate = asyncio.Event()
-    client = await world.client(view=view, settings={"run_count_max": 4})
-    await client.ready()
+    client = await world.ready_client(view=view, settings={"run_count_max": 4})
     view.gate.set()
     await client.wait_applied(14)
     assert view.runs == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14]]
@@ -73,8 +72,7 @@ async def test_a_run_is_bounded_in_bytes_and_holds_one_at_least(world: World) ->
     world.log.fill(b"x" * 100, b"x" * 30, b"x" * 30, b"x" * 30, each=True)
     view = Runs()
     view.gate = asyncio.Event()
-    client = await world.client(view=view, settings={"run_bytes_max": 64})
-    await client.ready()
+    client = await world.ready_client(view=view, settings={"run_bytes_max": 64})
     view.gate.set()
     await client.wait_applied(3)
     assert view.runs == [[0], [1, 2], [3]]
@@ -234,8 +232,7 @@ async def test_lazy_bodies_come_with_their_run(world: World) -> None:
 
 async def test_a_view_is_told_once_that_its_client_has_ended(world: World) -> None:
     view = Runs()
-    client = await world.client(view=view)
-    await client.ready()
+    client = await world.ready_client(view=view)
     assert not view.closed
     await client.close()
     await client.close()

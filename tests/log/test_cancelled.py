@@ -96,8 +96,7 @@ async def rolls_and_cuts(host: Host, cache: SegmentCache) -> Callable[[], Awaita
 
     async def work() -> None:
         try:
-            for batch in Maker(opened.log.last, opened.log.last_crc).batches(4, size=60):
-                await opened.log.append([batch])
+            await opened.append_each(Maker(opened.log.last, opened.log.last_crc).batches(4, size=60))
             await opened.log.cut(5)
         finally:
             await opened.log.close()
@@ -111,8 +110,7 @@ async def rolls_and_cuts(host: Host, cache: SegmentCache) -> Callable[[], Awaita
 def test_what_was_opened_is_closed(prepare: Work, capacity: int, late: bool) -> None:
     async def write(host: Host) -> None:
         opened = await Open.on(host, SMALL)
-        for batch in Maker().batches(12, size=60):
-            await opened.log.append([batch])
+        await opened.append_each(Maker().batches(12, size=60))
         await opened.close()
 
     async def cut_short(machine: Machine, number: int) -> bool:

@@ -184,8 +184,7 @@ def test_whatever_was_done_to_the_files_the_log_is_refused_or_true(done: list[tu
 
         async def write(host: Host) -> None:
             opened = await Open.on(host, LogSettings(segment_bytes_max=900))
-            for batch in made:
-                await opened.log.append([batch])
+            await opened.append_each(made)
             await opened.close()
 
         async def look(host: Host) -> None:

@@ -43,8 +43,7 @@ async def test_segments_roll_and_reading_crosses_them(machine: Machine) -> None:
 
     async def write(host: Host) -> None:
         opened = await Open.on(host, LogSettings(segment_bytes_max=1500))
-        for batch in made:
-            await opened.log.append([batch])
+        await opened.append_each(made)
         assert len(opened.log.segments) > 5
         assert crcs(await contents(opened.log)) == crcs(made)
 
@@ -65,15 +64,13 @@ async def test_a_cut_removes_what_is_above_and_the_log_goes_on_from_there(machin
 
     async def cut(host: Host) -> list[tuple[int, int, int]]:
         opened = await Open.on(host, LogSettings(segment_bytes_max=1500))
-        for batch in made:
-            await opened.log.append([batch])
+        await opened.append_each(made)
         await opened.log.cut(last)
         assert (opened.log.last, opened.log.last_crc) == (last, kept[-1].crc if kept else 0)
         assert crcs(await contents(opened.log)) == crcs(kept)
         assert opened.log.registers_snapshot() == (registers.encode([(b"k", b"v")]) if kept else b"")
         more = Maker(last, opened.log.last_crc).batches(30, size=100, salt=1)
-        for batch in more:
-            await opened.log.append([batch])
+        await opened.append_each(more)
         return crcs(kept + more)
 
     async def read(host: Host) -> list[tuple[int, int, int]]:
@@ -86,8 +83,7 @@ async def test_a_cut_removes_what_is_above_and_the_log_goes_on_from_there(machin
 async def test_a_cut_inside_of_a_batch_is_refused_and_changes_nothing(machine: Machine, host: Host) -> None:
     opened = await Open.on(host, LogSettings(segment_bytes_max=400))
     made = Maker().batches(6, count=3, size=50)
-    for batch in made:
-        await opened.log.append([batch])
+    await opened.append_each(made)
     for last in (0, 1, 3, 7, 15):
         with pytest.raises(OutOfOrder):
             await opened.log.cut(last)
@@ -120,8 +116,7 @@ async def test_registers_are_those_after_the_last_batch_across_rolls_restarts_an
 
     async def write(host: Host) -> None:
         opened = await Open.on(host, LogSettings(segment_bytes_max=1000))
-        for batch in made:
-            await opened.log.append([batch])
+        await opened.append_each(made)
 
     async def check(host: Host) -> None:
         opened = await Open.on(host)
@@ -164,8 +159,7 @@ async def test_a_commit_time_is_found_across_segments(machine: Machine, *, time_
 
     async def seek(host: Host) -> None:
         opened = await Open.on(host, LogSettings(segment_bytes_max=1500))
-        for batch in made:
-            await opened.log.append([batch])
+        await opened.append_each(made)
         expected = [batch.first for batch in made if batch.commit_time_us >= max(time_us, 1)][:1]
         found = await opened.log.read(0, 39, 1, after_time_us=time_us)
         assert [batch.first for batch in found] == (expected if time_us else [0])
@@ -181,8 +175,7 @@ async def test_open_files_and_indexes_of_sealed_segments_are_bounded(machine: Ma
         cache = SegmentCache(capacity=2)
         opened = await Open.on(host, LogSettings(segment_bytes_max=500), cache=cache)
         made = Maker().batches(40, size=100)
-        for batch in made:
-            await opened.log.append([batch])
+        await opened.append_each(made)
         assert crcs(await contents(opened.log)) == crcs(made)
         assert len(opened.log.segments) >= 10
         assert len(cache) <= 3
@@ -196,8 +189,7 @@ async def test_open_files_and_indexes_of_sealed_segments_are_bounded(machine: Ma
 async def test_digests_are_equal_exactly_for_equal_logs(machine: Machine, host: Host) -> None:
     opened = await Open.on(host, LogSettings(segment_bytes_max=1500))
     made = Maker().batches(20, count=2, size=50)
-    for batch in made:
-        await opened.log.append([batch])
+    await opened.append_each(made)
     whole = await digest(opened.log, 0, 39)
     before = await digest(opened.log, 0, 37)
     assert whole[0] == made[-1].crc
@@ -303,8 +295,7 @@ async def test_a_cut_below_a_failed_sync_that_was_broken_off_is_no_loss(machine:
 
     async def fail(host: Host) -> None:
         opened = await Open.on(host, LogSettings(segment_bytes_max=1_000))
-        for batch in made[:11]:
-            await opened.log.append([batch])
+        await opened.append_each(made[:11])
         machine.disk.fail_syncs(1)
         with pytest.raises(DiskFailed):
             await opened.log.append(made[11:])

@@ -30,8 +30,7 @@ async def written(machine: Machine, per_segment: int) -> list[Batch]:
 
     async def write(host: Host) -> None:
         opened = await Open.on(host, LogSettings(segment_batches_max=per_segment))
-        for batch in made:
-            await opened.log.append([batch])
+        await opened.append_each(made)
         await opened.close()
 
     await life(machine, write)
@@ -48,8 +47,7 @@ async def goes_on(
     async def write(host: Host) -> None:
         opened = await Open.on(host, settings)
         await opened.log.cut(kept[-1].last)
-        for batch in more:
-            await opened.log.append([batch])
+        await opened.append_each(more)
         await opened.close()
 
     await life(machine, write)

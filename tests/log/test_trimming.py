@@ -23,8 +23,7 @@ LOG = Maker().batches(40, size=100, changes=[(b"k", b"v")])
 
 async def write(host: Host) -> None:
     opened = await Open.on(host, ROLLS)
-    for batch in LOG:
-        await opened.log.append([batch])
+    await opened.append_each(LOG)
     await opened.close()
 
 
@@ -211,8 +210,7 @@ async def test_another_segment_in_place_of_the_first_that_was_kept_is_damage(mac
 
     async def write_other(host: Host) -> None:
         opened = await Open.on(host, ROLLS)
-        for batch in other:
-            await opened.log.append([batch])
+        await opened.append_each(other)
 
     await life(elsewhere, write_other)
     machine.disk.overwrite(_path(first), 0, bytes(elsewhere.disk.file(_path(first)).durable))

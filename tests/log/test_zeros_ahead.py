@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from polonaise.errors import DiskFailed, DiskFull, OutOfOrder
 from polonaise.host import Host
-from polonaise.log.batch import Batch, padded
+from polonaise.log.batch import padded
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
 from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, beginning
@@ -21,11 +19,6 @@ SMALL = LogSettings(segment_bytes_max=2_000)
 def zeros_at_the_end(machine: Machine, path: str = SEGMENT) -> int:
     raw = machine.disk.contents(path)
     return len(raw) - padded(len(raw.rstrip(b"\0")))  # a batch may end with zeros of its own, up to its alignment
-
-
-async def append_each(opened: Open, batches: Sequence[Batch]) -> None:
-    for batch in batches:
-        await opened.log.append([batch])
 
 
 @in_one_life
@@ -50,8 +43,7 @@ async def test_they_are_no_more_than_a_share_of_what_is_there(machine: Machine, 
 @in_one_life
 async def test_none_are_written_behind_a_large_append(machine: Machine, host: Host) -> None:
     opened = await Open.on(host)
-    for batch in Maker().batches(4, size=SMALL_WRITE_BYTES):
-        await opened.log.append([batch])
+    await opened.append_each(Maker().batches(4, size=SMALL_WRITE_BYTES))
     assert not zeros_at_the_end(machine)
 
 
@@ -62,14 +54,14 @@ async def test_after_a_crash_they_are_cut_and_nothing_is_missed(machine: Machine
 
     async def write(host: Host) -> None:
         opened = await Open.on(host)
-        await append_each(opened, made[:50])
+        await opened.append_each(made[:50])
 
     async def look(host: Host) -> None:
         opened = await Open.on(host)
         assert not zeros_at_the_end(machine)
         assert not opened.log.damage
         assert not opened.slot.promises.may_have_lost
-        await append_each(opened, made[50:])
+        await opened.append_each(made[50:])
         assert crcs(await contents(opened.log)) == crcs(made)
 
     await life(machine, write)
@@ -82,7 +74,7 @@ async def test_after_a_crash_they_are_cut_and_nothing_is_missed(machine: Machine
 @in_one_life
 async def test_a_log_that_is_closed_leaves_none(machine: Machine, host: Host) -> None:
     opened = await Open.on(host)
-    await append_each(opened, Maker().batches(50, size=100))
+    await opened.append_each(Maker().batches(50, size=100))
     assert zeros_at_the_end(machine)
     await opened.close()
     assert not zeros_at_the_end(machine)
@@ -95,7 +87,7 @@ async def test_a_segment_that_is_full_ends_where_the_next_one_says(machine: Mach
 
     async def write(host: Host) -> None:
         opened = await Open.on(host, SMALL)
-        await append_each(opened, made)
+        await opened.append_each(made)
         assert len(opened.log.segments) > 2
         assert not zeros_at_the_end(machine)
 
@@ -138,16 +130,16 @@ async def test_a_disk_that_has_room_for_the_log_and_for_no_zeros_takes_the_log(m
 
     async def write(host: Host) -> None:
         opened = await Open.on(host)
-        await append_each(opened, made[:50])
+        await opened.append_each(made[:50])
         machine.disk.fill(5 * (made[0].length + FRAME_BYTES))
         with pytest.raises(DiskFull):
-            await append_each(opened, made[50:])
+            await opened.append_each(made[50:])
         held = await contents(opened.log)
         assert len(held) > 54
         assert crcs(held) == crcs(made[: len(held)])
         assert machine.disk.used_bytes() + held[-1].length + FRAME_BYTES > (machine.disk.capacity_bytes or 0)
         machine.disk.free()
-        await append_each(opened, made[len(held) :])
+        await opened.append_each(made[len(held) :])
         assert crcs(await contents(opened.log)) == crcs(made)
 
     await life(machine, write)
@@ -160,7 +152,7 @@ async def test_a_synced_batch_that_became_zeros_is_missed(machine: Machine) -> N
 
     async def write(host: Host) -> None:
         opened = await Open.on(host)
-        await append_each(opened, made)
+        await opened.append_each(made)
         await opened.close()
 
     async def look(host: Host) -> None:
@@ -183,7 +175,7 @@ async def test_a_cut_into_a_sealed_segment_finds_batches_that_became_zeros(machi
 
     async def write(host: Host) -> None:
         opened = await Open.on(host, SMALL)
-        await append_each(opened, made)
+        await opened.append_each(made)
         sealed = opened.log.segments[0]
         assert len(opened.log.segments) > 1
         gone = sum(made[id].length + FRAME_BYTES for id in (sealed.last - 1, sealed.last))
@@ -201,7 +193,7 @@ async def test_a_cut_between_the_ends_of_batches_is_no_damage(machine: Machine) 
 
     async def write(host: Host) -> None:
         opened = await Open.on(host, SMALL)
-        await append_each(opened, made)
+        await opened.append_each(made)
         assert opened.log.segments[0].last > 5
         with pytest.raises(OutOfOrder):
             await opened.log.cut(4)
@@ -230,7 +222,7 @@ async def test_what_a_node_writes_while_its_file_is_read_is_no_damage(machine: M
 
     async def write(host: Host) -> None:
         opened = await Open.on(host)
-        await append_each(opened, made)
+        await opened.append_each(made)
         await opened.close()
 
     await life(machine, write)

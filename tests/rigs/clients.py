@@ -79,6 +79,11 @@ class World:
         await client.start()
         return client
 
+    async def ready_client(self, **options: Any) -> Log:
+        client = await self.client(**options)
+        await client.ready()
+        return client
+
     async def close(self) -> None:
         for client in self.clients:
             await client.close()

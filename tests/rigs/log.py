@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from polonaise.host import Host
@@ -76,6 +76,10 @@ class Open:
         slot = await control.load(PARTITION) or await control.create(PARTITION)
         log = await PartitionLog.open(host, control.partition_directory(PARTITION), slot, settings, cache)
         return cls(control, slot, log)
+
+    async def append_each(self, batches: Iterable[Batch]) -> None:
+        for batch in batches:
+            await self.log.append([batch])
 
     async def close(self) -> None:
         await self.log.close()

@@ -135,6 +135,11 @@ class Owner:
         self.send(number, *batches)
         await self.settled(number)
 
+    async def store_each(self, batches: Sequence[Batch]) -> None:
+        """Store them one after the other, with the numbers from 1 on."""
+        for number, batch in enumerate(batches, 1):
+            await self.store(number, batch)
+
     async def read(
         self,
         first: int,
@@ -252,3 +257,18 @@ async def connected(host: Host, machine: str = "storage", key: bytes = KEY) -> O
             return await Owner.connected(host, machine, key)
         await asyncio.sleep(0.01)
     return await Owner.connected(host, machine, key)
+
+
+async def opened(host: Host, session: int = 1) -> Owner:
+    """An owner whose session has begun."""
+    owner = await connected(host)
+    await owner.open(session)
+    return owner
+
+
+async def filled(host: Host, batches: Sequence[Batch], *, at_once: int = 1) -> Owner:
+    """An owner in session 1 whose batches are acknowledged, `at_once` with each sync."""
+    owner = await opened(host)
+    for number in range(0, len(batches), at_once):
+        await owner.store(number + 1, *batches[number : number + at_once])
+    return owner

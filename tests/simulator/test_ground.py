@@ -64,8 +64,7 @@ async def test_the_last_id_that_is_durable_is_that_of_the_last_whole_batch_that_
 ) -> None:
     async def write(host: Host) -> None:
         opened = await Open.on(host, LogSettings(segment_batches_max=PER_SEGMENT))
-        for batch in Maker().batches(7, size=200):
-            await opened.log.append([batch])
+        await opened.append_each(Maker().batches(7, size=200))
 
     await life(machine, write)
     spoil(machine.disk)

@@ -15,7 +15,7 @@ from polonaise.log.segment import SegmentHeader
 from polonaise.storage.protocol.scrubschedule import DAMAGES_MAX, Look, Rest, Scrub
 from polonaise.terms import UNRESOLVED
 from rigs.log import Maker, crcs
-from rigs.storage import Node, Owner, connected, simulate, simulated
+from rigs.storage import Node, filled, opened, simulate, simulated
 
 QUICK: dict[str, Any] = {"segment_bytes_max": 900, "scrub_first_s": 1.0, "scrub_every_s": 2.0}
 SETTLED_S = 8.0
@@ -98,14 +98,6 @@ def test_findings_are_remembered_up_to_a_bound() -> None:
 # ------------------------------------------------------------------ a node
 
 
-async def filled(host: Host, made: list[Batch]) -> Owner:
-    owner = await connected(host)
-    await owner.open(1)
-    for number, batch in enumerate(made, 1):
-        await owner.store(number, batch)
-    return owner
-
-
 def made_batches() -> list[Batch]:
     maker = Maker()
     return [maker.batch(size=150, changes=[(b"r", b"v%d" % number)]) for number in range(24)]
@@ -174,8 +166,7 @@ async def test_a_round_reads_every_byte_of_every_segment_at_its_rate(host: Host,
 @simulated(segment_bytes_max=900, scrub_first_s=0.1, scrub_every_s=0.0, scrub_bytes_per_s=500_000)
 async def test_a_log_that_is_written_trimmed_and_cut_meanwhile_is_not_accused(host: Host, node: Node) -> None:
     maker = Maker()
-    owner = await connected(host)
-    await owner.open(1)
+    owner = await opened(host)
     for number in range(1, 120):
         await owner.store(number, maker.batch(size=150))
         if number % 40 == 0:

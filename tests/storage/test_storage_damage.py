@@ -30,21 +30,12 @@ from polonaise.log.promises import SECTOR_BYTES
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.terms import UNRESOLVED
 from rigs.log import KEY, PARTITION, Maker, crcs
-from rigs.storage import DIRECTORY, Node, Owner, connected, simulate, simulated
+from rigs.storage import DIRECTORY, Node, Owner, connected, filled, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
 CONTROL = f"{DIRECTORY}/polonaise-storage.ctl"
 COPIES = SECTOR_BYTES + PARTITION * 3 * SECTOR_BYTES
-
-
-async def filled(host: Host, batches: list[Batch], *, at_once: int = 1) -> Owner:
-    """An owner in session 1 whose batches are acknowledged, `at_once` with each sync."""
-    owner = await connected(host)
-    await owner.open(1)
-    for number in range(0, len(batches), at_once):
-        await owner.store(number + 1, *batches[number : number + at_once])
-    return owner
 
 
 async def mended(owner: Owner, batches: list[Batch]) -> None:

@@ -11,7 +11,7 @@ from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
 from rigs.log import Maker
-from rigs.storage import Node, Owner, connected, simulate, simulated
+from rigs.storage import Node, Owner, connected, opened, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +21,7 @@ async def _cut_with_a_failing_sync(host: Host, node: Node, number: int) -> None:
 
     A failed sync of promises stops the node; then the cut has not begun, or is over.
     """
-    owner = await connected(host)
-    await owner.open(1)
+    owner = await opened(host)
     for each, batch in enumerate(Maker().batches(10, size=200), 1):
         await owner.store(each, batch)
     await owner.fence(2)
@@ -89,8 +88,7 @@ def test_a_segment_that_was_removed_in_vain_never_hides_what_was_acknowledged_si
     """The sync of its removal failed, the log went on without it, and a loss of power brings it back."""
 
     async def script(host: Host, node: Node) -> None:
-        owner = await connected(host)
-        await owner.open(1)
+        owner = await opened(host)
         made = Maker().batches(24, size=200)
         for each, batch in enumerate(made, 1):
             await owner.store(each, batch)
@@ -121,8 +119,7 @@ def test_a_segment_that_was_removed_in_vain_never_hides_what_was_acknowledged_si
 @simulated(segment_bytes_max=1_200)
 async def test_a_stale_segment_that_is_put_back_is_damage_and_hides_nothing(host: Host, node: Node) -> None:
     """As a restored file would be: whole, of this partition, and of another life of the log."""
-    owner = await connected(host)
-    await owner.open(1)
+    owner = await opened(host)
     made = Maker().batches(24, size=200)
     for each, batch in enumerate(made, 1):
         await owner.store(each, batch)

@@ -15,7 +15,7 @@ from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import SessionInfo
 from rigs.log import Maker
-from rigs.storage import Node, connected, simulate, simulated
+from rigs.storage import Node, connected, opened, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -31,11 +31,9 @@ def test_a_copy_tells_what_it_had_synced_and_takes_the_next_session_by_itself(th
     """Its bytes may have come to the disk whole: they are not told, and never stand beside what is written instead."""
 
     async def script(host: Host, node: Node) -> None:
-        owner = await connected(host)
-        await owner.open(1)
+        owner = await opened(host)
         made = Maker().batches(5, size=200)
-        for number, batch in enumerate(made, 1):
-            await owner.store(number, batch)
+        await owner.store_each(made)
         node.disk.fail_syncs(1)
         with pytest.raises(DiskFailed):
             await owner.store(6, *Maker(made[-1].last, made[-1].crc).batches(3, size=200))
@@ -79,8 +77,7 @@ def test_a_start_whose_sync_fails_is_a_loss_only_of_what_was_not_known_to_be_syn
     """What is written again may have been acknowledged; what is known to be synced is not touched."""
 
     async def script(host: Host, node: Node, number: int) -> SessionInfo:
-        owner = await connected(host)
-        await owner.open(1)
+        owner = await opened(host)
         for each, batch in enumerate(Maker().batches(10, size=200), 1):
             await owner.store(each, batch)
         if known:

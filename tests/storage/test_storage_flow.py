@@ -13,7 +13,7 @@ from polonaise.storage.settings import StorageSettings
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import ReadBatches
 from rigs.log import Maker, crcs
-from rigs.storage import DIRECTORY, Node, Owner, connected, simulate, simulated
+from rigs.storage import DIRECTORY, Node, Owner, connected, opened, simulate, simulated
 
 
 @simulated(reads_max=4)
@@ -35,8 +35,7 @@ async def test_a_peer_that_does_not_read_its_answers_does_not_fill_the_nodes_mem
 @simulated(queue_bytes_max=100_000)
 async def test_a_slow_disk_stops_reading_and_loses_nothing(host: Host, node: Node) -> None:
     made = Maker().batches(60, size=20_000)
-    owner = await connected(host)
-    await owner.open(1)
+    owner = await opened(host)
     node.disk.slow(0.05)
     for number, batch in enumerate(made, 1):
         owner.send(number, batch)
@@ -69,8 +68,7 @@ async def test_who_filled_the_queue_and_left_takes_nothing_of_it_along(host: Hos
 def test_stopped_in_the_middle_of_an_append_nothing_acknowledged_is_missing(seed: int) -> None:
     async def script(host: Host, node: Node) -> None:
         made = Maker().batches(40, size=3_000)
-        owner = await connected(host)
-        await owner.open(1)
+        owner = await opened(host)
         for number, batch in enumerate(made, 1):
             owner.send(number, batch)
         await asyncio.sleep(0.001 + seed * 0.0007)

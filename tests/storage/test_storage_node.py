@@ -22,7 +22,7 @@ from polonaise.link.connection import ANY_CLUSTER
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
 from polonaise.wire.messages import Batches, Copy, Done, Flush, ReadBatches, SessionInfo, Store, Stored
 from rigs.log import KEY, Maker, crcs
-from rigs.storage import Node, Owner, connected, simulate, simulated
+from rigs.storage import Node, Owner, connected, filled, opened, simulate, simulated
 
 OTHER_KEY = bytes(range(1, 17))
 
@@ -54,8 +54,7 @@ async def test_a_late_copy_is_cut_copied_to_and_joins(host: Host, node: Node) ->
     maker = Maker()
     good = maker.batches(10)
     dirty = Maker(4, good[4].crc).batches(4, salt=1)
-    owner = await connected(host)
-    await owner.open(1)
+    owner = await opened(host)
     await owner.store(1, *good[:5], *dirty)
     await owner.confirm(3)
     later = await connected(host)
@@ -126,8 +125,7 @@ async def test_only_what_ends_exactly_at_the_mark_joins(host: Host, node: Node) 
 @simulated
 async def test_a_reconnected_owner_has_no_part_in_the_session_until_it_starts_another(host: Host, node: Node) -> None:
     made = Maker().batches(4)
-    owner = await connected(host)
-    await owner.open(1)
+    owner = await opened(host)
     await owner.store(1, made[0])
     owner.link.close()
     again = await connected(host)
@@ -261,8 +259,7 @@ async def test_what_no_server_says_closes_its_connection_only(
 
 @simulated
 async def test_batches_that_arrive_damaged_are_never_stored(host: Host, node: Node) -> None:
-    owner = await connected(host)
-    await owner.open(1)
+    owner = await opened(host)
     made = Maker().batches(3, size=100)
     for change in range(0, made[1].length, 7):
         raw = bytearray(made[1].view)
@@ -286,8 +283,7 @@ EDGES = (-(2**63), -1, 0, 1, 5, 2**62, 2**63 - 1)
 
 @simulated
 async def test_no_number_in_a_request_harms_the_node(host: Host, node: Node) -> None:
-    owner = await connected(host)
-    await owner.open(1)
+    owner = await opened(host)
     await owner.store(1, *Maker().batches(6, size=100))
     for first in EDGES:
         for last in EDGES:
@@ -316,10 +312,7 @@ async def test_no_number_in_a_request_harms_the_node(host: Host, node: Node) -> 
 @simulated(segment_bytes_max=3_000)
 async def test_ranges_are_read_across_segments_with_and_without_bodies(host: Host, node: Node) -> None:
     made = Maker().batches(40, size=200, count=2)
-    owner = await connected(host)
-    await owner.open(1)
-    for number, batch in enumerate(made, 1):
-        await owner.store(number, batch)
+    owner = await filled(host, made)
     assert len(node.segments()) > 4
     assert crcs(await owner.read_all()) == crcs(made)
     one = made[0].length + 32
@@ -343,10 +336,7 @@ async def test_each_batch_is_in_the_part_of_a_range_that_it_begins_in(host: Host
     """However a range is divided: parts have no batch in common, and leave out none but for an answer's end."""
     maker = Maker()
     made = [maker.batch(size=100, count=1 + number % 4) for number in range(40)]
-    owner = await connected(host)
-    await owner.open(1)
-    for number, batch in enumerate(made, 1):
-        await owner.store(number, batch)
+    owner = await filled(host, made)
     assert len(node.segments()) > 4
     last, one = made[-1].last, made[3].length
     for width in (1, 2, 3, 5, 17, 200):
@@ -374,10 +364,7 @@ async def test_each_batch_is_in_the_part_of_a_range_that_it_begins_in(host: Host
 async def test_registers_are_told_across_rolls_and_cuts(host: Host, node: Node) -> None:
     maker = Maker()
     made = [maker.batch(size=60, changes=[(b"n", b"%d" % n), (b"odd", b"1" if n % 2 else None)]) for n in range(30)]
-    owner = await connected(host)
-    await owner.open(1)
-    for number, batch in enumerate(made, 1):
-        await owner.store(number, batch)
+    owner = await filled(host, made)
     assert len(node.segments()) > 3
     assert await owner.registers() == {b"n": b"29", b"odd": b"1"}
     for session, last in ((2, 28), (3, 13), (4, 2)):

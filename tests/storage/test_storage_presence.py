@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 import pytest
 
 from polonaise.errors import DirectoryGone, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
-from polonaise.log.batch import Batch
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.terms import UNRESOLVED
 from rigs.log import PARTITION, Maker, crcs
-from rigs.storage import DIRECTORY, Node, Owner, connected, simulate, simulated
+from rigs.storage import DIRECTORY, Node, Owner, connected, filled, opened, simulate, simulated
 
 NOTICED_S = 3.0
 
@@ -28,14 +26,6 @@ def replaced(node: Node) -> None:
     """An empty directory is where that of the node was."""
     directory, name = node.disk.parent(DIRECTORY)
     node.disk.change_names((directory, name, DirectoryImage()))
-
-
-async def filled(host: Host, made: Sequence[Batch]) -> Owner:
-    owner = await connected(host)
-    await owner.open(1)
-    for number, batch in enumerate(made, 1):
-        await owner.store(number, batch)
-    return owner
 
 
 @pytest.mark.parametrize("what", ["directory", "replaced", "control file", "lock"])
@@ -114,8 +104,7 @@ async def test_a_removed_sealed_segment_is_damage(host: Host, node: Node, *, is_
     made = Maker().batches(12, size=300)
     await filled(host, made)
     await node.restart(segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=2.0)
-    owner = await connected(host)
-    await owner.open(2)
+    owner = await opened(host, session=2)
     if is_open:
         assert crcs(await owner.read_all()) == crcs(made)
     first = int(node.segments()[1].rpartition("/")[2][:-4])
