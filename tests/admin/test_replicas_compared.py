@@ -11,10 +11,8 @@ import pytest
 
 from polonaise.admin.comparison import ComparisonReport, compare
 from polonaise.errors import BadOption, ControlFileMissing, NotFound, WrongClusterKey
-from polonaise.host.real import RealHost
-from polonaise.log.control import ControlFile
-from polonaise.log.partitionlog import LogSettings, PartitionLog
-from rigs.storagefiles import KEY, batch, flip, make_storage, segments
+from polonaise.log.partitionlog import PartitionLog
+from rigs.storagefiles import batch, flip, make_storage, promise, segments, work_on
 
 
 def compared(*directories: Path) -> list[ComparisonReport]:
@@ -26,22 +24,14 @@ def go_on(
 ) -> None:
     """Append so many batches to partition 0 of a storage directory, have it trimmed, and told what is committed."""
 
-    async def work() -> None:
-        host = RealHost()
-        control = await ControlFile.open(host, str(storage), KEY)
-        slot = await control.load(0)
-        assert slot is not None
-        log = await PartitionLog.open(host, control.partition_directory(0), slot, LogSettings(segment_batches_max=3))
+    async def work(log: PartitionLog) -> None:
         for _ in range(batches):
             await log.append([batch(log.last + 1, log.last_crc, 0, [], False, body, count)])
         if trim:
             await log.trim(trim)
-        await slot.save(replace(slot.promises, confirmed=confirmed))
-        await log.close()
-        await control.close()
-        host.close()
 
-    asyncio.run(work())
+    work_on(storage, work)
+    promise(storage, lambda slot: slot.save(replace(slot.promises, confirmed=confirmed)))
 
 
 @pytest.fixture

@@ -39,17 +39,6 @@ pytestmark = pytest.mark.slow
 Log = polonaise.Log
 
 
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[Log]:
-    async with polonaise.connect(f"embedded:{tmp_path / 'log'}?partitions=2") as log:
-        yield log
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObstoreStore:
-    return open_store(str(tmp_path / "store"))
-
-
 async def fill(log: Log, count: int, partition: int = 0) -> None:
     """So many transactions, in several batches."""
     for _ in range(count // 10):

@@ -21,7 +21,7 @@ from polonaise.fragments.protocol.scrubschedule import DAMAGES_MAX, FragmentScru
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
 from rigs import trimmed
 from rigs.health import condition_when
-from rigs.trimmed import Cluster, archived, contents, fill, running
+from rigs.trimmed import Cluster, archived, contents, fill
 
 pytestmark = pytest.mark.slow
 
@@ -168,12 +168,6 @@ class Away(ObstoreStore):
         if self.read_only:
             raise StoreUnavailable("no writing today")
         await super().replace(path, data)
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running(tmp_path) as cluster:
-        yield cluster
 
 
 @pytest.fixture

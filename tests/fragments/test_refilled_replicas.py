@@ -10,15 +10,10 @@ import pytest
 
 import polonaise
 from polonaise.admin.trimming import trim
-from polonaise.fragments.store import ObstoreStore, open_store
+from polonaise.fragments.store import ObstoreStore
 from rigs import trimmed
 from rigs.trimmed import Cluster, archived, contents, fill, running
 from rigs.waiting import time_passes, wait_until
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObstoreStore:
-    return open_store(str(tmp_path / "store"))
 
 
 def used_bytes(cluster: Cluster, number: int) -> int:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +38,6 @@ from rigs.restoring import BODY, Sum, archived, contents, fill, verdicts
 from rigs.waiting import time_passes, wait_until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[polonaise.Log]:
-    async with polonaise.connect(f"embedded:{tmp_path / 'log'}?partitions=2") as log:
-        yield log
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObstoreStore:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture

@@ -51,17 +51,6 @@ class Trimmed:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ObstoreStore:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running(tmp_path) as cluster:
-        yield cluster
-
-
-@pytest.fixture
 async def trimmed(cluster: Cluster, store: ObstoreStore) -> AsyncIterator[Trimmed]:
     await cluster.start_server(store)
     async with polonaise.connect(cluster.address) as log:

@@ -44,18 +44,6 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield log
 
 
-@pytest.fixture
-def address(tmp_path: Path, log: Log) -> str:
-    return f"embedded:{tmp_path / 'log'}"
-
-
-@pytest.fixture(params=["parquet", "sqlite", "delta"])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'views.db'}"
-    return f"{request.param}:{tmp_path / 'table'}"
-
-
 def letters_in(table: str, view: TableView) -> list[tuple[Any, ...]]:
     """Partition, id, header and body of each dead letter, as anybody reads the table."""
     if table.startswith("sqlite:"):

@@ -62,11 +62,6 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield log
 
 
-@pytest.fixture
-def address(tmp_path: Path, log: Log) -> str:
-    return f"embedded:{tmp_path / 'log'}"
-
-
 def table_of(kind: str, directory: Path) -> str:
     return f"sqlite:///{directory / 'views.db'}" if kind == "sqlite" else f"{kind}:{directory / 'table'}"
 

@@ -51,19 +51,6 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield log
 
 
-@pytest.fixture
-def address(tmp_path: Path, log: Log) -> str:
-    return f"embedded:{tmp_path / 'log'}"
-
-
-@pytest.fixture(params=["parquet", "sqlite", "delta"])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A new table of each kind in turn."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'views.db'}"
-    return f"{request.param}:{tmp_path / 'table'}"
-
-
 def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[tuple[Any, ...]]:
     with closing(open_target(spark, table, view, log.cluster_key.hex())) as target:
         if "://" in table:

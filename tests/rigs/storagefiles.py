@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from polonaise.host.real import RealHost
 from polonaise.log import registers
 from polonaise.log.batch import Batch, Columns, seal
-from polonaise.log.control import ControlFile
+from polonaise.log.control import ControlFile, ControlSlot
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 
 KEY = bytes(range(16))
@@ -46,22 +48,58 @@ def make_storage(
     """Batches of two transactions, so many to a segment; the batch from `bad_body_at` has bodies not as summed."""
 
     async def make() -> None:
-        host = RealHost()
-        control = await ControlFile.open(host, str(directory), key)
-        for partition in range(partitions):
-            slot = await control.create(partition)
-            settings = LogSettings(segment_batches_max=per_segment)
-            log = await PartitionLog.open(host, control.partition_directory(partition), slot, settings)
-            for number in range(batches):
-                changes: list[registers.Change] = [(b"newest", b"%d" % number)] if number % 2 else []
-                first = 2 * number
-                await log.append([batch(first, log.last_crc, partition, changes, first == bad_body_at, body)])
-            await log.close()
-        await control.close()
-        host.close()
+        async with control_file(directory, key) as control:
+            for partition in range(partitions):
+                slot = await control.create(partition)
+                log = await _opened(control, slot, partition, per_segment)
+                for number in range(batches):
+                    changes: list[registers.Change] = [(b"newest", b"%d" % number)] if number % 2 else []
+                    first = 2 * number
+                    await log.append([batch(first, log.last_crc, partition, changes, first == bad_body_at, body)])
+                await log.close()
 
     asyncio.run(make())
     return directory
+
+
+@contextlib.asynccontextmanager
+async def control_file(directory: Path, key: bytes = KEY) -> AsyncIterator[ControlFile]:
+    host = RealHost()
+    control = await ControlFile.open(host, str(directory), key)
+    yield control
+    await control.close()
+    host.close()
+
+
+async def _opened(control: ControlFile, slot: ControlSlot, partition: int, per_segment: int = 3) -> PartitionLog:
+    settings = LogSettings(segment_batches_max=per_segment)
+    return await PartitionLog.open(control._host, control.partition_directory(partition), slot, settings)
+
+
+def promise(directory: Path, change: Callable[[ControlSlot], Awaitable[None]], partition: int = 0) -> None:
+    """Have the control file say something of a partition."""
+
+    async def make() -> None:
+        async with control_file(directory) as control:
+            slot = await control.load(partition)
+            assert slot is not None
+            await change(slot)
+
+    asyncio.run(make())
+
+
+def work_on(directory: Path, work: Callable[[PartitionLog], Awaitable[object]]) -> None:
+    """Have something done to the files of partition 0, as a node does it."""
+
+    async def do() -> None:
+        async with control_file(directory) as control:
+            slot = await control.load(0)
+            assert slot is not None
+            log = await _opened(control, slot, 0)
+            await work(log)
+            await log.close()
+
+    asyncio.run(do())
 
 
 def segments(directory: Path, partition: int = 0) -> list[Path]:

@@ -33,7 +33,9 @@ from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import taskreader
 from polonaise.spark.options import microseconds
 from polonaise.spark.protocol.splits import Split
-from rigs.spark import COLUMNS, Filled, batch_reader, columns, filled, forget, ids, rows, table
+from rigs.spark import COLUMNS, Filled, batch_reader, columns, filled, ids, rows, table
+
+pytestmark = pytest.mark.usefixtures("connections_closed")
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +45,6 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
         made.archive()
         made.append(100)
         yield made
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    yield
-    forget()
 
 
 # ------------------------------------------------------------------ what is read
