@@ -48,7 +48,7 @@ def test_replicas_that_are_the_same_are_said_to_be(pair: tuple[Path, Path]) -> N
     assert report.well
 
 
-def test_one_that_holds_more_is_no_fault(pair: tuple[Path, Path]) -> None:
+def test_a_replica_that_holds_more_is_no_fault(pair: tuple[Path, Path]) -> None:
     go_on(pair[1], 2, confirmed=7)
     (report,) = compared(*pair)
     assert (report.same, report.difference, report.well) == (9, None, True)
@@ -88,7 +88,7 @@ def test_batches_that_begin_elsewhere_differ(pair: tuple[Path, Path]) -> None:
     assert (report.same, report.difference.first) == (9, 10)
 
 
-def test_one_that_was_trimmed_into_the_middle_of_anothers_batch_differs(pair: tuple[Path, Path]) -> None:
+def test_a_replica_trimmed_into_the_middle_of_anothers_batch_differs(pair: tuple[Path, Path]) -> None:
     go_on(pair[0], 1, count=4)
     go_on(pair[1], 3, count=1)
     go_on(pair[1], 1, trim=11)  # one segment at a time

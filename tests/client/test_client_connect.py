@@ -188,7 +188,7 @@ async def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("wait", [0, 0.2])
-async def test_one_that_does_not_come_is_said_with_what_was_the_matter(tmp_path: Path, wait: float) -> None:
+async def test_a_log_that_does_not_open_in_time_says_what_was_the_matter(tmp_path: Path, wait: float) -> None:
     with pytest.raises(DeadlineExceeded, match="not_initialized") as raised:
         async with polonaise.connect(f"file:{tmp_path}", wait=wait):
             raise AssertionError("there is nothing to be connected to")
@@ -196,7 +196,7 @@ async def test_one_that_does_not_come_is_said_with_what_was_the_matter(tmp_path:
     assert str(tmp_path) in str(raised.value)
 
 
-async def test_it_is_looked_for_up_to_the_end_of_the_wait(tmp_path: Path) -> None:
+async def test_connect_looks_for_the_log_up_to_the_end_of_the_wait(tmp_path: Path) -> None:
     settings = polonaise.ClientSettings(retry_s_min=0.01, retry_s_max=60)
     loop = asyncio.get_running_loop()
     began_s = loop.time()

@@ -250,7 +250,7 @@ async def test_a_context_that_always_loses_the_race_for_its_position_does_not_ru
     assert b"ours" not in world.log.bodies()
 
 
-async def test_one_that_has_no_time_left_is_told_which_position_was_taken(world: World) -> None:
+async def test_a_context_whose_time_is_over_is_told_which_position_was_taken(world: World) -> None:
     client = await world.client()
     other = await world.client()
     await client.ready()

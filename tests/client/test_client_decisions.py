@@ -328,7 +328,7 @@ def test_no_more_locks_are_made_than_it_takes_to_see_that_they_are_too_many() ->
     assert next(made) == 3
 
 
-def test_no_more_expectations_and_changes_are_made_than_that() -> None:
+def test_no_more_expectations_and_changes_are_made_than_it_takes_to_see_that_they_are_too_many() -> None:
     made = count()
     changes = (Change.delete(b"%d" % next(made)) for _ in range(100_000))
     with pytest.raises(BadOption, match="more than 32768 expectations and changes"):

@@ -98,7 +98,7 @@ async def test_producers_of_different_names_do_not_meet(world: World) -> None:
     assert world.log.bodies()[-2:] == [b"a", b"b"]
 
 
-async def test_of_openers_at_the_same_time_one_remains(world: World) -> None:
+async def test_of_producers_opened_at_the_same_time_one_remains(world: World) -> None:
     clients = [await world.client() for _ in range(5)]
     producers = await asyncio.gather(*[client.producer("billing") for client in clients])
     assert sorted(producer.epoch for producer in producers) == [1, 2, 3, 4, 5]

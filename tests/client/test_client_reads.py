@@ -61,7 +61,7 @@ async def test_an_empty_partition_reads_as_nothing(world: World) -> None:
     assert await ids(client.read()) == []
 
 
-async def test_no_batch_lies_beyond_the_range(world: World) -> None:
+async def test_reading_a_range_gives_no_batch_beyond_it(world: World) -> None:
     filled(world)
     client = await world.client()
     batches = [batch async for batch in client.read_batches(after=14, until=37)]
@@ -141,7 +141,7 @@ async def test_a_reader_whose_wait_for_a_late_replica_was_ended_goes_on_later(
     assert seen == list(range(0, 100, 10))
 
 
-async def test_without_following_it_ends_at_what_was_committed_when_it_began(world: World) -> None:
+async def test_a_read_that_does_not_follow_ends_at_what_was_committed_when_it_began(world: World) -> None:
     filled(world)
     client = await world.client(settings={"read_bytes": 1})
     read: list[int] = []

@@ -51,7 +51,7 @@ ASKED: dict[str, Callable[[Any], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("asked", ASKED)
-async def test_of_a_partition_that_has_stopped(asked: str) -> None:
+async def test_the_error_of_a_partition_that_has_stopped_stays_small(asked: str) -> None:
     async with testing.log(view=Unfit()) as log:
         with pytest.raises(ViewUnfit):
             await log.wait_applied(7, timeout=5)
@@ -61,7 +61,7 @@ async def test_of_a_partition_that_has_stopped(asked: str) -> None:
         check_small(log.trouble(0) or error)
 
 
-async def test_of_a_client_whose_host_failed(world: World) -> None:
+async def test_the_error_of_a_client_whose_host_failed_stays_small(world: World) -> None:
     client = await world.client()
     client.fail(OSError("no disk"))
     error = await raised(lambda: _append(client))
@@ -69,7 +69,7 @@ async def test_of_a_client_whose_host_failed(world: World) -> None:
     check_small(error)
 
 
-async def test_of_a_submission_that_has_ended(world: World) -> None:
+async def test_the_error_of_a_submission_that_has_ended_stays_small(world: World) -> None:
     client = await world.client()
 
     def stumbles(tx: Any) -> None:
@@ -98,7 +98,7 @@ async def test_those_who_wait_are_each_told_with_an_exception_of_their_own(world
     assert len({id(error) for error in errors}) == len(errors)
 
 
-def test_a_fresh_one_says_the_same() -> None:
+def test_a_fresh_copy_of_an_error_says_the_same() -> None:
     receipt = object()
     unknown = AppendUnknown("not decided", receipt)
     unknown.add_note("because")
@@ -115,7 +115,7 @@ def test_a_fresh_one_says_the_same() -> None:
     assert fresh(LockConflict("stale", 7)).conflict == 7
 
 
-async def test_of_a_storage_node_that_is_away(world: World) -> None:
+async def test_the_error_of_a_storage_node_that_is_away_stays_small(world: World) -> None:
     settings = ServerSettings()
     link = StorageLink(world.host, "storage:1", 1, b"k" * 16, settings, {})  # type: ignore[arg-type]
     link.last_error = ConnectionLost("nobody there")
@@ -125,7 +125,7 @@ async def test_of_a_storage_node_that_is_away(world: World) -> None:
     check_small(link.last_error)
 
 
-def test_of_a_submission_that_threads_wait_for(tmp_path: Path) -> None:
+def test_the_error_of_a_submission_that_threads_wait_for_stays_small(tmp_path: Path) -> None:
     def stumbles(tx: Any) -> None:
         raise ValueError("the application's own")
 

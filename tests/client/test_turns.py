@@ -54,7 +54,7 @@ def test_a_turn_needs_all_of_its_locks() -> None:
     assert turns.leave(a) == [both]
 
 
-def test_those_who_only_look_go_together_and_not_past_one_who_writes() -> None:
+def test_readers_of_a_lock_run_together_and_not_past_a_waiting_writer() -> None:
     turns = Turns(ME)
     readers = [turns.join(locks("a", mode=READ)) for _ in range(2)]
     writer = turns.join(locks("a"))
@@ -65,7 +65,7 @@ def test_those_who_only_look_go_together_and_not_past_one_who_writes() -> None:
     assert turns.leave(writer) == [late]
 
 
-def test_one_that_gives_up_while_it_waits_lets_those_behind_it_go() -> None:
+def test_a_context_that_gives_up_its_turn_lets_those_behind_it_go() -> None:
     turns = Turns(ME)
     reader = turns.join(locks("a", mode=READ))
     writer = turns.join(locks("a"))
@@ -280,7 +280,7 @@ async def test_who_waits_for_a_turn_is_told_when_the_client_ends() -> None:
     assert any(isinstance(error, Closed) for error in told)
 
 
-async def test_one_that_has_no_time_left_is_told_of_the_conflicts() -> None:
+async def test_a_context_whose_time_is_over_is_told_of_the_conflicts() -> None:
     cluster = testing.MemoryCluster()
     mine, theirs = Counting(), Counting()
     async with cluster.connect(view=mine) as log, cluster.connect(view=theirs) as other:

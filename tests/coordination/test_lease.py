@@ -35,7 +35,7 @@ def test_who_was_stopped_itself_takes_nobody_for_dead() -> None:
     assert not leases.has_run_out(1, 8, 3600.1)
 
 
-def test_one_that_is_gone_is_forgotten() -> None:
+def test_the_lease_of_a_member_that_is_gone_is_forgotten() -> None:
     leases = Leases(lease_s=1.0)
     for look in range(10):
         leases.has_run_out(1, 7, float(look))

@@ -95,7 +95,7 @@ def test_what_can_not_be_repaired_is_looked_at_again_and_does_not_hold_up_the_re
     assert (told.rounds, told.found, told.repaired, [each.repaired_us for each in told.damages]) == (1, 2, 2, [11, 10])
 
 
-def test_one_that_can_not_be_read_alone_is_told_and_does_not_hold_up_the_rest() -> None:
+def test_a_fragment_that_alone_can_not_be_read_is_told_and_holds_up_no_other() -> None:
     scrub = FragmentScrub(1_000, every_s=10_000.0, first_s=0.0)
     scrub.listed(0.0, 0, FRAGMENTS)
     first, second, third = FRAGMENTS
@@ -244,7 +244,7 @@ async def test_an_object_of_another_length_is_written_again_at_once(
     assert "is not repaired" not in caplog.text
 
 
-async def test_one_that_can_not_be_read_is_told_and_the_others_are_still_mended(
+async def test_a_fragment_that_can_not_be_read_is_told_and_the_others_are_mended(
     log: polonaise.Log, store: Away
 ) -> None:
     store.withheld = (await fragment_of(store, 0)).path

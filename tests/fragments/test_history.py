@@ -138,7 +138,7 @@ def test_any_id_is_found_in_any_order(store: Store) -> None:
     run(store, work, HistorySettings(cache_bytes_max=1))
 
 
-def test_by_time_the_first_batch_of_it_is_found(store: Store) -> None:
+def test_a_search_by_time_finds_the_first_batch_of_that_time(store: Store) -> None:
     async def work(history: FragmentHistory) -> None:
         for time_us in range(998, 1_030):
             found = await history.read(0, 0, 179, 1, time_us)

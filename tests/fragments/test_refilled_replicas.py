@@ -69,7 +69,9 @@ async def test_a_wiped_replica_holds_no_more_than_the_others_once_it_is_filled_a
             await trim(log, store, 0)
 
 
-async def test_so_does_one_that_a_session_can_not_start_without(tmp_path: Path, store: ObstoreStore) -> None:
+async def test_a_replica_that_a_session_needs_is_filled_within_the_same_bound(
+    tmp_path: Path, store: ObstoreStore
+) -> None:
     async with running(tmp_path, storage=3) as cluster:
         await cluster.start_server(store)
         async with polonaise.connect(cluster.address) as log:

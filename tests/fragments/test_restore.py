@@ -94,7 +94,7 @@ async def test_a_producer_and_a_view_and_locks_go_on(log: polonaise.Log, store: 
             await copy.append(b"b", 0, locks=lock, high_water_mark=following)
 
 
-async def test_of_a_batch_that_goes_beyond_the_id_nothing_is_restored(
+async def test_nothing_is_restored_of_a_batch_that_goes_beyond_the_id(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
     await fill(log, 100)

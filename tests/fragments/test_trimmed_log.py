@@ -75,7 +75,7 @@ async def test_a_trimmed_log_reads_as_it_did_byte_for_byte(trimmed: Trimmed) -> 
     assert [batch.last for batch in bodies][-1] == 199
 
 
-async def test_its_parts_have_no_batch_in_common_wherever_they_lie(trimmed: Trimmed) -> None:
+async def test_parts_of_a_trimmed_log_have_no_batch_in_common_wherever_they_lie(trimmed: Trimmed) -> None:
     """In fragments, on replicas, in the server's memory."""
     parsed = [Batch.parse(raw) for raw in trimmed.before]
     for width in (1, 7, 50, 200):
@@ -98,7 +98,7 @@ async def answered(log: polonaise.Log, request: Read) -> list[Batch]:
     return split(answer.payload[0]) if answer.payload else []
 
 
-async def test_it_goes_on_and_more_can_be_trimmed(trimmed: Trimmed) -> None:
+async def test_a_trimmed_log_goes_on_and_more_can_be_trimmed(trimmed: Trimmed) -> None:
     await fill(trimmed.log, 100)
     await archived(trimmed.log, trimmed.store)
     before = await contents(trimmed.log)
@@ -112,7 +112,7 @@ async def test_it_goes_on_and_more_can_be_trimmed(trimmed: Trimmed) -> None:
     assert await contents(trimmed.log) == before
 
 
-async def test_by_time_it_reads_from_the_first_of_that_time_wherever_that_is(trimmed: Trimmed) -> None:
+async def test_a_trimmed_log_is_read_by_time_from_the_first_of_that_time_wherever_it_is(trimmed: Trimmed) -> None:
     parsed = [Batch.parse(raw) for raw in trimmed.before]
     for since in sorted({parsed[0].commit_time_us, parsed[7].commit_time_us, parsed[-2].commit_time_us}):
         expected = next(batch.first for batch in parsed if batch.commit_time_us >= since)

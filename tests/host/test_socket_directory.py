@@ -87,7 +87,7 @@ async def test_what_is_no_bare_name_is_refused(deep: Path, host: RealHost, addre
         await network.connect(address, asyncio.Protocol)
 
 
-async def test_without_a_short_way_a_short_path_works_and_a_long_one_is_refused(
+async def test_without_proc_a_short_socket_path_works_and_a_long_one_is_refused(
     deep: Path, host: RealHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socketdirectory, "_DESCRIPTORS", str(tmp_path / "no proc"))

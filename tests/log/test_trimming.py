@@ -101,7 +101,7 @@ async def test_what_was_trimmed_is_refused_by_name_and_not_taken_for_damage(mach
 
 
 @simulated
-async def test_by_time_it_is_refused_when_what_was_trimmed_may_have_it(machine: Machine) -> None:
+async def test_a_search_by_time_is_refused_when_the_answer_may_have_been_trimmed(machine: Machine) -> None:
     await life(machine, write)
 
     async def main(host: Host) -> None:

@@ -33,7 +33,7 @@ async def test_most_small_appends_leave_the_length_of_the_file_as_it_is(machine:
 
 
 @in_one_life
-async def test_they_are_no_more_than_a_share_of_what_is_there(machine: Machine, host: Host) -> None:
+async def test_zeros_ahead_are_at_most_a_share_of_the_segment(machine: Machine, host: Host) -> None:
     opened = await Open.on(host)
     for batch in Maker().batches(20, size=100):
         await opened.log.append([batch])
@@ -41,7 +41,7 @@ async def test_they_are_no_more_than_a_share_of_what_is_there(machine: Machine, 
 
 
 @in_one_life
-async def test_none_are_written_behind_a_large_append(machine: Machine, host: Host) -> None:
+async def test_a_large_append_writes_no_zeros_behind_it(machine: Machine, host: Host) -> None:
     opened = await Open.on(host)
     await opened.append_each(Maker().batches(4, size=SMALL_WRITE_BYTES))
     assert not zeros_at_the_end(machine)
@@ -49,7 +49,7 @@ async def test_none_are_written_behind_a_large_append(machine: Machine, host: Ho
 
 @pytest.mark.parametrize("power_loss", [False, True])
 @simulated
-async def test_after_a_crash_they_are_cut_and_nothing_is_missed(machine: Machine, *, power_loss: bool) -> None:
+async def test_after_a_crash_zeros_ahead_are_cut_and_nothing_is_missed(machine: Machine, *, power_loss: bool) -> None:
     made = Maker().batches(60, size=100)
 
     async def write(host: Host) -> None:
@@ -72,7 +72,7 @@ async def test_after_a_crash_they_are_cut_and_nothing_is_missed(machine: Machine
 
 
 @in_one_life
-async def test_a_log_that_is_closed_leaves_none(machine: Machine, host: Host) -> None:
+async def test_a_log_that_is_closed_leaves_no_zeros_behind(machine: Machine, host: Host) -> None:
     opened = await Open.on(host)
     await opened.append_each(Maker().batches(50, size=100))
     assert zeros_at_the_end(machine)

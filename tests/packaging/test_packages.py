@@ -94,7 +94,7 @@ def test_the_wheel_alone_runs_the_example_of_the_readme(wheel: Path, tmp_path: P
 
 
 @pytest.mark.timeout(1800)
-def test_with_all_extras_it_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_with_all_extras_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
     installed = Installed(tmp_path, f"{wheel}[all]")
     said = installed.run("polonaise", "demo", "bank", "--generate", "500", "--tellers", "2", timeout_s=600)
     assert (tmp_path / "bank-demo" / "report.html").exists()

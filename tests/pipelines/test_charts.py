@@ -109,7 +109,7 @@ def test_a_marked_bar_has_its_number_and_another_colour(name: Any) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1, 2**63, 1e-12, 1e18])
-def test_values_of_any_size(most: float) -> None:
+def test_bars_of_any_size_stay_inside_the_drawing(most: float) -> None:
     check_inside(drawn(Bars("Upright", [(date(1993, 1, 1), most)])))
     check_inside(drawn(Bars("Lying", [("a", most), ("b", -most)])))
 
@@ -192,7 +192,7 @@ def test_a_mark_is_on_its_line() -> None:
     assert "1" in labels(svg)
 
 
-def test_one_point_and_equal_values() -> None:
+def test_lines_of_one_point_or_equal_values_stay_inside_the_drawing() -> None:
     for values in ([(NOON, 5)], [(NOON, 0), (NOON + timedelta(days=1), 0)], [(NOON, -3), (NOON, -3)]):
         check_inside(drawn(Lines("a", [Series("s", values)])))
 
@@ -272,7 +272,7 @@ def test_a_cell_is_the_fuller_the_more_flows() -> None:
     assert {"A", "B", "C", "100", "25", "125", "in all"} <= set(labels(svg))
 
 
-def test_of_many_the_smallest_are_taken_together() -> None:
+def test_the_smallest_of_many_flows_are_drawn_as_one() -> None:
     values = {(f"from {source}", f"to {target}"): source + 1 for source in range(40) for target in range(40)}
     chart = Flows("Flows", values)
     svg = drawn(chart)
@@ -292,7 +292,7 @@ def test_a_marked_flow_is_outlined() -> None:
 
 
 @pytest.mark.parametrize("chart", [Bars("a", []), Lines("a", []), Lines("a", [Series("s", [])]), Flows("a", {})])
-def test_of_nothing_nothing_is_drawn(chart: Any) -> None:
+def test_a_chart_without_values_draws_nothing(chart: Any) -> None:
     assert chart.drawn() is None
     assert "<svg" not in chart.figure("f")
     assert chart.table().rows == []

@@ -75,14 +75,14 @@ def test_what_does_not_hold_comes_first() -> None:
     assert "does not hold" in text, "it is said in words, and not by colour alone"
 
 
-def test_without_anything_it_is_a_page() -> None:
+def test_a_report_without_contents_is_a_page() -> None:
     page = ReportPage("Nothing yet").chart(Bars("No bars", [])).table(Table("No rows", ["a", "b"], []))
     text = checked(page.facts({}).verdicts([]).text("").html())
     assert text.count("Nothing.") == 2
     assert "The figures" not in text
 
 
-def test_of_a_long_table_the_first_rows_are_shown() -> None:
+def test_a_long_table_shows_its_first_rows() -> None:
     text = checked(ReportPage("a").table(Table("Long", ["n"], [(row,) for row in range(10_000)])).html())
     assert "The first 500 of 10,000 rows." in text
     assert "\n499\n" in text
@@ -94,7 +94,7 @@ def test_a_row_that_is_too_short_is_refused() -> None:
         Table("t", ["a", "b"], [(1,)])
 
 
-def test_of_many_marks_the_first_are_shown() -> None:
+def test_a_page_shows_the_first_of_many_marks() -> None:
     days = [date(1993, 1, 1) + timedelta(days=day) for day in range(30)]
     page = ReportPage("a").chart(
         Bars("Days", [(day, 1) for day in days], marks=[Mark(day, f"odd {day}") for day in days])

@@ -225,7 +225,7 @@ def test_what_can_not_be_meant_is_refused(view: TableView, said: str | None, why
         policy_of(view, said)
 
 
-def test_it_is_no_part_of_the_definition() -> None:
+def test_the_policy_for_undecodable_bodies_is_no_part_of_the_definition() -> None:
     from pyspark.sql.types import IntegerType, StructField, StructType
 
     schema = StructType([StructField("account", IntegerType())])

@@ -201,7 +201,7 @@ def test_what_a_killed_writer_left_is_swept(spark: SparkSession, tmp_path: Path)
     assert sorted(each.name for each in (tmp_path / "versions").iterdir()) == ["00000001", "00000002"]
 
 
-def test_one_writes_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+def test_one_run_writes_a_table_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
     target = parquet(spark, tmp_path)
     lock = try_lock(str(tmp_path / ".lock"))
     with pytest.raises(DirectoryInUse):

@@ -63,14 +63,14 @@ def test_a_server_that_is_asked_about_no_partition_tells_of_all_that_it_owns() -
     assert len(answer["storage"]) == 3
 
 
-def test_one_that_stands_by_tells_that_it_owns_none() -> None:
+def test_a_standby_server_says_that_it_owns_no_partition() -> None:
     answer = told(NO_PARTITION, owns=False)
     assert isinstance(answer, dict)
     assert answer["partitions"] == {}
 
 
 @pytest.mark.parametrize(("partition", "owns", "refused"), [(7, True, UnknownPartition), (0, False, NotOwner)])
-def test_nothing_is_told_about_a_partition_that_is_not_its_own(
+def test_health_of_a_partition_that_others_own_is_refused(
     partition: int, owns: bool, refused: type[PolonaiseError]
 ) -> None:
     assert isinstance(told(partition, owns=owns), refused)

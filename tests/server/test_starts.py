@@ -59,7 +59,7 @@ def in_virtual_time(given: Callable[[Starts], Awaitable[None]]) -> None:
 
 
 @in_virtual_time
-async def test_those_that_have_to_wait_say_so_and_come_when_others_are_done(starts: Starts) -> None:
+async def test_starts_that_have_to_wait_say_so_and_begin_when_others_end(starts: Starts) -> None:
     tasks = [starts.begin(name, 1.0) for name in "abc"]
     tasks.append(starts.begin("d", 1.0, wanted=True))
     await asyncio.sleep(0.5)
@@ -71,7 +71,7 @@ async def test_those_that_have_to_wait_say_so_and_come_when_others_are_done(star
 
 
 @in_virtual_time
-async def test_one_that_takes_long_goes_on_beside_the_next(starts: Starts) -> None:
+async def test_a_start_that_takes_long_goes_on_beside_the_next(starts: Starts) -> None:
     stuck = [starts.begin(name, 1e6) for name in "ab"]
     following = starts.begin("c", 0.0)
     await asyncio.sleep(TURN_S * 1.1)
@@ -80,7 +80,7 @@ async def test_one_that_takes_long_goes_on_beside_the_next(starts: Starts) -> No
 
 
 @in_virtual_time
-async def test_without_storage_nobody_else_is_let_in_until_it_is_there(starts: Starts) -> None:
+async def test_without_storage_no_other_start_begins_until_it_is_there(starts: Starts) -> None:
     starts.storage_is_there = False
     for name in "abcd":
         starts.begin(name, 1e6)
@@ -110,7 +110,7 @@ async def test_when_nobody_gets_a_turn_those_that_wait_are_told_and_leave_the_qu
 
 
 @in_virtual_time
-async def test_as_long_as_turns_come_those_at_the_end_wait_for_theirs(starts: Starts) -> None:
+async def test_starts_at_the_end_wait_for_their_turn_while_turns_come(starts: Starts) -> None:
     tasks = [starts.begin(f"{number}", 1e6) for number in range(60)]
     await asyncio.sleep(TURN_S * 31)  # twice as long as anybody waits for nothing
     assert len(starts.come) == len(tasks)

@@ -200,7 +200,7 @@ def test_every_change_is_an_answered_or_a_lost_one() -> None:
 
 
 @in_a_scene
-async def test_without_leases_a_member_that_renews_nothing_is_one_all_the_same(scene: Scene) -> None:
+async def test_without_leases_a_member_that_renews_nothing_stays_a_member(scene: Scene) -> None:
     works, looks = await scene.client("works"), await scene.client("looks")
     scene.service.initialize(DESCRIPTION)
     await works.register(Registration(1, "a:1"))

@@ -95,7 +95,7 @@ def test_a_range_includes_its_start_and_not_its_end(log: Filled, options: Any, e
     assert ids(log.address, **options, **({"fragments": log.store} if cold else {})) == expected
 
 
-def test_one_task_has_nothing_to_do_when_there_is_nothing(log: Filled) -> None:
+def test_a_range_without_transactions_is_read_by_one_task_that_does_nothing(log: Filled) -> None:
     """Spark would call `read` with a partition of its own making for an empty list."""
     reader = batch_reader(log.address, endingTransactions="earliest")
     (only,) = reader.partitions()
@@ -173,7 +173,7 @@ def test_splits_divide_what_is_read_and_change_nothing_of_it(log: Filled, option
     assert table(reader, planned).to_pylist() == rows(log.address)
 
 
-def test_no_task_begins_in_the_middle_of_nothing(log: Filled) -> None:
+def test_a_split_may_begin_and_end_inside_batches(log: Filled) -> None:
     """Splits begin and end inside batches as they come."""
     reader = batch_reader(log.address)
     for first, last in [(0, 0), (3, 7), (99, 201), (299, 299)]:

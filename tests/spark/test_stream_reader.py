@@ -337,7 +337,7 @@ def test_admission_is_in_proportion_to_what_waits() -> None:
     assert admitted({0: 0, 1: 0, 2: 0}, {0: 1000, 1: 1000, 2: 1}, 10) == {0: 5, 1: 4, 2: 1}
 
 
-def test_with_less_than_one_each_those_with_most_go_first() -> None:
+def test_a_micro_batch_smaller_than_the_partitions_takes_from_those_with_most() -> None:
     assert admitted({0: 0, 1: 0, 2: 0}, {0: 1, 1: 2, 2: 3}, 1) == {0: 0, 1: 0, 2: 1}
 
 

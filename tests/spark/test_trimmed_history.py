@@ -85,11 +85,11 @@ async def test_through_servers_that_know_of_the_fragments_all_is_read(trimmed: T
     assert await apart(ids, trimmed.address, startingTransactions='{"0": 7}', minPartitions=5) == ALL[7:]
 
 
-async def test_with_the_option_all_is_read_whatever_the_servers_know(ignorant: Trimmed) -> None:
+async def test_with_a_fragment_store_all_is_read_whatever_the_servers_know(ignorant: Trimmed) -> None:
     assert await apart(ids, ignorant.address, fragments=ignorant.store) == ALL
 
 
-async def test_with_the_option_times_are_found_wherever_they_are(ignorant: Trimmed) -> None:
+async def test_with_a_fragment_store_times_are_found_wherever_they_are(ignorant: Trimmed) -> None:
     times_us = ignorant.times_us
     for place in (0, 57, ignorant.first - 1, ignorant.first, 199):
         since = f"{times_us[place] // 1000}"
@@ -148,7 +148,7 @@ async def test_times_that_may_be_in_what_is_trimmed_are_refused(ignorant: Trimme
         await apart(batch_reader(ignorant.address, startingTimestamp=since).partitions)
 
 
-async def test_nothing_is_read_around_it_for_nothing_is_lost(ignorant: Trimmed) -> None:
+async def test_a_trimmed_beginning_is_an_error_even_where_losses_may_be_ignored(ignorant: Trimmed) -> None:
     with pytest.raises(HistoryTrimmed):
         await apart(batch_reader(ignorant.address, failOnDataLoss=False).partitions)
 

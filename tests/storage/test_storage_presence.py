@@ -125,7 +125,7 @@ async def test_a_removed_sealed_segment_is_damage(host: Host, node: Node, *, is_
 
 
 @simulated
-async def test_of_many_partitions_all_are_looked_for_in_turn(host: Host, node: Node) -> None:
+async def test_the_files_of_many_partitions_are_looked_for_in_turn(host: Host, node: Node) -> None:
     made = Maker().batches(3)
     owner = await filled(host, made[:1])
     looked = 0

@@ -44,7 +44,7 @@ async def world() -> Any:
     await world.close()
 
 
-async def test_it_goes_on_where_its_file_ends(world: World, tmp_path: Path) -> None:
+async def test_the_view_goes_on_where_its_file_ends(world: World, tmp_path: Path) -> None:
     client = await world.client(view=Sums(tmp_path))
     await client.wait_applied(19)
     await client.close()

@@ -63,7 +63,7 @@ async def test_a_second_call_with_the_same_key_returns_the_first_and_runs_nothin
     ]  # fmt: skip
 
 
-async def test_of_those_who_ask_at_the_same_time_one_does_it(url: str) -> None:
+async def test_of_requests_under_one_key_at_the_same_time_one_is_done(url: str) -> None:
     cluster = testing.MemoryCluster()
     async with cluster.connect(view=OnceBank(url)) as one, cluster.connect(view=OnceBank(url)) as other:
         asked = [(one, other)[number % 2].once("key", pay, number, timeout=30) for number in range(12)]
@@ -256,7 +256,7 @@ async def test_a_context_that_is_slow_itself_is_blamed_with_the_callers_own_time
             await log.once("key", slow, timeout=0.5)
 
 
-async def test_no_time_is_told_as_that(sqlite_url: str) -> None:
+async def test_a_timeout_of_zero_is_told_as_too_little_time(sqlite_url: str) -> None:
     async with testing.log(view=OnceBank(sqlite_url)) as log:
         told = []
         for asked in (log.once("key", pay, 1, timeout=0), log.run(pay, 1, timeout=0)):

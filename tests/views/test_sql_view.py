@@ -93,7 +93,7 @@ async def test_two_that_apply_the_same_at_once_apply_it_once(url: str, views: Ca
     check_fold(url, {0: 60})
 
 
-async def test_many_begin_with_an_empty_database_at_once(url: str, views: Callable[..., Bank]) -> None:
+async def test_many_views_begin_with_an_empty_database_at_once(url: str, views: Callable[..., Bank]) -> None:
     several = [views(url) for _ in range(6)]
     assert await asyncio.gather(*(view.high_water_mark(0) for view in several)) == [-1] * 6
     check_fold(url, {0: 0})
