@@ -24,7 +24,7 @@ from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import LastSessionInfo, SessionInfo
-from rigs.log import DIRECTORY, KEY, PARTITION, SEGMENT, Maker, Open, contents, crcs, life, simulate, simulated
+from rigs.log import DIRECTORY, KEY, PARTITION, SEGMENT, Maker, Open, alive, contents, crcs, life, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -175,13 +175,11 @@ async def test_hazard_c_a_segment_without_a_header_is_damage_and_the_rest_is_rea
     last = [path for path in machine.disk.paths() if path.endswith(".seq")][-1]
     machine.disk.truncate(last, 0)
 
-    async def look(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         held = int(last[-24:-4])
         assert crcs(await contents(opened.log)) == crcs(acknowledged[:held])
         assert opened.slot.promises.lost_above == held - 1
-
-    await life(machine, look)
 
 
 # ------------------------------------------------------------------ (d)
@@ -196,18 +194,10 @@ async def test_hazard_d_no_length_is_believed_before_its_checksum(
     """Waltz reads a garbage length behind a matching id, and allocates it."""
     made = Maker().batches(5)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         await opened.log.append(made[:4])
         await opened.close()
-
-    async def look(host: Host) -> None:
-        opened = await Open.on(host)
-        assert opened.log.last == 3
-        assert not opened.slot.promises.may_have_lost
-        assert len(machine.disk.contents(SEGMENT)) == end
-
-    await life(machine, write)
     raw = machine.disk.contents(SEGMENT)
     end = len(raw)
     header = SegmentHeader.decode(raw[:128])
@@ -220,7 +210,11 @@ async def test_hazard_d_no_length_is_believed_before_its_checksum(
         struct.pack_into("<I", batch, 8, claimed)
     machine.disk.file(SEGMENT).write(end, frame + batch)
     machine.disk.file(SEGMENT).settle(machine.disk.file(SEGMENT).last)
-    await life(machine, look)
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        assert opened.log.last == 3
+        assert not opened.slot.promises.may_have_lost
+        assert len(machine.disk.contents(SEGMENT)) == end
 
 
 # ------------------------------------------------------------------ (e)
@@ -350,7 +344,7 @@ def test_hazard_e_partitions_that_are_made_at_the_same_time_do_not_cut_each_othe
     numbers = (1, 6, 2, 5, 3, 4)
 
     async def scenario(machine: Machine) -> None:
-        async def make(host: Host) -> None:
+        async with alive(machine) as host:
             control = await ControlFile.open(host, DIRECTORY, KEY)
 
             async def create(number: int, after_s: float) -> None:
@@ -358,14 +352,10 @@ def test_hazard_e_partitions_that_are_made_at_the_same_time_do_not_cut_each_othe
                 await control.create(number)
 
             await asyncio.gather(*(create(number, position * 0.00003) for position, number in enumerate(numbers)))
-
-        async def look(host: Host) -> None:
+        machine.power_loss()
+        async with alive(machine) as host:
             control = await ControlFile.open(host, DIRECTORY, KEY)
             for number in numbers:
                 assert await control.load(number) is not None
-
-        await life(machine, make)
-        machine.power_loss()
-        await life(machine, look)
 
     simulate(scenario, seed)

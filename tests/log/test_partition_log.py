@@ -13,47 +13,39 @@ from polonaise.log import registers
 from polonaise.log.digest import digest
 from polonaise.log.partitionlog import LogSettings
 from polonaise.simulator.world import Machine
-from rigs.log import Maker, Open, contents, crcs, in_one_life, life, simulate, simulated
+from rigs.log import Maker, Open, alive, contents, crcs, in_one_life, life, simulate, simulated
 
 
 @simulated
 async def test_what_was_appended_is_read_back_after_a_restart(machine: Machine) -> None:
     made = Maker().batches(5, count=3)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         await opened.log.append(made[:2])
         await opened.log.append(made[2:])
         assert crcs(await contents(opened.log)) == crcs(made)
         await opened.close()
-
-    async def read(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         assert (opened.log.last, opened.log.last_crc) == (14, made[-1].crc)
         assert crcs(await contents(opened.log)) == crcs(made)
         assert not opened.slot.promises.may_have_lost
-
-    await life(machine, write)
-    await life(machine, read)
 
 
 @simulated
 async def test_segments_roll_and_reading_crosses_them(machine: Machine) -> None:
     made = Maker().batches(40, size=100)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, LogSettings(segment_bytes_max=1500))
         await opened.append_each(made)
         assert len(opened.log.segments) > 5
         assert crcs(await contents(opened.log)) == crcs(made)
-
-    async def read(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         assert opened.log.last == 39
         assert crcs(await contents(opened.log, 300)) == crcs(made)
-
-    await life(machine, write)
-    await life(machine, read)
 
 
 @pytest.mark.parametrize("last", [-1, 0, 5, 20, 38, 39])
@@ -114,18 +106,14 @@ async def test_registers_are_those_after_the_last_batch_across_rolls_restarts_an
     maker = Maker()
     made = [maker.batch(size=60, changes=[(b"n", str(n).encode()), (b"%d" % n, None)]) for n in range(30)]
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, LogSettings(segment_bytes_max=1000))
         await opened.append_each(made)
-
-    async def check(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         for last in (29, 28, 17, 3):
             await opened.log.cut(last)
             assert opened.log.registers_snapshot() == registers.encode([(b"n", str(last).encode())])
-
-    await life(machine, write)
-    await life(machine, check)
 
 
 @in_one_life
@@ -157,21 +145,19 @@ async def test_reading_stops_at_the_bound_but_gives_one_batch_at_least(machine: 
 async def test_a_commit_time_is_found_across_segments(machine: Machine, *, time_us: int) -> None:
     made = Maker().batches(40, size=100)
 
-    async def seek(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, LogSettings(segment_bytes_max=1500))
         await opened.append_each(made)
         expected = [batch.first for batch in made if batch.commit_time_us >= max(time_us, 1)][:1]
         found = await opened.log.read(0, 39, 1, after_time_us=time_us)
         assert [batch.first for batch in found] == (expected if time_us else [0])
 
-    await life(machine, seek)
-
 
 @simulated
 async def test_open_files_and_indexes_of_sealed_segments_are_bounded(machine: Machine) -> None:
     from polonaise.log.segmentreader import SegmentCache
 
-    async def read(host: Host) -> None:
+    async with alive(machine) as host:
         cache = SegmentCache(capacity=2)
         opened = await Open.on(host, LogSettings(segment_bytes_max=500), cache=cache)
         made = Maker().batches(40, size=100)
@@ -181,8 +167,6 @@ async def test_open_files_and_indexes_of_sealed_segments_are_bounded(machine: Ma
         assert len(cache) <= 3
         await opened.close()
         assert len(cache) == 0
-
-    await life(machine, read)
 
 
 @in_one_life
@@ -207,7 +191,7 @@ async def test_digests_are_equal_exactly_for_equal_logs(machine: Machine, host: 
 async def test_disk_full_refuses_the_append_and_leaves_no_partial_bytes(machine: Machine) -> None:
     made = Maker().batches(4, size=1000)
 
-    async def fill(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         await opened.log.append(made[:2])
         length = opened.log.segments[-1].end
@@ -220,8 +204,6 @@ async def test_disk_full_refuses_the_append_and_leaves_no_partial_bytes(machine:
         await opened.log.append(made[2:])
         assert crcs(await contents(opened.log)) == crcs(made)
 
-    await life(machine, fill)
-
 
 @simulated
 async def test_disk_full_while_rolling_refuses_the_append_and_the_log_goes_on_when_there_is_room(
@@ -229,7 +211,7 @@ async def test_disk_full_while_rolling_refuses_the_append_and_the_log_goes_on_wh
 ) -> None:
     made = Maker().batches(30, size=100)
 
-    async def fill(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, LogSettings(segment_bytes_max=500))
         refused = 0
         for batch in made:
@@ -243,8 +225,6 @@ async def test_disk_full_while_rolling_refuses_the_append_and_the_log_goes_on_wh
         assert refused
         assert crcs(await contents(opened.log)) == crcs(made)
 
-    await life(machine, fill)
-
 
 @pytest.mark.parametrize("power_loss", [False, True])
 @pytest.mark.parametrize("seed", range(6))
@@ -254,7 +234,7 @@ def test_after_a_failed_sync_what_was_synced_before_is_believed_and_nothing_else
     async def scenario(machine: Machine) -> None:
         made = Maker().batches(6, size=1000)
 
-        async def fail(host: Host) -> None:
+        async with alive(machine) as host:
             opened = await Open.on(host)
             await opened.log.append(made[:3])
             machine.disk.fail_syncs(1)
@@ -265,8 +245,9 @@ def test_after_a_failed_sync_what_was_synced_before_is_believed_and_nothing_else
             with pytest.raises(PartitionUnavailable):
                 await opened.log.append(made[3:5])
             assert crcs(await contents(opened.log)) == crcs(made[:3])
-
-        async def reopen(host: Host) -> None:
+        if power_loss:
+            machine.power_loss()
+        async with alive(machine) as host:
             opened = await Open.on(host)
             assert (opened.log.last, opened.slot.promises.may_have_lost) == (2, False)
             with pytest.raises(PartitionUnavailable):
@@ -274,16 +255,9 @@ def test_after_a_failed_sync_what_was_synced_before_is_believed_and_nothing_else
             await opened.log.cut(2)
             assert not opened.log.untrusted
             await opened.log.append(made[3:5])
-
-        async def again(host: Host) -> None:
-            assert crcs(await contents((await Open.on(host)).log)) == crcs(made[:5])
-
-        await life(machine, fail)
-        if power_loss:
-            machine.power_loss()
-        await life(machine, reopen)
         machine.power_loss()
-        await life(machine, again)
+        async with alive(machine) as host:
+            assert crcs(await contents((await Open.on(host)).log)) == crcs(made[:5])
 
     simulate(scenario, seed)
 
@@ -293,14 +267,14 @@ async def test_a_cut_below_a_failed_sync_that_was_broken_off_is_no_loss(machine:
     """It is ordered by an owner that knows what the log is: what it has removed already is not missed."""
     made = Maker().batches(12, size=400)
 
-    async def fail(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, LogSettings(segment_bytes_max=1_000))
         await opened.append_each(made[:11])
         machine.disk.fail_syncs(1)
         with pytest.raises(DiskFailed):
             await opened.log.append(made[11:])
-
-    async def cut(host: Host) -> None:
+    paths = len(machine.disk.paths())
+    async with alive(machine) as host:
         opened = await Open.on(host)
         cutting = asyncio.create_task(opened.log.cut(3))
         while len(machine.disk.paths()) > paths - 2:
@@ -309,15 +283,9 @@ async def test_a_cut_below_a_failed_sync_that_was_broken_off_is_no_loss(machine:
         with contextlib.suppress(asyncio.CancelledError):
             await cutting
         assert opened.log.broken is not None
-
-    async def reopen(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         assert (opened.log.last, opened.slot.promises.may_have_lost) == (3, False)
         await opened.log.cut(3)
         await opened.log.append(made[4:6])
         assert crcs(await contents(opened.log)) == crcs(made[:6])
-
-    await life(machine, fail)
-    paths = len(machine.disk.paths())
-    await life(machine, cut)
-    await life(machine, reopen)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.simulator.world import Machine
-from rigs.log import DIRECTORY, PARTITION, Maker, Open, contents, crcs, life, simulated
+from rigs.log import DIRECTORY, PARTITION, Maker, Open, alive, contents, crcs, simulated
 
 BATCH = 200
 """Bytes of data in each batch, if it has no reason to be of another size."""
@@ -28,12 +27,10 @@ async def written(machine: Machine, per_segment: int) -> list[Batch]:
     """A log of nine batches, so many to a segment."""
     made = Maker().batches(9, size=BATCH)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, LogSettings(segment_batches_max=per_segment))
         await opened.append_each(made)
         await opened.close()
-
-    await life(machine, write)
     return made
 
 
@@ -44,13 +41,11 @@ async def goes_on(
     maker = Maker(kept[-1].last, kept[-1].crc)
     more = [maker.batch(session=2, size=size, salt=1) for size in sizes]
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, settings)
         await opened.log.cut(kept[-1].last)
         await opened.append_each(more)
         await opened.close()
-
-    await life(machine, write)
     return [*kept, *more]
 
 
@@ -62,12 +57,10 @@ def put_back(machine: Machine, first: int, stale: bytes) -> None:
 async def ends_with_a_loss(machine: Machine, held: list[Batch]) -> None:
     """What is held is read, nothing else, and the copy says that it can't tell what came after."""
 
-    async def look(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         assert crcs(await contents(opened.log)) == crcs(held)
         assert opened.slot.promises.lost_above == held[-1].last
-
-    await life(machine, look)
 
 
 @pytest.mark.parametrize("sizes", [[], [BATCH // 2], [BATCH * 2], [BATCH] * 4], ids=str)

@@ -15,7 +15,7 @@ from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import NOTHING_TRIMMED
 from polonaise.simulator import Configuration, World
 from polonaise.simulator.world import Machine
-from rigs.log import DIRECTORY, PARTITION, Maker, Open, contents, crcs, in_one_life, life, simulated
+from rigs.log import DIRECTORY, PARTITION, Maker, Open, alive, contents, crcs, in_one_life, life, simulated
 
 ROLLS = LogSettings(segment_bytes_max=1_500)
 LOG = Maker().batches(40, size=100, changes=[(b"k", b"v")])
@@ -61,14 +61,12 @@ async def test_whole_segments_below_an_id_go_and_the_rest_stays_as_it_was(machin
     first = await life(machine, trim)
     assert segments(machine) == [each for each in there if each >= first]
 
-    async def read(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, ROLLS)
         assert (opened.log.first, opened.log.last) == (first, 39)
         assert crcs(await held(opened)) == crcs(LOG[first:])
         assert not opened.slot.promises.may_have_lost
         assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
-
-    await life(machine, read)
 
 
 @in_one_life
@@ -83,7 +81,7 @@ async def test_the_segment_that_is_written_is_never_trimmed(machine: Machine, ho
 async def test_what_was_trimmed_is_refused_by_name_and_not_taken_for_damage(machine: Machine) -> None:
     await life(machine, write)
 
-    async def main(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, ROLLS)
         whole = await digest(opened.log, 20, 39)
         await trim_all(opened, 20)
@@ -97,14 +95,12 @@ async def test_what_was_trimmed_is_refused_by_name_and_not_taken_for_damage(mach
             await opened.log.cut(first - 2)
         assert not opened.slot.promises.may_have_lost
 
-    await life(machine, main)
-
 
 @simulated
 async def test_a_search_by_time_is_refused_when_the_answer_may_have_been_trimmed(machine: Machine) -> None:
     await life(machine, write)
 
-    async def main(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, ROLLS)
         await trim_all(opened, 20)
         first = opened.log.first
@@ -115,8 +111,6 @@ async def test_a_search_by_time_is_refused_when_the_answer_may_have_been_trimmed
         assert found.first == first + 1
         (found,) = await opened.log.read(first, 39, 1, 1)
         assert found.first == first
-
-    await life(machine, main)
 
 
 @simulated
@@ -136,11 +130,9 @@ async def test_a_cut_above_the_trim_keeps_it_and_the_log_goes_on(machine: Machin
 
     first = await life(machine, main)
 
-    async def read(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, ROLLS)
         assert crcs(await held(opened)) == crcs(LOG[first:])
-
-    await life(machine, read)
 
 
 async def _trimmed(machine: Machine) -> int:
@@ -160,12 +152,10 @@ def _path(first: int) -> str:
 
 
 async def _lose(machine: Machine, lost: list[int]) -> None:
-    async def remove(host: Host) -> None:
+    async with alive(machine) as host:
         for first in lost:
             await host.disk.remove(_path(first))
         await host.disk.sync_directory(f"{DIRECTORY}/{PARTITION}")
-
-    await life(machine, remove)
 
 
 @pytest.mark.parametrize("which", ["first of an untrimmed log", "first that was kept", "all", "header of the first"])
@@ -181,7 +171,7 @@ async def test_a_lost_segment_is_a_loss_and_no_trim(machine: Machine, *, which: 
         else:
             await _lose(machine, segments(machine) if which == "all" else [first])
 
-    async def read(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, ROLLS)
         assert opened.slot.promises.may_have_lost
         assert (opened.slot.promises.lost_above, opened.log.last) == (-1, -1)
@@ -194,12 +184,8 @@ async def test_a_lost_segment_is_a_loss_and_no_trim(machine: Machine, *, which: 
         assert crcs(await contents(opened.log)) == crcs(LOG)
         await opened.close()
 
-    await life(machine, read)
-
-    async def again(host: Host) -> None:
+    async with alive(machine) as host:
         assert crcs(await contents((await Open.on(host, ROLLS)).log)) == crcs(LOG)
-
-    await life(machine, again)
 
 
 @simulated
@@ -208,18 +194,14 @@ async def test_another_segment_in_place_of_the_first_that_was_kept_is_damage(mac
     first = await _trimmed(machine)
     elsewhere = machine.world.machine("another")
 
-    async def write_other(host: Host) -> None:
+    async with alive(elsewhere) as host:
         opened = await Open.on(host, ROLLS)
         await opened.append_each(other)
-
-    await life(elsewhere, write_other)
     machine.disk.overwrite(_path(first), 0, bytes(elsewhere.disk.file(_path(first)).durable))
 
-    async def read(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, ROLLS)
         assert opened.slot.promises.may_have_lost
-
-    await life(machine, read)
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
@@ -254,7 +236,7 @@ def _die_at(number: int, power_loss: bool, see: Callable[[int], None]) -> bool:
         if power_loss:
             machine.power_loss()
 
-        async def read(host: Host) -> None:
+        async with alive(machine) as host:
             opened = await Open.on(host, ROLLS)
             see(opened.log.first)
             assert opened.log.first == opened.slot.trimmed.first <= 20
@@ -264,8 +246,6 @@ def _die_at(number: int, power_loss: bool, see: Callable[[int], None]) -> bool:
             assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
             await trim_all(opened, 20)
             assert crcs(await held(opened)) == crcs(LOG[opened.log.first :])
-
-        await life(machine, read)
         return not finished
 
     return world.run(scenario())

@@ -11,7 +11,7 @@ from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
 from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, beginning
 from polonaise.simulator.world import Machine
-from rigs.log import SEGMENT, Maker, Open, contents, crcs, in_one_life, life, simulated
+from rigs.log import SEGMENT, Maker, Open, alive, contents, crcs, in_one_life, simulated
 
 SMALL = LogSettings(segment_bytes_max=2_000)
 
@@ -52,23 +52,19 @@ async def test_a_large_append_writes_no_zeros_behind_it(machine: Machine, host: 
 async def test_after_a_crash_zeros_ahead_are_cut_and_nothing_is_missed(machine: Machine, *, power_loss: bool) -> None:
     made = Maker().batches(60, size=100)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         await opened.append_each(made[:50])
-
-    async def look(host: Host) -> None:
+    assert zeros_at_the_end(machine)
+    if power_loss:
+        machine.power_loss()
+    async with alive(machine) as host:
         opened = await Open.on(host)
         assert not zeros_at_the_end(machine)
         assert not opened.log.damage
         assert not opened.slot.promises.may_have_lost
         await opened.append_each(made[50:])
         assert crcs(await contents(opened.log)) == crcs(made)
-
-    await life(machine, write)
-    assert zeros_at_the_end(machine)
-    if power_loss:
-        machine.power_loss()
-    await life(machine, look)
 
 
 @in_one_life
@@ -85,28 +81,24 @@ async def test_a_log_that_is_closed_leaves_no_zeros_behind(machine: Machine, hos
 async def test_a_segment_that_is_full_ends_where_the_next_one_says(machine: Machine, *, power_loss: bool) -> None:
     made = Maker().batches(40, size=100)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, SMALL)
         await opened.append_each(made)
         assert len(opened.log.segments) > 2
         assert not zeros_at_the_end(machine)
-
-    async def look(host: Host) -> None:
+    if power_loss:
+        machine.power_loss()
+    async with alive(machine) as host:
         opened = await Open.on(host, SMALL)
         assert not opened.log.damage
         assert crcs(await contents(opened.log)) == crcs(made)
-
-    await life(machine, write)
-    if power_loss:
-        machine.power_loss()
-    await life(machine, look)
 
 
 @simulated
 async def test_when_the_end_of_a_full_segment_is_in_doubt_no_next_one_is_begun(machine: Machine) -> None:
     made = Maker().batches(40, size=100)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, SMALL)
         for batch in made:
             before = zeros_at_the_end(machine)
@@ -121,14 +113,12 @@ async def test_when_the_end_of_a_full_segment_is_in_doubt_no_next_one_is_begun(m
         else:
             pytest.fail("no segment became full while zeros were left")
 
-    await life(machine, write)
-
 
 @simulated
 async def test_a_disk_that_has_room_for_the_log_and_for_no_zeros_takes_the_log(machine: Machine) -> None:
     made = Maker().batches(200, size=100)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         await opened.append_each(made[:50])
         machine.disk.fill(5 * (made[0].length + FRAME_BYTES))
@@ -142,30 +132,24 @@ async def test_a_disk_that_has_room_for_the_log_and_for_no_zeros_takes_the_log(m
         await opened.append_each(made[len(held) :])
         assert crcs(await contents(opened.log)) == crcs(made)
 
-    await life(machine, write)
-
 
 @simulated
 async def test_a_synced_batch_that_became_zeros_is_missed(machine: Machine) -> None:
     """What stands behind the log looks the same: only what was noted of the sync tells them apart."""
     made = Maker().batches(50, size=100)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         await opened.append_each(made)
         await opened.close()
-
-    async def look(host: Host) -> None:
-        opened = await Open.on(host)
-        assert opened.log.last < made[-1].last
-        assert opened.slot.promises.may_have_lost
-
-    await life(machine, write)
     length = len(machine.disk.contents(SEGMENT))
     gone = made[-1].length + made[-2].length + 64
     machine.disk.file(SEGMENT).write(length - gone, bytes(gone))
     machine.disk.file(SEGMENT).settle(machine.disk.file(SEGMENT).last)
-    await life(machine, look)
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        assert opened.log.last < made[-1].last
+        assert opened.slot.promises.may_have_lost
 
 
 @pytest.mark.parametrize("filled", [b"\0", b"\xff"])
@@ -173,7 +157,7 @@ async def test_a_synced_batch_that_became_zeros_is_missed(machine: Machine) -> N
 async def test_a_cut_into_a_sealed_segment_finds_batches_that_became_zeros(machine: Machine, *, filled: bytes) -> None:
     made = Maker().batches(40, size=100)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, SMALL)
         await opened.append_each(made)
         sealed = opened.log.segments[0]
@@ -184,21 +168,17 @@ async def test_a_cut_into_a_sealed_segment_finds_batches_that_became_zeros(machi
             await opened.log.cut(sealed.last - 1)
         assert found.value.last_good == sealed.last - 2
 
-    await life(machine, write)
-
 
 @simulated
 async def test_a_cut_between_the_ends_of_batches_is_no_damage(machine: Machine) -> None:
     made = Maker().batches(20, count=3, size=100)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, SMALL)
         await opened.append_each(made)
         assert opened.log.segments[0].last > 5
         with pytest.raises(OutOfOrder):
             await opened.log.cut(4)
-
-    await life(machine, write)
 
 
 class ReadWhileWritten:
@@ -220,12 +200,10 @@ class ReadWhileWritten:
 async def test_what_a_node_writes_while_its_file_is_read_is_no_damage(machine: Machine, *, torn_by: int) -> None:
     made = Maker().batches(30, size=100)
 
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host)
         await opened.append_each(made)
         await opened.close()
-
-    await life(machine, write)
     raw = machine.disk.contents(SEGMENT)
     header = SegmentHeader.decode(raw)
     end = len(raw) - sum(batch.length + FRAME_BYTES for batch in made[20:])

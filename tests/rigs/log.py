@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from polonaise.host import Host
@@ -102,6 +104,24 @@ async def life(machine: Machine, main: Callable[[Host], Awaitable[T]]) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+@contextlib.asynccontextmanager
+async def alive(machine: Machine) -> AsyncIterator[Host]:
+    """One life of a process, which does what is done with its host in here."""
+    host: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
+    over = asyncio.Event()
+
+    async def live(its: Host) -> None:
+        host.set_result(its)
+        await over.wait()
+
+    process = machine.start(live)
+    try:
+        yield await host
+    finally:
+        over.set()
+        await process.ended()
 
 
 def simulate(scenario: Callable[[Machine], Coroutine[Any, Any, T]], seed: int = 1) -> T:

@@ -12,7 +12,7 @@ from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.simulator.disk import SimulatedDisk
 from polonaise.simulator.diskaudit import durable_last, read_replica
 from polonaise.simulator.world import Machine
-from rigs.log import DIRECTORY, PARTITION, SEGMENT, Maker, Open, life, simulated
+from rigs.log import DIRECTORY, PARTITION, SEGMENT, Maker, Open, alive, life, simulated
 
 PER_SEGMENT = 4
 SECOND = f"{DIRECTORY}/{PARTITION}/{PER_SEGMENT:020d}.seq"
@@ -62,11 +62,9 @@ def spoil_the_header(disk: SimulatedDisk) -> None:
 async def test_the_last_id_that_is_durable_is_that_of_the_last_whole_batch_that_follows(
     machine: Machine, *, spoil: Callable[[SimulatedDisk], None], last: int
 ) -> None:
-    async def write(host: Host) -> None:
+    async with alive(machine) as host:
         opened = await Open.on(host, LogSettings(segment_batches_max=PER_SEGMENT))
         await opened.append_each(Maker().batches(7, size=200))
-
-    await life(machine, write)
     spoil(machine.disk)
     assert durable_last(machine.disk, DIRECTORY, PARTITION) == last
 
