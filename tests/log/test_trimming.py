@@ -50,15 +50,13 @@ async def test_whole_segments_below_an_id_go_and_the_rest_stays_as_it_was(machin
     await life(machine, write)
     there = segments(machine)
 
-    async def trim(host: Host) -> int:
+    async with alive(machine) as host:
         opened = await Open.on(host, ROLLS)
         await trim_all(opened, before)
         assert opened.log.first == max(first for first in there if first <= before)
         assert crcs(await held(opened)) == crcs(LOG[opened.log.first :])
         assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
-        return opened.log.first
-
-    first = await life(machine, trim)
+        first = opened.log.first
     assert segments(machine) == [each for each in there if each >= first]
 
     async with alive(machine) as host:
@@ -117,7 +115,7 @@ async def test_a_search_by_time_is_refused_when_the_answer_may_have_been_trimmed
 async def test_a_cut_above_the_trim_keeps_it_and_the_log_goes_on(machine: Machine) -> None:
     await life(machine, write)
 
-    async def main(host: Host) -> int:
+    async with alive(machine) as host:
         opened = await Open.on(host, ROLLS)
         await trim_all(opened, 20)
         first = opened.log.first
@@ -126,9 +124,6 @@ async def test_a_cut_above_the_trim_keeps_it_and_the_log_goes_on(machine: Machin
         assert opened.log.last_crc == LOG[first - 1].crc
         await opened.log.append(LOG[first:])
         assert crcs(await held(opened)) == crcs(LOG[first:])
-        return first
-
-    first = await life(machine, main)
 
     async with alive(machine) as host:
         opened = await Open.on(host, ROLLS)
